@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where work runs: a device, and on it the caller's threads or the caller's stream.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scanrnn/dispatch/profile.h"
+#include "scanrnn/tensor.h"
+
+namespace scanrnn {
+
+enum class MatmulPrecision : std::uint8_t { highest, high, medium };  // as torch names them
+
+struct ContextOptions {
+  Device device;
+  int threads = 0;            // CPU: 0 is as many as the process may use
+  void* stream = nullptr;     // CUDA: the caller's cudaStream_t; null is the default stream
+  void* cublas_lt = nullptr;  // CUDA: the caller's cublasLtHandle_t; null makes one
+  MatmulPrecision matmul_precision = MatmulPrecision::highest;
+};
+
+// One per thread: contexts share no state. Cheap on the CPU; on CUDA it queries the device once and
+// owns a cuBLASLt handle unless it was given one. Never allocates device memory.
+class Context {
+ public:
+  // Throws value_error for a bad option and cuda_error when the device is not there.
+  explicit Context(ContextOptions options = {});
+  ~Context();
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+
+  const ContextOptions& options() const;
+  // What the planner sees of the device, and the thresholds that it decides by.
+  const dispatch::DeviceLimits& limits() const;
+  const dispatch::Profile& profile() const;
+  void set_profile(const dispatch::Profile& profile);
+
+  struct Impl;  // private to the library
+  Impl& impl() const { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+struct DeviceInfo {
+  Device device;
+  std::string name;          // "NVIDIA H200", or the processor's name
+  std::int64_t units = 0;    // multiprocessors, or threads that the process may use
+  std::int64_t memory = 0;   // bytes
+  std::string architecture;  // "sm_90", "AVX3"
+};
+
+// The CPU, then every CUDA device that can be used. Never throws: without a driver there are none.
+std::vector<DeviceInfo> devices();
+bool cuda_available();
+// One "key: value" line each: version, compiler, BLAS, SIMD targets, CUDA architectures.
+std::string build_info();
+
+}  // namespace scanrnn

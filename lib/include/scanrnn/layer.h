@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// A recurrent layer or stack of layers: a description that holds no tensors.
+//
+// Every call is asynchronous on the context's stream (on the CPU: done when it returns), allocates
+// nothing and throws argument errors before any work. Shapes use the legend of tensor.h; "x-like"
+// is [T,B,.] or, with batch_first, [B,T,.]. The last axis of every tensor must be contiguous.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scanrnn/context.h"
+#include "scanrnn/registry.h"
+#include "scanrnn/tensor.h"
+
+namespace scanrnn {
+
+enum class Domain : std::uint8_t { log, linear };  // of the scan operator that crosses threads
+enum class Mode : std::uint8_t { inference, training };
+
+struct LayerOptions {
+  Cell cell = Cell::MinGRU;
+  std::int64_t input_size = 0, hidden_size = 0;
+  int num_layers = 1;
+  bool bias = true;
+  bool batch_first = false;
+  double dropout = 0.0;  // between layers, in training mode only
+  bool bidirectional = false;
+  int variant = 0;  // index into CellInfo::variants
+  Domain domain = Domain::log;
+  Dtype dtype = Dtype::float32;  // of every tensor
+};
+
+struct ParameterInfo {
+  std::string name;  // torch's: "weight_ih_l0", "bias_ih_l0_reverse"
+  std::vector<std::int64_t> sizes;
+};
+
+// The state of every layer and direction, [L*D,B,H]. `c` is for cells whose state is a pair.
+struct State {
+  TensorView h, c;
+};
+
+// Bytes that a call needs; both 256-byte aligned. The reserve carries what backward needs.
+struct Sizes {
+  std::size_t workspace = 0, reserve = 0;
+};
+
+struct ForwardArgs {
+  std::vector<TensorView> params;  // in the order of Layer::parameters()
+  TensorView x;                    // x-like, C
+  State h0;                        // absent: zeros
+  TensorView y;                    // out, x-like, D*H
+  State hn;                        // out, or absent
+  Span workspace;
+  Span reserve;                // out, training mode only
+  std::uint64_t seed = 0;  // of dropout
+};
+
+struct BackwardArgs {
+  std::vector<TensorView> params;
+  TensorView x;
+  State h0;
+  TensorView y;                     // what forward gave
+  TensorView dy;                    // absent: zeros
+  State dhn;                        // absent: zeros
+  TensorView dx;                    // out, or absent
+  State dh0;                        // out, or absent
+  std::vector<TensorView> dparams;  // out; empty, or one for each parameter
+  Span workspace;
+  Span reserve;  // as forward left it; it is not changed
+  std::uint64_t seed = 0;
+};
+
+class Layer {
+ public:
+  // Throws value_error naming the option.
+  explicit Layer(const LayerOptions& options);
+
+  const LayerOptions& options() const { return options_; }
+  const std::vector<ParameterInfo>& parameters() const { return parameters_; }
+  int directions() const { return options_.bidirectional ? 2 : 1; }
+
+  // Pure: the same arguments give the same plan. A forced strategy that cannot run is an error.
+  dispatch::Plan plan(const Context& context, std::int64_t steps, std::int64_t batch, Mode mode,
+                      dispatch::Strategy strategy = dispatch::Strategy::automatic) const;
+  // Pure: the larger of what forward and backward need under this plan.
+  Sizes sizes(const dispatch::Plan& plan) const;
+
+  void forward(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const;
+  void backward(Context& context, const dispatch::Plan& plan, const BackwardArgs& args) const;
+  // One step of a sequence: x [B,C] and y [B,H], and a plan for one step. hn may be h0 itself.
+  // Equal to running the sequence; a bidirectional layer cannot step (value_error).
+  void step(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const;
+
+ private:
+  LayerOptions options_;
+  std::vector<ParameterInfo> parameters_;
+};
+
+}  // namespace scanrnn

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What cells there are, as data: the tests, the bench and the Python classes are driven by it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "scanrnn/dispatch/plan.h"
+
+namespace scanrnn {
+
+enum class Cell : std::uint8_t {
+#define SCANRNN_CELL(name, ...) name,
+#include "scanrnn/cells.def"
+#undef SCANRNN_CELL
+};
+
+struct CellInfo {
+  Cell cell;
+  std::string name;
+  dispatch::Recurrence recurrence;
+  int gates;                           // row blocks of H in weight_ih
+  int bias_gates;                      // row blocks of H in bias_ih
+  bool highway;                        // one more row block when the layer's input size is not H
+  std::string variant_option;          // "candidate", "activation"
+  std::vector<std::string> variants;   // the first one is the default
+  std::vector<std::string> row_order;  // names of the row blocks
+};
+
+const std::vector<CellInfo>& cells();
+const CellInfo& info(Cell cell);
+const CellInfo& find_cell(const std::string& name);  // value_error when there is none
+
+}  // namespace scanrnn

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Non-owning views of memory. One legend for shapes everywhere, right-most fastest:
+//   B batch   T steps   C input size   H hidden size   G gates per unit   L layers   D directions
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+namespace scanrnn {
+
+enum class Dtype : std::uint8_t { float64, float32, bfloat16, float16 };
+
+constexpr std::size_t size_of(Dtype dtype) {
+  return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2;
+}
+// What a dtype is computed in: float64 for float64, float32 for everything else.
+constexpr Dtype compute_type(Dtype dtype) {
+  return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
+}
+const char* name(Dtype dtype);
+
+struct Device {
+  enum class Kind : std::uint8_t { cpu, cuda };
+  Kind kind = Kind::cpu;
+  int index = 0;
+
+  static constexpr Device cpu() { return {}; }
+  static constexpr Device cuda(int index = 0) { return {Kind::cuda, index}; }
+  friend constexpr bool operator==(Device a, Device b) {
+    return a.kind == b.kind && a.index == b.index;
+  }
+  friend constexpr bool operator!=(Device a, Device b) { return !(a == b); }
+};
+std::string name(Device device);  // "cpu", "cuda:1"
+
+inline constexpr int kMaxRank = 3;
+
+// Pointer, dtype, sizes and strides (in elements) of memory that somebody else owns and keeps
+// alive until the work is done. A null pointer is an absent tensor.
+struct TensorView {
+  void* data = nullptr;
+  Dtype dtype = Dtype::float32;
+  Device device;
+  int rank = 0;
+  std::array<std::int64_t, kMaxRank> sizes{};
+  std::array<std::int64_t, kMaxRank> strides{};
+
+  explicit operator bool() const { return data != nullptr; }
+
+  // A contiguous view.
+  static TensorView of(const void* data, Dtype dtype, std::initializer_list<std::int64_t> sizes,
+                       Device device = {});
+  std::string shape() const;  // "(2, 8, 256)"
+};
+
+// Memory for the library to work in: 256-byte aligned, on the context's device.
+struct Span {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+}  // namespace scanrnn

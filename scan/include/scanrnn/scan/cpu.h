@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scan engine on the CPU: every thread of a team calls the same function with its own rank.
+//
+// The engine sees lines of adjacent rows that are walked along time, and two things that it is given:
+//   Source::line(i) -> cursor with  Item load(row, t)  and  Step step(item)
+//   Sink::line(i)   -> cursor with  void store(row, t, item, State before, State after)
+// It knows no cell, no type and no direction: reversed time is a negative stride in the Source.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "scanrnn/scan/op.h"
+
+namespace scanrnn::scan {
+
+using Index = std::int64_t;
+
+struct Range {
+  Index begin, end;
+};
+
+struct Extent {
+  Index lines, rows, steps;
+};
+
+// One thread of a team that has entered the same call. barrier() waits for all of them.
+struct Team {
+  int rank = 0, size = 1;
+
+  void barrier() const {
+    if (size > 1) {
+#pragma omp barrier
+    }
+  }
+  // This thread's part of `count` items; parts differ by at most one.
+  Range share(Index count) const { return {count * rank / size, count * (rank + 1) / size}; }
+};
+
+// Walks rows through time, carry[row] in and out. Time is the outer loop, so memory is streamed.
+template <class Op, class Cursor, class Output>
+void walk(const Cursor& source, const Output& sink, Range rows, Range steps,
+          typename Op::State* carry) {
+  for (Index t = steps.begin; t < steps.end; ++t) {
+    for (Index row = rows.begin; row < rows.end; ++row) {
+      const auto item = source.load(row, t);
+      const auto before = carry[row];
+      const auto after = Op::apply(source.step(item), before);
+      carry[row] = after;
+      sink.store(row, t, item, before, after);
+    }
+  }
+}
+
+// Composes the steps of each row to total[row]: at most kLocalSteps of them before each promotion.
+template <class Op, class Cursor>
+void reduce(const Cursor& source, Range rows, Range steps, typename Op::Element* total) {
+  constexpr Index kBlock = 16;  // locals of this many rows stay in the first-level cache
+  for (Index block = rows.begin; block < rows.end; block += kBlock) {
+    const Index count = std::min(kBlock, rows.end - block);
+    typename Op::Local local[kBlock];
+    for (Index i = 0; i < count; ++i) total[block + i] = Op::identity();
+    for (Index first = steps.begin; first < steps.end; first += kLocalSteps) {
+      const Index last = std::min<Index>(first + kLocalSteps, steps.end);
+      for (Index i = 0; i < count; ++i) local[i] = Op::local_identity();
+      for (Index t = first; t < last; ++t) {
+        for (Index i = 0; i < count; ++i) {
+          local[i] = Op::then(local[i], source.step(source.load(block + i, t)));
+        }
+      }
+      for (Index i = 0; i < count; ++i) {
+        total[block + i] = Op::combine(total[block + i], Op::promote(local[i]));
+      }
+    }
+  }
+}
+
+// Fused-sequential: rows are split over the team, time is walked once. carry is [lines][rows].
+template <class Op, class Source, class Sink>
+void sequential(const Team& team, const Extent& extent, const Source& source, const Sink& sink,
+                Range steps, typename Op::State* carry) {
+  const Range mine = team.share(extent.lines * extent.rows);
+  for (Index begin = mine.begin; begin < mine.end;) {
+    const Index line = begin / extent.rows, base = line * extent.rows;
+    const Index end = std::min(mine.end, base + extent.rows);
+    walk<Op>(source.line(line), sink.line(line), {begin - base, end - base}, steps, carry + base);
+    begin = end;
+  }
+}
+
+inline Index chunk_count(Index steps, Index chunk) { return (steps + chunk - 1) / chunk; }
+
+// Parallel scan: time is cut into chunks that the team reduces, carries and replays.
+// totals and starts are [chunks][lines][rows]; carry, in and out, is [lines][rows].
+template <class Op, class Source, class Sink>
+void parallel(const Team& team, const Extent& extent, const Source& source, const Sink& sink,
+              Index chunk, typename Op::Element* totals, typename Op::State* starts,
+              typename Op::State* carry) {
+  const Index chunks = chunk_count(extent.steps, chunk), width = extent.lines * extent.rows;
+  const auto steps_of = [&](Index k) {
+    return Range{k * chunk, std::min((k + 1) * chunk, extent.steps)};
+  };
+  // Chunk-major items keep each thread on neighbouring memory in either layout.
+  const Range mine = team.share(chunks * extent.lines);
+  for (Index item = mine.begin; item < mine.end; ++item) {
+    const Index k = item / extent.lines, line = item % extent.lines;
+    if (k + 1 == chunks) continue;  // nothing follows the last chunk
+    reduce<Op>(source.line(line), {0, extent.rows}, steps_of(k),
+               totals + k * width + line * extent.rows);
+  }
+  team.barrier();
+  const Range columns = team.share(width);
+  for (Index column = columns.begin; column < columns.end; ++column) {
+    auto state = carry[column];
+    for (Index k = 0; k < chunks; ++k) {
+      starts[k * width + column] = state;
+      if (k + 1 < chunks) state = Op::apply(totals[k * width + column], state);
+    }
+  }
+  team.barrier();
+  for (Index item = mine.begin; item < mine.end; ++item) {
+    const Index k = item / extent.lines, line = item % extent.lines;
+    auto* start = starts + k * width + line * extent.rows;
+    walk<Op>(source.line(line), sink.line(line), {0, extent.rows}, steps_of(k), start);
+    if (k + 1 == chunks) std::copy(start, start + extent.rows, carry + line * extent.rows);
+  }
+}
+
+}  // namespace scanrnn::scan

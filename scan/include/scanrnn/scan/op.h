@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scan operators: the affine maps x -> a x + b, held linearly or by logarithms.
+//
+// An Op says what a recurrence is made of; the engine asks for nothing else:
+//   Step     what a Source gives for one (row, t)
+//   Local    the composition of at most kLocalSteps steps inside one thread
+//   Element  a composition that crosses threads, warps, blocks
+//   State    what is walked along time
+//   then(Local, Step) -> Local           append one step
+//   promote(Local) -> Element
+//   combine(Element f, Element g)        "first f, then g": associative, not commutative
+//   apply(Step | Element, State) -> State
+// combine and then take identities: local_identity(), identity().
+#pragma once
+
+#include <limits>
+
+#include "scanrnn/scan/hd.h"
+
+namespace scanrnn::scan {
+
+// How many steps a thread may compose in linear arithmetic before it must promote: short enough
+// that rounding stays at 16 units and that the composition is a sum of few terms.
+inline constexpr int kLocalSteps = 16;
+
+// x -> a x + b. z = 1 - a is held beside a, because an a close to 1 has no bits left for it:
+// over long spans of nearly-kept state the result depends on z alone.
+template <class V>
+struct Affine {
+  V a, z, b;
+};
+
+// The same map by magnitudes' logarithms: a = exp(log_a) >= 0, b = sign_b exp(log_b), sign_b = +-1.
+template <class V>
+struct LogAffine {
+  V log_a, log_b, sign_b;
+};
+
+// A state and what rounding took from it: the exact value is close to h + c. `h` is the output.
+template <class V>
+struct Carried {
+  V h, c;
+};
+
+template <class V>
+SCANRNN_HD Carried<V> carried(V h) {
+  return {h, V(0)};
+}
+
+template <class V>
+SCANRNN_HD Affine<V> then(const Affine<V>& f, const Affine<V>& g) {
+  return {g.a * f.a, fma(g.a, f.z, g.z), fma(g.a, f.b, g.b)};
+}
+
+// h + (b - z h) with compensation while most of the state is kept; a h + b when most is forgotten,
+// where the difference would cancel and there is no history for rounding to pile up in.
+template <class V>
+SCANRNN_HD Carried<V> apply(const Affine<V>& f, const Carried<V>& s) {
+  const V b = fma(f.a, s.c, f.b);
+  const V d = fma(-f.z, s.h, b);
+  const V kept = s.h + d;
+  const auto keeps = less(abs(f.z), V(0.5));
+  return {select(keeps, kept, fma(f.a, s.h, b)), select(keeps, (s.h - kept) + d, V(0))};
+}
+
+template <class V>
+struct AffineOp {
+  using Step = Affine<V>;
+  using Local = Affine<V>;
+  using Element = Affine<V>;
+  using State = Carried<V>;
+
+  SCANRNN_HD static Local local_identity() { return {V(1), V(0), V(0)}; }
+  SCANRNN_HD static Element identity() { return local_identity(); }
+  SCANRNN_HD static Local then(const Local& f, const Step& g) { return scan::then(f, g); }
+  SCANRNN_HD static Element promote(const Local& f) { return f; }
+  SCANRNN_HD static Element combine(const Element& f, const Element& g) {
+    return scan::then(f, g);
+  }
+  SCANRNN_HD static State apply(const Affine<V>& f, const State& s) { return scan::apply(f, s); }
+};
+
+// log|x + y| for x = sx exp(lx), y = sy exp(ly), and its sign. log 0 is -infinity throughout.
+template <class V>
+SCANRNN_HD void signed_logaddexp(V lx, V sx, V ly, V sy, V& log_sum, V& sign) {
+  const auto y_larger = less(lx, ly);
+  const V hi = select(y_larger, ly, lx);
+  const V gap = select(y_larger, lx - ly, ly - lx);
+  const V sum = hi + log1p(sx * sy * exp(gap));
+  // Two infinities have no gap: -inf stays -inf. The product also lets a NaN in ly through.
+  const V unbounded = hi * abs(select(less(ly, lx), lx, ly));
+  log_sum = select(less(abs(hi), V(std::numeric_limits<double>::infinity())), sum, unbounded);
+  sign = select(y_larger, sy, sx);
+}
+
+// The log-space operator: every decay that crosses a thread is a logarithm, so a product over any
+// span keeps its exponent and, close to 1, all its digits.
+template <class V>
+struct LogAffineOp {
+  using Step = Affine<V>;
+  using Local = Affine<V>;
+  using Element = LogAffine<V>;
+  using State = Carried<V>;
+
+  SCANRNN_HD static Local local_identity() { return AffineOp<V>::local_identity(); }
+  SCANRNN_HD static Element identity() {
+    return {V(0), V(-std::numeric_limits<double>::infinity()), V(1)};
+  }
+  SCANRNN_HD static Local then(const Local& f, const Step& g) { return scan::then(f, g); }
+  SCANRNN_HD static Element promote(const Local& f) {
+    return {select(less(f.z, V(0.5)), log1p(-f.z), log(f.a)), log(abs(f.b)),
+            select(less(f.b, V(0)), V(-1), V(1))};
+  }
+  SCANRNN_HD static Element combine(const Element& f, const Element& g) {
+    Element out;
+    out.log_a = f.log_a + g.log_a;
+    signed_logaddexp(g.log_a + f.log_b, f.sign_b, g.log_b, g.sign_b, out.log_b, out.sign_b);
+    return out;
+  }
+  SCANRNN_HD static Affine<V> linear(const Element& f) {
+    return {exp(f.log_a), -expm1(f.log_a), f.sign_b * exp(f.log_b)};
+  }
+  SCANRNN_HD static State apply(const Step& f, const State& s) { return scan::apply(f, s); }
+  SCANRNN_HD static State apply(const Element& f, const State& s) {
+    return scan::apply(linear(f), s);
+  }
+};
+
+}  // namespace scanrnn::scan
