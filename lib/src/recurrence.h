@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recurrence of every linear cell, once: what the engine reads and writes, forward and backward.
+//
+// Memory says how values of type V lie in memory of type T:
+//   read(const T* line, Index row, Index hidden) -> V,  write(T* line, Index row, Index hidden, V)
+// where a row is one V: one unit on a GPU, a vector of units on a CPU, cut off at `hidden`.
+// Time runs backward where a step stride is negative and `data` points at the last step.
+#pragma once
+
+#include "scanrnn/cells/linear_cell.h"
+
+namespace scanrnn {
+
+using scan::Index;
+
+// A tensor walked by line (batch entry) and step; units are adjacent.
+template <class T>
+struct Strided {
+  T* data = nullptr;
+  Index line = 0, step = 0;
+
+  SCANRNN_HD Strided at_line(Index i) const { return {data ? data + i * line : nullptr, line, step}; }
+  SCANRNN_HD T* at(Index t) const { return data + t * step; }
+};
+
+// Pre-activations of one line, without their bias, [.., G*H]; bias is [G*H], zero where there is none.
+template <class Cell, class Memory>
+struct GateReader {
+  using V = typename Memory::V;
+  using T = typename Memory::T;
+  Strided<const T> preactivations;
+  const T* bias;
+  Index hidden;
+
+  SCANRNN_HD typename Cell::template Gates<V> load(Index row, Index t) const {
+    const T* step = preactivations.at(t);
+    return Cell::template gather<V>([&](int gate) {
+      return Memory::read(step + gate * hidden, row, hidden) +
+             Memory::read(bias + gate * hidden, row, hidden);
+    });
+  }
+};
+
+// ---- forward: h_t = a_t h_{t-1} + b_t
+
+template <class Cell, class Memory>
+struct ForwardItem {
+  typename Cell::template Gates<typename Memory::V> gates;
+  typename Memory::V skip;
+};
+
+template <class Cell, class Memory>
+struct ForwardSource {
+  using V = typename Memory::V;
+  using T = typename Memory::T;
+  GateReader<Cell, Memory> gates;
+  Strided<const T> skip;  // x' of a cell with a readout
+
+  SCANRNN_HD ForwardSource line(Index i) const {
+    ForwardSource out = *this;
+    out.gates.preactivations = gates.preactivations.at_line(i);
+    out.skip = skip.at_line(i);
+    return out;
+  }
+  SCANRNN_HD ForwardItem<Cell, Memory> load(Index row, Index t) const {
+    ForwardItem<Cell, Memory> item{gates.load(row, t), V(0)};
+    if constexpr (Cell::kReadout) item.skip = Memory::read(skip.at(t), row, gates.hidden);
+    return item;
+  }
+  SCANRNN_HD scan::Affine<V> step(const ForwardItem<Cell, Memory>& item) const {
+    return Cell::lift(item.gates);
+  }
+};
+
+template <class Cell, class Memory>
+struct ForwardSink {
+  using V = typename Memory::V;
+  using T = typename Memory::T;
+  Strided<T> y;
+  Strided<T> states;  // kept for backward by a cell whose output is not its state; may be absent
+  Index hidden;
+
+  SCANRNN_HD ForwardSink line(Index i) const {
+    return {y.at_line(i), states.at_line(i), hidden};
+  }
+  SCANRNN_HD void store(Index row, Index t, const ForwardItem<Cell, Memory>& item,
+                        const scan::Carried<V>&, const scan::Carried<V>& state) const {
+    if constexpr (Cell::kReadout) {
+      Memory::write(y.at(t), row, hidden, Cell::readout(item.gates, state.h, item.skip));
+      if (states.data) Memory::write(states.at(t), row, hidden, state.h);
+    } else {
+      Memory::write(y.at(t), row, hidden, state.h);
+    }
+  }
+};
+
+// ---- backward, walked from the last step to the first
+//
+// With lambda_t = dh_t + a_{t+1} lambda_{t+1} the cotangents are da_t = lambda_t h_{t-1} and
+// db_t = lambda_t. The state that is walked is mu_t = a_t lambda_t, so mu_t = a_t mu_{t+1} + a_t dh_t
+// is the forward recurrence again; it starts at the cotangent of h_T and ends at that of h_0.
+
+template <class Cell, class Memory>
+struct BackwardItem {
+  using V = typename Memory::V;
+  typename Cell::template Gates<V> gates;
+  V skip, state, previous, dy;
+
+  // The direct cotangent of the state.
+  SCANRNN_HD V dh() const {
+    if constexpr (Cell::kReadout) {
+      return Cell::readout_vjp(gates, state, skip, dy).state;
+    } else {
+      return dy;
+    }
+  }
+};
+
+template <class Cell, class Memory>
+struct BackwardSource {
+  using V = typename Memory::V;
+  using T = typename Memory::T;
+  GateReader<Cell, Memory> gates;
+  Strided<const T> skip;
+  Strided<const T> states;   // h_t; the step before it is one stride on
+  Strided<const T> initial;  // h_0, or absent: zeros
+  Strided<const T> dy;       // or absent: zeros
+  Index last;                // the index of the first step in time
+
+  SCANRNN_HD BackwardSource line(Index i) const {
+    BackwardSource out = *this;
+    out.gates.preactivations = gates.preactivations.at_line(i);
+    out.skip = skip.at_line(i);
+    out.states = states.at_line(i);
+    out.initial = initial.at_line(i);
+    out.dy = dy.at_line(i);
+    return out;
+  }
+  SCANRNN_HD BackwardItem<Cell, Memory> load(Index row, Index t) const {
+    const Index hidden = gates.hidden;
+    BackwardItem<Cell, Memory> item{gates.load(row, t), V(0), V(0), V(0), V(0)};
+    if constexpr (Cell::kReadout) {
+      item.skip = Memory::read(skip.at(t), row, hidden);
+      item.state = Memory::read(states.at(t), row, hidden);
+    }
+    if (t < last) {
+      item.previous = Memory::read(states.at(t + 1), row, hidden);
+    } else if (initial.data) {
+      item.previous = Memory::read(initial.data, row, hidden);
+    }
+    if (dy.data) item.dy = Memory::read(dy.at(t), row, hidden);
+    return item;
+  }
+  SCANRNN_HD scan::Affine<V> step(const BackwardItem<Cell, Memory>& item) const {
+    const auto f = Cell::lift(item.gates);
+    return {f.a, f.z, f.a * item.dh()};
+  }
+};
+
+template <class Cell, class Memory>
+struct BackwardSink {
+  using V = typename Memory::V;
+  using T = typename Memory::T;
+  Strided<T> dpreactivations;  // [.., G*H]
+  Strided<T> dskip;
+  Index hidden;
+
+  SCANRNN_HD BackwardSink line(Index i) const {
+    return {dpreactivations.at_line(i), dskip.at_line(i), hidden};
+  }
+  SCANRNN_HD void store(Index row, Index t, const BackwardItem<Cell, Memory>& item,
+                        const scan::Carried<V>& before, const scan::Carried<V>&) const {
+    const V lambda = item.dh() + before.h;
+    const auto d = Cell::lift_vjp(item.gates, {lambda * item.previous, lambda});
+    T* step = dpreactivations.at(t);
+    if constexpr (Cell::kReadout) {
+      const auto r = Cell::readout_vjp(item.gates, item.state, item.skip, item.dy);
+      Memory::write(dskip.at(t), row, hidden, r.skip);
+      V readout[Cell::kGates];
+      Cell::template scatter<V>(r.gates, [&](int gate, V value) { readout[gate] = value; });
+      Cell::template scatter<V>(d, [&](int gate, V value) {
+        Memory::write(step + gate * hidden, row, hidden, value + readout[gate]);
+      });
+    } else {
+      Cell::template scatter<V>(d, [&](int gate, V value) {
+        Memory::write(step + gate * hidden, row, hidden, value);
+      });
+    }
+  }
+};
+
+// ---- the bare recurrence: a and b are given
+
+template <class Memory, bool kLogForm>
+struct BareSource {
+  using V = typename Memory::V;
+  using T = typename Memory::T;
+  Strided<const T> a, b, sign_b;
+  Index width;
+
+  SCANRNN_HD BareSource line(Index i) const {
+    return {a.at_line(i), b.at_line(i), sign_b.at_line(i), width};
+  }
+  SCANRNN_HD scan::LogAffine<V> load(Index row, Index t) const {
+    scan::LogAffine<V> item{Memory::read(a.at(t), row, width), Memory::read(b.at(t), row, width),
+                            V(1)};
+    if (sign_b.data) item.sign_b = Memory::read(sign_b.at(t), row, width);
+    return item;
+  }
+  SCANRNN_HD scan::Affine<V> step(const scan::LogAffine<V>& item) const {
+    if constexpr (kLogForm) {
+      return scan::LogAffineOp<V>::linear(item);
+    } else {
+      return {item.log_a, V(1) - item.log_a, item.log_b};
+    }
+  }
+};
+
+template <class Memory>
+struct BareSink {
+  using V = typename Memory::V;
+  using T = typename Memory::T;
+  Strided<T> h;
+  Index width;
+
+  SCANRNN_HD BareSink line(Index i) const { return {h.at_line(i), width}; }
+  template <class Item>
+  SCANRNN_HD void store(Index row, Index t, const Item&, const scan::Carried<V>&,
+                        const scan::Carried<V>& state) const {
+    Memory::write(h.at(t), row, width, state.h);
+  }
+};
+
+}  // namespace scanrnn
