@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "scanrnn/dispatch/profile.h"
+#include "scanrnn/dispatch/plan.h"
 #include "scanrnn/tensor.h"
 
 namespace scanrnn {

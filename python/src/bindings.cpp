@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// The extension scanrnn._core: arrays become views and C++ errors become Python's. No arithmetic and
+// no rule about shapes lives here; the lock of the interpreter is released around all work.
+#include <array>
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "convert.h"
+
+namespace scanrnn {
+namespace {
+
+using dispatch::Profile;
+
+// ---- where work runs
+
+// Chosen by the user's profile; read and written with the interpreter's lock held.
+std::map<Device::Kind, Profile>& profiles() {
+  static std::map<Device::Kind, Profile> all;
+  return all;
+}
+
+// One per thread and device, so that nothing is shared between threads.
+Context& context(Device device) {
+  thread_local std::map<std::pair<Device::Kind, int>, Context> contexts;
+  const auto key = std::make_pair(device.kind, device.index);
+  auto found = contexts.find(key);
+  if (found == contexts.end()) {
+    ContextOptions options;
+    options.device = device;
+    found = contexts.emplace(key, Context(options)).first;
+  }
+  const auto chosen = profiles().find(device.kind);
+  if (chosen != profiles().end()) found->second.set_profile(chosen->second);
+  return found->second;
+}
+
+Device make_device(const std::string& text) {
+  const Device device = parse_device(text);
+  context(device);  // throws where there is none
+  return device;
+}
+
+dispatch::Thresholds make_thresholds(const std::array<std::int64_t, 3>& values) {
+  return {values[0], values[1], values[2]};
+}
+
+std::array<std::int64_t, 3> values(const dispatch::Thresholds& t) {
+  return {t.direct_max_tokens, t.parallel_min_steps, t.parallel_max_rows_per_unit};
+}
+
+Profile make_profile(const std::string& name, const std::string& origin,
+                     const std::array<std::int64_t, 3>& inference,
+                     const std::array<std::int64_t, 3>& training) {
+  Profile out{};
+  std::strncpy(out.name, name.c_str(), sizeof out.name - 1);
+  std::strncpy(out.origin, origin.c_str(), sizeof out.origin - 1);
+  out.inference = make_thresholds(inference);
+  out.training = make_thresholds(training);
+  return out;
+}
+
+// ---- layers
+
+// A plan, where it runs and what it needs.
+struct PlannedCall {
+  dispatch::Plan plan;
+  Device device;
+  Sizes sizes;
+};
+
+std::string describe(const PlannedCall& call) {
+  return explain(call.plan) + "; workspace " + std::to_string(call.sizes.workspace) +
+         " bytes, reserve " + std::to_string(call.sizes.reserve) + " bytes";
+}
+
+Layer make_layer(const std::string& cell, std::int64_t input_size, std::int64_t hidden_size,
+                 int num_layers, bool bias, bool batch_first, double dropout, bool bidirectional,
+                 const std::string& variant, const std::string& domain, const std::string& dtype) {
+  const CellInfo& info = find_cell(cell);
+  LayerOptions options;
+  options.cell = info.cell;
+  options.input_size = input_size;
+  options.hidden_size = hidden_size;
+  options.num_layers = num_layers;
+  options.bias = bias;
+  options.batch_first = batch_first;
+  options.dropout = dropout;
+  options.bidirectional = bidirectional;
+  const auto found = find_named(info.variant_option.c_str(), variant, info.variants,
+                                [](const std::string& v) { return v; });
+  while (info.variants[options.variant] != found) ++options.variant;
+  options.domain = parse_domain(domain);
+  options.dtype = parse_dtype(dtype);
+  return Layer(options);
+}
+
+PlannedCall plan_layer(const Layer& layer, Device device, std::int64_t steps, std::int64_t batch,
+                       bool training, const std::optional<std::string>& strategy) {
+  PlannedCall out;
+  out.device = device;
+  out.plan = layer.plan(context(device), steps, batch, training ? Mode::training : Mode::inference,
+                        parse_strategy(strategy));
+  out.sizes = layer.sizes(out.plan);
+  return out;
+}
+
+using Run = void (Layer::*)(Context&, const dispatch::Plan&, const ForwardArgs&) const;
+
+template <Run run>
+void forward(const Layer& layer, const PlannedCall& call, const std::vector<py::array>& params,
+             const py::array& x, const MaybeArray& h_0, py::array& y, py::array& h_n,
+             const Buffer* reserve, std::uint64_t seed) {
+  ForwardArgs args;
+  args.params = views(params);
+  args.x = view(x);
+  args.h0.h = view(h_0);
+  args.y = view(y);
+  args.hn.h = view(h_n);
+  args.seed = seed;
+  if (reserve) args.reserve = reserve->span();
+  Context& where = context(call.device);
+  const py::gil_scoped_release unlocked;
+  const Buffer workspace(call.sizes.workspace);
+  args.workspace = workspace.span();
+  (layer.*run)(where, call.plan, args);
+}
+
+void backward(const Layer& layer, const PlannedCall& call, const std::vector<py::array>& params,
+              const py::array& x, const MaybeArray& h_0, const py::array& y, const MaybeArray& dy,
+              const MaybeArray& dh_n, py::array& dx, py::array& dh_0,
+              const std::vector<py::array>& dparams, const Buffer& reserve, std::uint64_t seed) {
+  BackwardArgs args;
+  args.params = views(params);
+  args.x = view(x);
+  args.h0.h = view(h_0);
+  args.y = view(y);
+  args.dy = view(dy);
+  args.dhn.h = view(dh_n);
+  args.dx = view(dx);
+  args.dh0.h = view(dh_0);
+  args.dparams = views(dparams);
+  args.reserve = reserve.span();
+  args.seed = seed;
+  Context& where = context(call.device);
+  const py::gil_scoped_release unlocked;
+  const Buffer workspace(call.sizes.workspace);
+  args.workspace = workspace.span();
+  layer.backward(where, call.plan, args);
+}
+
+// ---- the bare scan
+
+PlannedCall plan_scan(Device device, std::int64_t steps, std::int64_t rows,
+                      const std::string& dtype, bool log_form,
+                      const std::optional<std::string>& strategy) {
+  PlannedCall out;
+  out.device = device;
+  out.plan = scan_plan(context(device), steps, rows, parse_dtype(dtype), log_form,
+                       parse_strategy(strategy));
+  out.sizes.workspace = scan_workspace(out.plan);
+  return out;
+}
+
+void run_scan(const PlannedCall& call, const py::array& a, const py::array& b,
+              const MaybeArray& sign_b, const MaybeArray& h_0, py::array& h, bool log_form,
+              bool reverse) {
+  ScanArgs args;
+  args.a = view(a);
+  args.b = view(b);
+  args.sign_b = view(sign_b);
+  args.h0 = view(h_0);
+  args.h = view(h);
+  args.log_form = log_form;
+  args.reverse = reverse;
+  Context& where = context(call.device);
+  const py::gil_scoped_release unlocked;
+  const Buffer workspace(call.sizes.workspace);
+  args.workspace = workspace.span();
+  scan(where, call.plan, args);
+}
+
+void translate(std::exception_ptr thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const value_error& e) {
+    py::set_error(PyExc_ValueError, e.what());
+  } catch (const type_error& e) {
+    py::set_error(PyExc_TypeError, e.what());
+  }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, m) {
+  py::register_exception<error>(m, "Error", PyExc_RuntimeError);
+  py::register_exception<cuda_error>(m, "CudaError", PyExc_RuntimeError).attr("__module__") =
+      "scanrnn";
+  py::register_exception_translator(&translate);  // asked first, being the last
+
+  py::class_<Device>(m, "Device")
+      .def(py::init(&make_device))
+      .def("__str__", [](Device device) { return name(device); })
+      .def_property_readonly("units", [](Device device) { return context(device).limits().units; });
+
+  py::class_<Buffer>(m, "Buffer")
+      .def(py::init<std::size_t>())
+      .def_property_readonly("nbytes", &Buffer::bytes);
+
+  py::enum_<dispatch::Reason>(m, "Reason")
+      .value("forced", dispatch::Reason::forced)
+      .value("empty", dispatch::Reason::empty)
+      .value("few_tokens", dispatch::Reason::few_tokens)
+      .value("few_rows", dispatch::Reason::few_rows)
+      .value("enough_rows", dispatch::Reason::enough_rows)
+      .value("short_sequence", dispatch::Reason::short_sequence);
+
+  py::class_<PlannedCall>(m, "Plan")
+      .def("__str__", [](const PlannedCall& c) { return describe(c); })
+      .def("__repr__", [](const PlannedCall& c) { return "<Plan: " + describe(c) + ">"; })
+      .def_property_readonly("strategy", [](const PlannedCall& c) { return name(c.plan.strategy); })
+      .def_property_readonly("runner_up",
+                             [](const PlannedCall& c) { return name(c.plan.runner_up); })
+      .def_property_readonly(
+          "reason", [](const PlannedCall& c) { return py::cast(c.plan.reason).attr("name"); })
+      .def_property_readonly("tile_steps", [](const PlannedCall& c) { return c.plan.tile_steps; })
+      .def_property_readonly("chunk_steps", [](const PlannedCall& c) { return c.plan.chunk_steps; })
+      .def_property_readonly("profile", [](const PlannedCall& c) { return c.plan.profile; })
+      .def_property_readonly("workspace_bytes",
+                             [](const PlannedCall& c) { return c.sizes.workspace; })
+      .def_property_readonly("reserve_bytes", [](const PlannedCall& c) { return c.sizes.reserve; });
+
+  py::class_<Layer>(m, "Layer")
+      .def(py::init(&make_layer))
+      .def_property_readonly("directions", &Layer::directions)
+      .def("parameters",
+           [](const Layer& layer) {
+             py::list out;
+             for (const auto& p : layer.parameters()) {
+               out.append(py::make_tuple(p.name, py::tuple(py::cast(p.sizes))));
+             }
+             return out;
+           })
+      .def("plan", &plan_layer)
+      .def("forward", &forward<&Layer::forward>)
+      .def("step", &forward<&Layer::step>)
+      .def("backward", &backward);
+
+  py::class_<Profile>(m, "Profile")
+      .def(py::init(&make_profile))
+      .def_property_readonly("name", [](const Profile& p) { return p.name; })
+      .def_property_readonly("origin", [](const Profile& p) { return p.origin; })
+      .def_property_readonly("inference", [](const Profile& p) { return values(p.inference); })
+      .def_property_readonly("training", [](const Profile& p) { return values(p.training); });
+  m.def("profile", [](Device device) { return context(device).profile(); });
+  m.def("set_profile",
+        [](Device device, const Profile& profile) { profiles()[device.kind] = profile; });
+
+  m.def("scan_plan", &plan_scan);
+  m.def("scan", &run_scan);
+  m.def("cells", [] { return describe_all(cells()); });
+  m.def("devices", [] { return describe_all(devices()); });
+  m.def("build_info", &build_info);
+  m.def("cuda_available", &cuda_available);
+}
+
+}  // namespace scanrnn

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between Python's values and the library's: names, arrays, descriptions. Nothing here computes.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scanrnn/scanrnn.h"
+
+namespace scanrnn {
+
+namespace py = pybind11;
+using dispatch::Strategy;
+using MaybeArray = std::optional<py::array>;
+
+// ---- names
+
+template <class Range, class Name>
+std::string quoted(const Range& values, Name&& name_of) {
+  std::string out;
+  for (const auto& value : values) {
+    out += (out.empty() ? "'" : ", '") + std::string(name_of(value)) + "'";
+  }
+  return out;
+}
+
+template <class Range, class Name>
+auto find_named(const char* argument, const std::string& wanted, const Range& values,
+                Name&& name_of) {
+  for (const auto& value : values) {
+    if (wanted == name_of(value)) return value;
+  }
+  throw value_error(std::string(argument) + ": expected one of " + quoted(values, name_of) +
+                    ", got '" + wanted + "'");
+}
+
+inline constexpr Dtype kDtypes[] = {Dtype::float64, Dtype::float32, Dtype::bfloat16, Dtype::float16};
+
+inline Dtype parse_dtype(const std::string& text) {
+  return find_named("dtype", text, kDtypes, [](Dtype d) { return name(d); });
+}
+
+inline Strategy parse_strategy(const std::optional<std::string>& text) {
+  Strategy out = Strategy::automatic;
+  if (text && !dispatch::parse(*text, out)) {
+    find_named("strategy", *text, dispatch::kStrategies, [](Strategy s) { return name(s); });
+  }
+  return out;
+}
+
+inline Domain parse_domain(const std::string& text) {
+  constexpr std::pair<const char*, Domain> kDomains[] = {{"log", Domain::log},
+                                                         {"linear", Domain::linear}};
+  return find_named("domain", text, kDomains, [](const auto& d) { return d.first; }).second;
+}
+
+inline Device parse_device(const std::string& text) {
+  if (text == "auto") return cuda_available() ? Device::cuda() : Device::cpu();
+  if (text == "cpu") return Device::cpu();
+  if (text == "cuda") return Device::cuda();
+  const std::string digits = text.rfind("cuda:", 0) == 0 ? text.substr(5) : "";
+  if (digits.empty() || digits.size() > 4 ||
+      digits.find_first_not_of("0123456789") != std::string::npos) {
+    throw value_error("device: expected 'auto', 'cpu', 'cuda' or 'cuda:N', got '" + text + "'");
+  }
+  return Device::cuda(std::stoi(digits));
+}
+
+// ---- memory
+
+inline constexpr std::align_val_t kAlignment{256};
+
+class Buffer {
+ public:
+  explicit Buffer(std::size_t bytes)
+      : data_(::operator new(bytes, kAlignment)), bytes_(bytes) {}
+  Span span() const { return {data_.get(), bytes_}; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(void* data) const { ::operator delete(data, kAlignment); }
+  };
+  std::unique_ptr<void, Free> data_;
+  std::size_t bytes_;
+};
+
+inline Dtype dtype_of(const py::dtype& dtype) {
+  switch (dtype.num()) {  // the numbers of NumPy's own types are part of its ABI
+    case py::detail::npy_api::NPY_FLOAT_:
+      return Dtype::float32;
+    case py::detail::npy_api::NPY_DOUBLE_:
+      return Dtype::float64;
+    default:
+      return parse_dtype(py::str(py::object(dtype.attr("name"))));
+  }
+}
+
+inline TensorView view(const py::array& array) {
+  if (array.ndim() > kMaxRank) {
+    throw value_error("an array: expected at most " + std::to_string(kMaxRank) + " axes, got " +
+                      std::to_string(array.ndim()));
+  }
+  TensorView out;
+  out.data = const_cast<void*>(array.data());
+  out.dtype = dtype_of(array.dtype());
+  out.rank = static_cast<int>(array.ndim());
+  for (int i = 0; i < out.rank; ++i) {
+    out.sizes[i] = array.shape(i);
+    out.strides[i] = array.strides(i) / array.itemsize();
+  }
+  return out;
+}
+
+inline TensorView view(const MaybeArray& array) { return array ? view(*array) : TensorView{}; }
+
+inline std::vector<TensorView> views(const std::vector<py::array>& arrays) {
+  std::vector<TensorView> out;
+  for (const auto& array : arrays) out.push_back(view(array));
+  return out;
+}
+
+// ---- registry
+
+inline const char* name_of(dispatch::Recurrence kind) {
+  switch (kind) {
+    case dispatch::Recurrence::linear:
+      return "linear";
+    case dispatch::Recurrence::diagonal:
+      return "diagonal";
+    case dispatch::Recurrence::dense:
+      return "dense";
+  }
+  return "";
+}
+
+inline py::tuple describe(const CellInfo& info) {
+  return py::make_tuple(info.name, name_of(info.recurrence), info.gates, info.bias_gates,
+                        info.highway, info.variant_option, py::tuple(py::cast(info.variants)),
+                        py::tuple(py::cast(info.row_order)));
+}
+
+inline py::tuple describe(const DeviceInfo& info) {
+  return py::make_tuple(name(info.device), info.name, info.units, info.memory, info.architecture);
+}
+
+template <class Items>
+py::list describe_all(const Items& items) {
+  py::list out;
+  for (const auto& item : items) out.append(describe(item));
+  return out;
+}
+
+}  // namespace scanrnn
