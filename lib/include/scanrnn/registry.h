@@ -15,6 +15,12 @@ enum class Cell : std::uint8_t {
 #undef SCANRNN_CELL
 };
 
+inline constexpr int kCellCount = 0
+#define SCANRNN_CELL(...) +1
+#include "scanrnn/cells.def"
+#undef SCANRNN_CELL
+    ;
+
 struct CellInfo {
   Cell cell;
   std::string name;

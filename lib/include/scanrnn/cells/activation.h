@@ -5,7 +5,7 @@
 
 #include "scanrnn/scan/hd.h"
 
-namespace scanrnn::cells {
+namespace scanrnn::cell {
 
 using scan::abs;
 using scan::exp;
@@ -96,4 +96,4 @@ struct Variants {};
 using Candidates = Variants<PositiveG, Linear, Tanh>;
 using Activations = Variants<Identity, Tanh, Relu>;
 
-}  // namespace scanrnn::cells
+}  // namespace scanrnn::cell

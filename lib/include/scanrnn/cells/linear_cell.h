@@ -16,7 +16,7 @@
 #include "scanrnn/cells/activation.h"
 #include "scanrnn/scan/op.h"
 
-namespace scanrnn::cells {
+namespace scanrnn::cell {
 
 // The cotangents of a_t and b_t: lambda_t h_{t-1} and lambda_t.
 template <class V>
@@ -36,4 +36,4 @@ struct StateIsOutput {
   static constexpr bool kReadout = false;
 };
 
-}  // namespace scanrnn::cells
+}  // namespace scanrnn::cell

@@ -4,7 +4,7 @@
 
 #include "scanrnn/cells/linear_cell.h"
 
-namespace scanrnn::cells {
+namespace scanrnn::cell {
 
 // Candidate is one of Candidates.
 template <class Candidate>
@@ -38,4 +38,4 @@ struct MinGRU : StateIsOutput {
   }
 };
 
-}  // namespace scanrnn::cells
+}  // namespace scanrnn::cell

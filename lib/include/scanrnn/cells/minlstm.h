@@ -5,7 +5,7 @@
 
 #include "scanrnn/cells/linear_cell.h"
 
-namespace scanrnn::cells {
+namespace scanrnn::cell {
 
 // Candidate is one of Candidates.
 template <class Candidate>
@@ -59,4 +59,4 @@ struct MinLSTM : StateIsOutput {
   }
 };
 
-}  // namespace scanrnn::cells
+}  // namespace scanrnn::cell

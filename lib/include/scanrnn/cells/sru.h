@@ -5,7 +5,7 @@
 
 #include "scanrnn/cells/linear_cell.h"
 
-namespace scanrnn::cells {
+namespace scanrnn::cell {
 
 // Activation, g in the equation, is one of Activations. The state is c, the output h; x' is the
 // highway input.
@@ -55,4 +55,4 @@ struct SRU {
   }
 };
 
-}  // namespace scanrnn::cells
+}  // namespace scanrnn::cell

@@ -14,16 +14,6 @@
 
 namespace scanrnn::scan {
 
-using Index = std::int64_t;
-
-struct Range {
-  Index begin, end;
-};
-
-struct Extent {
-  Index lines, rows, steps;
-};
-
 // One thread of a team that has entered the same call. barrier() waits for all of them.
 struct Team {
   int rank = 0, size = 1;

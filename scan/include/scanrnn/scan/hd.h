@@ -9,7 +9,7 @@
 #if defined(__CUDACC__)
 #define SCANRNN_HD __host__ __device__ __forceinline__
 #else
-#define SCANRNN_HD [[gnu::always_inline]] inline
+#define SCANRNN_HD __attribute__((always_inline)) inline
 #endif
 
 namespace scanrnn::scan {

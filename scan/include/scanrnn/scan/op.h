@@ -19,6 +19,17 @@
 
 namespace scanrnn::scan {
 
+using Index = std::int64_t;
+
+struct Range {
+  Index begin, end;
+};
+
+// Lines of adjacent rows, each row walked along its steps.
+struct Extent {
+  Index lines, rows, steps;
+};
+
 // How many steps a thread may compose in linear arithmetic before it must promote: short enough
 // that rounding stays at 16 units and that the composition is a sum of few terms.
 inline constexpr int kLocalSteps = 16;

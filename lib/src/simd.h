@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// A SIMD vector as a value type: the vocabulary of scan/hd.h over Highway. Compiled once for each
+// instruction set, in that set's own namespace; functions are found by argument-dependent lookup.
+#pragma once
+
+#ifndef HWY_DISABLE_PCLMUL_AES
+#define HWY_DISABLE_PCLMUL_AES  // no cipher is used, so a target need not have one
+#endif
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "scanrnn/scan/op.h"
+
+namespace scanrnn::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+#define SCANRNN_INLINE __attribute__((always_inline)) inline
+
+template <class T>
+struct Vec {
+  using D = hn::ScalableTag<T>;
+  using Raw = hn::Vec<D>;
+  static constexpr std::int64_t kLanes = hn::MaxLanes(D());
+  Raw raw;
+
+  Vec() = default;
+  SCANRNN_INLINE Vec(Raw r) : raw(r) {}
+  SCANRNN_INLINE explicit Vec(double x) : raw(hn::Set(D(), static_cast<T>(x))) {}
+
+  friend SCANRNN_INLINE Vec operator+(Vec a, Vec b) { return hn::Add(a.raw, b.raw); }
+  friend SCANRNN_INLINE Vec operator-(Vec a, Vec b) { return hn::Sub(a.raw, b.raw); }
+  friend SCANRNN_INLINE Vec operator*(Vec a, Vec b) { return hn::Mul(a.raw, b.raw); }
+  friend SCANRNN_INLINE Vec operator/(Vec a, Vec b) { return hn::Div(a.raw, b.raw); }
+  friend SCANRNN_INLINE Vec operator-(Vec a) { return hn::Neg(a.raw); }
+};
+
+template <class T>
+using Mask = hn::Mask<hn::ScalableTag<T>>;
+
+template <class T>
+struct MaskOf {
+  Mask<T> raw;
+};
+
+template <class T>
+SCANRNN_INLINE MaskOf<T> less(Vec<T> a, Vec<T> b) {
+  return {hn::Lt(a.raw, b.raw)};
+}
+template <class T>
+SCANRNN_INLINE Vec<T> select(MaskOf<T> mask, Vec<T> yes, Vec<T> no) {
+  return hn::IfThenElse(mask.raw, yes.raw, no.raw);
+}
+template <class T>
+SCANRNN_INLINE Vec<T> fma(Vec<T> a, Vec<T> b, Vec<T> c) {
+  return hn::MulAdd(a.raw, b.raw, c.raw);
+}
+template <class T>
+SCANRNN_INLINE Vec<T> abs(Vec<T> x) {
+  return hn::Abs(x.raw);
+}
+template <class T>
+SCANRNN_INLINE Vec<T> max(Vec<T> a, Vec<T> b) {
+  return select(less(a, b), b, a);
+}
+template <class T>
+SCANRNN_INLINE Vec<T> min(Vec<T> a, Vec<T> b) {
+  return select(less(b, a), b, a);
+}
+
+// Highway's functions are for arguments inside their documented range; a NaN must stay one and the
+// ends must be what IEEE's functions give.
+template <class T>
+SCANRNN_INLINE Vec<T> keep_nan(Vec<T> x, Vec<T> y) {
+  return hn::IfThenElse(hn::Eq(x.raw, x.raw), y.raw, x.raw);
+}
+template <class T>
+constexpr double kMaxExp = sizeof(T) == 4 ? 88.722839 : 706.0;
+template <class T>
+SCANRNN_INLINE Vec<T> infinity() {
+  return Vec<T>(std::numeric_limits<double>::infinity());
+}
+
+template <class T>
+SCANRNN_INLINE Vec<T> exp(Vec<T> x) {
+  const Vec<T> limit(kMaxExp<T>);
+  const Vec<T> y = hn::Exp(hn::ScalableTag<T>(), min(x, limit).raw);
+  return keep_nan(x, select(less(limit, x), infinity<T>(), y));
+}
+template <class T>
+SCANRNN_INLINE Vec<T> expm1(Vec<T> x) {
+  const Vec<T> limit(kMaxExp<T>);
+  const Vec<T> y = hn::Expm1(hn::ScalableTag<T>(), min(x, limit).raw);
+  return keep_nan(x, select(less(limit, x), infinity<T>(), y));
+}
+template <class T>
+SCANRNN_INLINE Vec<T> ends_of_log(Vec<T> argument, Vec<T> y) {
+  const Vec<T> inside = select(less(Vec<T>(0), argument), y, -infinity<T>());
+  const Vec<T> upper = select(less(argument, infinity<T>()), inside, argument);
+  return keep_nan(argument, select(less(argument, Vec<T>(0)),
+                                   Vec<T>(std::numeric_limits<double>::quiet_NaN()), upper));
+}
+template <class T>
+SCANRNN_INLINE Vec<T> log(Vec<T> x) {
+  return ends_of_log(x, Vec<T>(hn::Log(hn::ScalableTag<T>(), x.raw)));
+}
+template <class T>
+SCANRNN_INLINE Vec<T> log1p(Vec<T> x) {
+  return ends_of_log(x + Vec<T>(1), Vec<T>(hn::Log1p(hn::ScalableTag<T>(), x.raw)));
+}
+template <class T>
+SCANRNN_INLINE Vec<T> tanh(Vec<T> x) {
+  // Beyond 20 the function is 1 to the last bit of a double, and an infinity has no series.
+  const Vec<T> inside = max(min(x, Vec<T>(20)), Vec<T>(-20));
+  return keep_nan(x, Vec<T>(hn::Tanh(hn::ScalableTag<T>(), inside.raw)));
+}
+
+// How vectors lie in memory: row r is units [r * kLanes, (r + 1) * kLanes), cut off at `hidden`.
+template <class Scalar>
+struct Lanes {
+  using T = Scalar;
+  using V = Vec<T>;
+  using D = typename V::D;
+
+  SCANRNN_INLINE static V read(const T* line, scan::Index row, scan::Index hidden) {
+    const scan::Index first = row * V::kLanes;
+    if (first + V::kLanes <= hidden) return hn::LoadU(D(), line + first);
+    return hn::MaskedLoad(hn::FirstN(D(), hidden - first), D(), line + first);
+  }
+  SCANRNN_INLINE static void write(T* line, scan::Index row, scan::Index hidden, V value) {
+    const scan::Index first = row * V::kLanes;
+    if (first + V::kLanes <= hidden) {
+      hn::StoreU(value.raw, D(), line + first);
+    } else {
+      hn::BlendedStore(value.raw, hn::FirstN(D(), hidden - first), D(), line + first);
+    }
+  }
+};
+
+}  // namespace scanrnn::HWY_NAMESPACE
