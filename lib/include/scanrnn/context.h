@@ -9,6 +9,7 @@
 #include "scanrnn/dispatch/plan.h"
 #include "scanrnn/tensor.h"
 
+#pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn {
 
 enum class MatmulPrecision : std::uint8_t { highest, high, medium };  // as torch names them
@@ -59,3 +60,4 @@ bool cuda_available();
 std::string build_info();
 
 }  // namespace scanrnn
+#pragma GCC visibility pop

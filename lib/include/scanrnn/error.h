@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn {
 
 // Base of everything thrown on purpose. what() names the argument, what came and what was wanted.
@@ -33,3 +34,4 @@ class cuda_error : public error {
 };
 
 }  // namespace scanrnn
+#pragma GCC visibility pop

@@ -14,6 +14,7 @@
 #include "scanrnn/registry.h"
 #include "scanrnn/tensor.h"
 
+#pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn {
 
 enum class Domain : std::uint8_t { log, linear };  // of the scan operator that crosses threads
@@ -100,3 +101,4 @@ class Layer {
 };
 
 }  // namespace scanrnn
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 
 #include "scanrnn/layer.h"
 
+#pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn {
 
 // T and N in [T,N]; rows are contiguous, steps may be strided. All tensors have one dtype.
@@ -26,3 +27,4 @@ std::size_t scan_workspace(const dispatch::Plan& plan);
 void scan(Context& context, const dispatch::Plan& plan, const ScanArgs& args);
 
 }  // namespace scanrnn
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 
 #include "scanrnn/dispatch/plan.h"
 
+#pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn {
 
 enum class Cell : std::uint8_t {
@@ -38,3 +39,4 @@ const CellInfo& info(Cell cell);
 const CellInfo& find_cell(const std::string& name);  // value_error when there is none
 
 }  // namespace scanrnn
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <string>
 
+#pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn {
 
 enum class Dtype : std::uint8_t { float64, float32, bfloat16, float16 };
@@ -63,3 +64,4 @@ struct Span {
 };
 
 }  // namespace scanrnn
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 
 #include "scanrnn/dispatch/profile.h"
 
+#pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn::dispatch {
 
 // linear: gates read x alone. diagonal: and the same unit's own state. dense: a matrix times it.
@@ -60,3 +61,4 @@ const char* name(Strategy strategy);
 bool parse(const std::string& name, Strategy& strategy);
 
 }  // namespace scanrnn::dispatch
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn::dispatch {
 
 // "rows per unit" is B*H over the device's units: multiprocessors, or the threads of a CPU.
@@ -23,3 +24,4 @@ struct Profile {
 const Profile& generic_cpu_profile();
 
 }  // namespace scanrnn::dispatch
+#pragma GCC visibility pop
