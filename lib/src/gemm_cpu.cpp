@@ -38,21 +38,21 @@ void product(scan::Index m, scan::Index n, scan::Index k, const Matrix<double>& 
    b.data, static_cast<blasint>(b.stride), beta, c, static_cast<blasint>(ldc));
 }
 
-// y = B^T x for one row x: a matrix product of one row would pack B first.
-void product_of_row(scan::Index n, scan::Index k, const float* x, const Matrix<float>& b, float beta,
+// y += B^T x for one row x: a matrix product of one row would pack B first.
+void product_of_row(scan::Index n, scan::Index k, const float* x, const Matrix<float>& b,
                     float* y) {
   SCANRNN_BLAS_SYMBOL(cblas_sgemv)
   (CblasRowMajor, order(!b.transposed), static_cast<blasint>(b.transposed ? n : k),
    static_cast<blasint>(b.transposed ? k : n), 1.0f, b.data, static_cast<blasint>(b.stride), x, 1,
-   beta, y, 1);
+   1, y, 1);
 }
 
 void product_of_row(scan::Index n, scan::Index k, const double* x, const Matrix<double>& b,
-                    double beta, double* y) {
+                    double* y) {
   SCANRNN_BLAS_SYMBOL(cblas_dgemv)
   (CblasRowMajor, order(!b.transposed), static_cast<blasint>(b.transposed ? n : k),
    static_cast<blasint>(b.transposed ? k : n), 1.0, b.data, static_cast<blasint>(b.stride), x, 1,
-   beta, y, 1);
+   1, y, 1);
 }
 
 // A part in whole groups of 16, the width of a BLAS micro-kernel.
@@ -78,13 +78,11 @@ void gemm(const scan::Team& team, SplitBy split, scan::Index m, scan::Index n, s
     c += mine.begin;
   }
   if (m == 0 || n == 0 || !kOneThread) return;
-  const T beta = accumulate ? T(1) : T(0);
-  if (k == 0) {
+  if (k == 0 || (m == 1 && !a.transposed)) {
     for (scan::Index i = 0; !accumulate && i < m; ++i) std::fill_n(c + i * c_stride, n, T(0));
-  } else if (m == 1 && !a.transposed) {
-    product_of_row(n, k, a.data, b, beta, c);
+    if (k > 0) product_of_row(n, k, a.data, b, c);
   } else {
-    product(m, n, k, a, b, beta, c, c_stride);
+    product(m, n, k, a, b, accumulate ? T(1) : T(0), c, c_stride);
   }
 }
 

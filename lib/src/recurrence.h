@@ -31,15 +31,25 @@ struct GateReader {
   Strided<const T> preactivations;
   const T* bias;
   Index hidden;
+  Index block = hidden;  // from one gate's row block to the next
 
+  SCANRNN_HD scan::Stream<T> stream(int gate, Index steps) const {
+    return {preactivations.data + gate * block, preactivations.step, steps};
+  }
+  SCANRNN_HD GateReader staged(const T* tile, Index step, Index stream, Index row) const {
+    return {{tile, 0, step}, bias + row, hidden, stream};
+  }
   SCANRNN_HD typename Cell::template Gates<V> load(Index row, Index t) const {
     const T* step = preactivations.at(t);
     return Cell::template gather<V>([&](int gate) {
-      return Memory::read(step + gate * hidden, row, hidden) +
+      return Memory::read(step + gate * block, row, hidden) +
              Memory::read(bias + gate * hidden, row, hidden);
     });
   }
 };
+
+// A kernel that copies a line's inputs ahead of their use asks a Source for its streams, and for the
+// same Source over a tile of them: streams `stream` apart, steps `step` apart, from (row, t) on.
 
 // ---- forward: h_t = a_t h_{t-1} + b_t
 
@@ -53,8 +63,18 @@ template <class Cell, class Memory>
 struct ForwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
+  static constexpr int kStreams = Cell::kGates + Cell::kReadout;
   GateReader<Cell, Memory> gates;
   Strided<const T> skip;  // x' of a cell with a readout
+  Index steps = 0;        // read by stream() alone
+
+  SCANRNN_HD scan::Stream<T> stream(int i) const {
+    if (i < Cell::kGates) return gates.stream(i, steps);
+    return {skip.data, skip.step, steps};
+  }
+  SCANRNN_HD ForwardSource staged(const T* tile, Index step, Index stream, Index row, Index) const {
+    return {gates.staged(tile, step, stream, row), {tile + Cell::kGates * stream, 0, step}, steps};
+  }
 
   SCANRNN_HD ForwardSource line(Index i) const {
     ForwardSource out = *this;
@@ -120,18 +140,45 @@ template <class Cell, class Memory>
 struct BackwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
+  static constexpr int kStreams = Cell::kGates + 2 + 2 * Cell::kReadout;
   GateReader<Cell, Memory> gates;
   Strided<const T> skip;
   Strided<const T> states;   // h_t; the step before it is one stride on
   Strided<const T> initial;  // h_0, or absent: zeros
   Strided<const T> dy;       // or absent: zeros
   Index last;                // the index of the first step in time
+  Strided<const T> previous{states.data ? states.at(1) : nullptr, states.line, states.step};
+
+  // After the gates: dy, the states a step before, and for a readout skip and the states.
+  SCANRNN_HD scan::Stream<T> stream(int i) const {
+    switch (i - Cell::kGates) {
+      case 0: return {dy.data, dy.step, last + 1};
+      case 1: return {previous.data, previous.step, last};
+      case 2: return {skip.data, skip.step, last + 1};
+      case 3: return {states.data, states.step, last + 1};
+    }
+    return gates.stream(i, last + 1);
+  }
+  SCANRNN_HD BackwardSource staged(const T* tile, Index step, Index stream, Index row,
+                                   Index t) const {
+    const auto at = [&](int i, const T* present) -> Strided<const T> {
+      return {present ? tile + (Cell::kGates + i) * stream : nullptr, 0, step};
+    };
+    return {gates.staged(tile, step, stream, row),
+            at(2, skip.data),
+            at(3, states.data),
+            {initial.data ? initial.data + row : nullptr, initial.line, initial.step},
+            at(0, dy.data),
+            last - t,
+            at(1, states.data)};
+  }
 
   SCANRNN_HD BackwardSource line(Index i) const {
     BackwardSource out = *this;
     out.gates.preactivations = gates.preactivations.at_line(i);
     out.skip = skip.at_line(i);
     out.states = states.at_line(i);
+    out.previous = previous.at_line(i);
     out.initial = initial.at_line(i);
     out.dy = dy.at_line(i);
     return out;
@@ -144,7 +191,7 @@ struct BackwardSource {
       item.state = Memory::read(states.at(t), row, hidden);
     }
     if (t < last) {
-      item.previous = Memory::read(states.at(t + 1), row, hidden);
+      item.previous = Memory::read(previous.at(t), row, hidden);
     } else if (initial.data) {
       item.previous = Memory::read(initial.data, row, hidden);
     }
@@ -189,17 +236,50 @@ struct BackwardSink {
   }
 };
 
+// ---- both: the states at the ends of time
+
+// h_0, zeros where it is absent, and h_T, for who wants it.
+template <class Memory>
+struct StateEnds {
+  using V = typename Memory::V;
+  using T = typename Memory::T;
+  Strided<const T> initial;
+  Strided<T> final;
+  Index hidden;
+
+  SCANRNN_HD scan::Carried<V> first(Index line, Index row) const {
+    if (!initial.data) return scan::carried(V(0));
+    return scan::carried(Memory::read(initial.at_line(line).data, row, hidden));
+  }
+  SCANRNN_HD void last(Index line, Index row, const scan::Carried<V>& state) const {
+    if (final.data) Memory::write(final.at_line(line).data, row, hidden, state.h);
+  }
+};
+
 // ---- the bare recurrence: a and b are given
 
 template <class Memory, bool kLogForm>
 struct BareSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
+  static constexpr int kStreams = kLogForm ? 3 : 2;
   Strided<const T> a, b, sign_b;
   Index width;
+  Index steps = 0;  // read by stream() alone
 
   SCANRNN_HD BareSource line(Index i) const {
-    return {a.at_line(i), b.at_line(i), sign_b.at_line(i), width};
+    return {a.at_line(i), b.at_line(i), sign_b.at_line(i), width, steps};
+  }
+  SCANRNN_HD scan::Stream<T> stream(int i) const {
+    const Strided<const T>& input = i == 0 ? a : i == 1 ? b : sign_b;
+    return {input.data, input.step, steps};
+  }
+  SCANRNN_HD BareSource staged(const T* tile, Index step, Index stream, Index, Index) const {
+    return {{tile, 0, step},
+            {tile + stream, 0, step},
+            {sign_b.data ? tile + 2 * stream : nullptr, 0, step},
+            width,
+            steps};
   }
   SCANRNN_HD scan::LogAffine<V> load(Index row, Index t) const {
     scan::LogAffine<V> item{Memory::read(a.at(t), row, width), Memory::read(b.at(t), row, width),

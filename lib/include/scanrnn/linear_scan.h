@@ -19,12 +19,12 @@ struct ScanArgs {
   Span workspace;
 };
 
-dispatch::Plan scan_plan(const Context& context, std::int64_t steps, std::int64_t rows, Dtype dtype,
+dispatch::Plan linear_scan_plan(const Context& context, std::int64_t steps, std::int64_t rows, Dtype dtype,
                          bool log_form,
                          dispatch::Strategy strategy = dispatch::Strategy::automatic);
-std::size_t scan_workspace(const dispatch::Plan& plan);
+std::size_t linear_scan_workspace(const dispatch::Plan& plan);
 // Asynchronous as a layer is; the same errors.
-void scan(Context& context, const dispatch::Plan& plan, const ScanArgs& args);
+void linear_scan(Context& context, const dispatch::Plan& plan, const ScanArgs& args);
 
 }  // namespace scanrnn
 #pragma GCC visibility pop

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device does for the stack of layers: run one layer in one direction, and convert tensors.
+// Everything here works on tensors that are checked already, in [T,B,.] order whatever the layout.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "scanrnn/context.h"
+#include "scanrnn/layer.h"
+#include "scanrnn/linear_scan.h"
+
+namespace scanrnn {
+
+using Index = std::int64_t;
+
+// Hands out parts of a workspace; with no memory behind it, it only counts.
+class Arena {
+ public:
+  static constexpr std::size_t kAlignment = 256;
+
+  explicit Arena(void* base = nullptr) : base_(static_cast<char*>(base)) {}
+  void* take(std::size_t bytes) {
+    const std::size_t offset = used_;
+    used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    peak_ = std::max(peak_, used_);
+    return base_ ? base_ + offset : nullptr;
+  }
+  bool counting() const { return base_ == nullptr; }
+  std::size_t peak() const { return peak_; }
+
+  // Memory behind what is taken, to be used for a while and given up; saw() counts it.
+  Arena rest() const { return Arena(base_ ? base_ + used_ : nullptr); }
+  void saw(const Arena& rest) { peak_ = std::max(peak_, used_ + rest.peak_); }
+
+ private:
+  char* base_;
+  std::size_t used_ = 0, peak_ = 0;
+};
+
+// One layer in one direction. Tensors have the backend's own dtype for the layer's (inner_type).
+struct Pass {
+  Cell cell = Cell::MinGRU;
+  int variant = 0;
+  Domain domain = Domain::log;
+  bool reverse = false;      // time runs from T-1 to 0
+  bool batch_major = false;  // order of the tokens in the pre-activations: [B,T] instead of [T,B]
+  Index steps = 0, batch = 0, input = 0, hidden = 0;
+  int gates = 0;        // row blocks of weight, the highway projection included
+
+  TensorView x;               // [T,B,C]
+  TensorView weight, bias;    // [gates*H,C]; absent, or the bias of the row blocks that have one
+  TensorView h0, hn;          // [B,H], may be absent
+  TensorView y;               // [T,B,H]
+  void* preactivations = nullptr;  // kept for backward: [tokens, gates*H]; null in inference
+  void* states = nullptr;          // the same, [tokens,H], of a cell whose output is not its state
+
+  // Backward only.
+  TensorView dy, dhn, dx, dh0, dweight, dbias;  // those that are absent are zeros, or not wanted
+  bool accumulate_dx = false;
+
+  Index width() const { return gates * hidden; }
+  Index tokens() const { return steps * batch; }
+  // The highway input comes from the last row block, or is x itself.
+  bool highway_projection() const { return info(cell).highway && input != hidden; }
+  // The row blocks [first, second) that have a bias: the last ones of the cell's own gates.
+  std::pair<int, int> biased() const {
+    const CellInfo& cell_info = info(cell);
+    return {cell_info.gates - cell_info.bias_gates, cell_info.gates};
+  }
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const dispatch::DeviceLimits& limits() const = 0;
+  virtual const dispatch::Profile& default_profile() const = 0;
+  // The dtype that passes are given: the layer's own, or its compute type.
+  virtual Dtype inner_type(Dtype dtype) const = 0;
+
+  // With an arena that only counts, these take the memory that they would and do nothing else.
+  virtual void forward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace) = 0;
+  virtual void backward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace) = 0;
+  virtual void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) = 0;
+
+  // to = from, elementwise, between a dtype and its compute type; equal shapes, any outer strides.
+  virtual void copy(const TensorView& from, const TensorView& to) = 0;
+  // to = from with a share of the elements set to zero and the rest scaled up; [T,B,.].
+  virtual void dropout(const TensorView& from, const TensorView& to, double share,
+                       std::uint64_t seed) = 0;
+};
+
+std::unique_ptr<Backend> make_cpu_backend(const ContextOptions& options);
+// The same functions' memory without a device: how sizes(plan) counts.
+Backend& counting_backend(dispatch::Processor processor);
+
+struct Context::Impl {
+  ContextOptions options;
+  std::unique_ptr<Backend> backend;
+  dispatch::Profile profile;
+};
+
+}  // namespace scanrnn

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Argument checks and their words.
+#include "check.h"
+
+#include "backend.h"
+
+namespace scanrnn {
+
+void require(bool condition, const std::string& message) {
+  if (!condition) throw value_error(message);
+}
+
+void check(const TensorView& view, const Expected& want) {
+  const std::string name_of = std::string(want.name) + ": ";
+  TensorView shape;
+  std::int64_t count = 1;
+  for (std::int64_t size : want.sizes) {
+    shape.sizes[static_cast<std::size_t>(shape.rank++)] = size;
+    count *= size;
+  }
+  if (!view) {
+    require(want.optional || count == 0,
+            name_of + "expected a tensor of shape " + shape.shape() + ", got none");
+    return;
+  }
+  require(view.rank == shape.rank && view.sizes == shape.sizes,
+          name_of + "expected shape " + shape.shape() + " = " + want.axes + ", got " +
+              view.shape());
+  if (view.dtype != want.dtype) {
+    throw type_error(name_of + "expected dtype " + name(want.dtype) + ", got " + name(view.dtype));
+  }
+  if (view.device != want.device) {
+    throw type_error(name_of + "expected device " + name(want.device) + ", got " +
+                     name(view.device));
+  }
+  if (count == 0) return;
+  const auto last = static_cast<std::size_t>(view.rank - 1);
+  require(view.sizes[last] == 1 || view.strides[last] == 1,
+          name_of + "expected a contiguous last axis, got stride " +
+              std::to_string(view.strides[last]));
+  for (std::size_t axis = 0; axis < last; ++axis) {
+    require(view.sizes[axis] == 1 || view.strides[axis] >= view.sizes[last],
+            name_of + "expected rows that do not overlap, so strides of at least " +
+                std::to_string(view.sizes[last]) + ", got stride " +
+                std::to_string(view.strides[axis]) + " on axis " + std::to_string(axis));
+  }
+}
+
+void check(const Span& span, const char* name, std::size_t bytes, const dispatch::Plan& plan) {
+  const std::string name_of = std::string(name) + ": ";
+  require(span.bytes >= bytes && (span.data || bytes == 0),
+          name_of + "expected " + std::to_string(bytes) + " bytes, got " +
+              std::to_string(span.data ? span.bytes : 0) + " (" + dispatch::explain(plan) + ")");
+  require(reinterpret_cast<std::uintptr_t>(span.data) % Arena::kAlignment == 0,
+          name_of + "expected " + std::to_string(Arena::kAlignment) + "-byte alignment");
+}
+
+}  // namespace scanrnn

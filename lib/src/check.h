@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Argument checks: each throws with the argument's name, what came and what was wanted.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "scanrnn/context.h"
+#include "scanrnn/error.h"
+
+namespace scanrnn {
+
+// What a tensor must be. `axes` names the sizes: "(T, B, C)".
+struct Expected {
+  const char* name;
+  std::vector<std::int64_t> sizes;
+  const char* axes;
+  Dtype dtype;
+  Device device;
+  bool optional = false;
+};
+
+// Shape, dtype, device, and strides: the last axis contiguous, rows that do not overlap.
+void check(const TensorView& view, const Expected& want);
+
+// A workspace or reserve: large enough and 256-byte aligned.
+void check(const Span& span, const char* name, std::size_t bytes, const dispatch::Plan& plan);
+
+void require(bool condition, const std::string& message);  // value_error
+
+}  // namespace scanrnn

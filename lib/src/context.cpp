@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A context: the caller's choice of device, threads or stream, and the backend for it.
+#include "scanrnn/context.h"
+
+#include "backend.h"
+#include "check.h"
+
+namespace scanrnn {
+namespace {
+
+std::unique_ptr<Backend> make_backend(const ContextOptions& options) {
+  require(options.threads >= 0,
+          "threads: expected 0 for all or a positive number, got " + std::to_string(options.threads));
+  if (options.device.kind == Device::Kind::cpu) return make_cpu_backend(options);
+  throw cuda_error("device: " + name(options.device) + " was asked for, but this build has no CUDA");
+}
+
+}  // namespace
+
+Context::Context(ContextOptions options) : impl_(std::make_unique<Impl>()) {
+  impl_->options = options;
+  impl_->backend = make_backend(options);
+  impl_->profile = impl_->backend->default_profile();
+}
+Context::~Context() = default;
+Context::Context(Context&&) noexcept = default;
+Context& Context::operator=(Context&&) noexcept = default;
+
+const ContextOptions& Context::options() const { return impl_->options; }
+const dispatch::DeviceLimits& Context::limits() const { return impl_->backend->limits(); }
+const dispatch::Profile& Context::profile() const { return impl_->profile; }
+void Context::set_profile(const dispatch::Profile& profile) { impl_->profile = profile; }
+
+}  // namespace scanrnn

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// One layer in one direction on the CPU: project a tile of tokens, walk it while it is in the cache.
+#include <omp.h>
+
+#include <algorithm>
+
+#include "cpu_kernels.h"
+#include "cpu_layer.h"
+#include "gemm_cpu.h"
+
+namespace scanrnn {
+namespace {
+
+using scan::Range;
+using scan::Team;
+
+template <class F>
+void run_team(Index threads, F&& work) {
+#pragma omp parallel num_threads(static_cast<int>(threads)) if (threads > 1)
+  work(Team{omp_get_thread_num(), omp_get_num_threads()});
+}
+
+// Threads worth waking for this many multiplications.
+Index team_size(const dispatch::Plan& plan, Index multiplications) {
+  constexpr Index kPerThread = 1 << 16;
+  return std::clamp<Index>(multiplications / kPerThread, 1, plan.device.units);
+}
+
+template <class T>
+const CpuTypeKernels<T>& kernels() {
+  if constexpr (sizeof(T) == 4) {
+    return cpu_kernels().float32;
+  } else {
+    return cpu_kernels().float64;
+  }
+}
+
+struct Tile {
+  Index first_step, steps, first_line, lines;
+  Index tokens() const { return steps * lines; }
+};
+
+// A tile of a [T,B,.] tensor as the engine walks it.
+template <class T>
+Strided<T> walked(const TensorView& view, const Tile& tile, bool reverse) {
+  Strided<T> out{static_cast<T*>(view.data), view.strides[1], view.strides[0]};
+  if (!out.data) return out;
+  out.data += tile.first_step * out.step + tile.first_line * out.line;
+  if (reverse) {
+    out.data += (tile.steps - 1) * out.step;
+    out.step = -out.step;
+  }
+  return out;
+}
+
+template <class T>
+Strided<const T> as_const(const Strided<T>& s) {
+  return {s.data, s.line, s.step};
+}
+
+// A [T,B,width] view of tokens that lie densely in the pass's order.
+TensorView dense(void* data, Index steps, Index batch, Index width, bool batch_major) {
+  TensorView out;
+  out.data = data;
+  out.rank = 3;
+  out.sizes = {steps, batch, width};
+  out.strides = {batch_major ? width : batch * width, batch_major ? steps * width : width, 1};
+  return out;
+}
+
+// Tokens of a tile are adjacent in the pass's order; this is the first of them.
+Index first_token(const Pass& pass, const Tile& tile) {
+  return pass.batch_major ? tile.first_line * pass.steps + tile.first_step
+                          : tile.first_step * pass.batch;
+}
+
+// Runs of tokens of a tile, in the pass's order, that are evenly spaced in `view`:
+// use(first element in view, spacing, index of the first token in the tile, count).
+template <class T, class F>
+void for_runs(const Pass& pass, const Tile& tile, const TensorView& view, F&& use) {
+  const Index step = view.strides[0], line = view.strides[1];
+  auto* first = static_cast<T*>(view.data) + tile.first_step * step + tile.first_line * line;
+  const Index outer = pass.batch_major ? tile.lines : tile.steps;
+  const Index inner = pass.batch_major ? tile.steps : tile.lines;
+  const Index outer_stride = pass.batch_major ? line : step;
+  const Index inner_stride = pass.batch_major ? step : line;
+  const Index width = view.sizes[2];
+  if (inner == 1 || outer == 1 || outer_stride == inner * inner_stride) {
+    const Index spacing = inner == 1 ? outer_stride : inner_stride;
+    use(first, std::max(spacing, width), Index{0}, outer * inner);
+    return;
+  }
+  for (Index i = 0; i < outer; ++i) {
+    use(first + i * outer_stride, std::max(inner_stride, width), i * inner, inner);
+  }
+}
+
+// Memory that a recurrence works in.
+struct Scratch {
+  void *carry, *totals = nullptr, *starts = nullptr;
+
+  Scratch(Arena& arena, Index lines, Index hidden, Index steps, Index chunk, std::size_t item) {
+    const auto units = static_cast<std::size_t>(lines * padded(hidden)) * item;
+    carry = arena.take(units * kCarryFields);
+    if (chunk == 0) return;
+    const auto chunks = static_cast<std::size_t>(scan::chunk_count(steps, chunk));
+    totals = arena.take(units * chunks * kTotalFields);
+    starts = arena.take(units * chunks * kCarryFields);
+  }
+};
+
+CpuSchedule schedule_of(const Team& team, const dispatch::Plan& plan, const Scratch& scratch) {
+  CpuSchedule out;
+  out.team = team;
+  out.chunk = plan.chunk_steps;
+  out.log_domain = plan.problem.log_domain;
+  out.carry = scratch.carry;
+  out.totals = scratch.totals;
+  out.starts = scratch.starts;
+  return out;
+}
+
+template <class T>
+void spread_bias(const Pass& pass, T* bias) {
+  std::fill_n(bias, pass.width(), T(0));
+  if (!pass.bias) return;
+  const auto [first, last] = pass.biased();
+  const auto* from = static_cast<const T*>(pass.bias.data);
+  std::copy_n(from, (last - first) * pass.hidden, bias + first * pass.hidden);
+}
+
+Tile tile_at(const dispatch::Plan& plan, const Pass& pass, Index& position) {
+  Tile tile{0, pass.steps, 0, pass.batch};
+  if (plan.strategy == dispatch::Strategy::fused_sequential) {
+    if (!pass.batch_major) {
+      tile.steps = std::min(plan.tile_steps, pass.steps - position);
+      tile.first_step = pass.reverse ? pass.steps - position - tile.steps : position;
+      position += tile.steps;
+      return tile;
+    }
+    // Batch-major tokens of a tile stay adjacent: whole sequences, or a piece of one.
+    const Index tokens = plan.tile_steps * pass.batch;
+    const Index line = position / pass.steps, done = position % pass.steps;
+    tile.first_line = line;
+    tile.lines = done ? 1 : std::clamp<Index>(tokens / pass.steps, 1, pass.batch - line);
+    tile.steps = tile.lines > 1 ? pass.steps : std::min(std::max<Index>(1, tokens), pass.steps - done);
+    tile.first_step = pass.reverse ? pass.steps - done - tile.steps : done;
+  }
+  position += pass.batch_major ? tile.tokens() : tile.steps;
+  return tile;
+}
+
+Index largest_tile(const dispatch::Plan& plan, const Pass& pass) {
+  return plan.strategy == dispatch::Strategy::fused_sequential
+             ? std::min(pass.tokens(), plan.tile_steps * pass.batch)
+             : pass.tokens();
+}
+
+template <class T>
+void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
+  const Index width = pass.width();
+  auto* bias = static_cast<T*>(arena.take(static_cast<std::size_t>(width) * sizeof(T)));
+  const Scratch scratch(arena, pass.batch, pass.hidden, pass.steps, plan.chunk_steps, sizeof(T));
+  auto* kept = static_cast<T*>(pass.preactivations);
+  T* scratch_tile = nullptr;
+  if (!kept) {
+    scratch_tile = static_cast<T*>(
+        arena.take(static_cast<std::size_t>(largest_tile(plan, pass) * width) * sizeof(T)));
+  }
+  if (arena.counting()) return;
+  spread_bias(pass, bias);
+
+  const auto& table = kernels<T>();
+  const auto kernel = table.cells[static_cast<int>(pass.cell)][pass.variant].forward;
+  const Matrix<T> weight{static_cast<const T*>(pass.weight.data), pass.weight.strides[0], true};
+  const TensorView states = dense(pass.states, pass.steps, pass.batch, pass.hidden, pass.batch_major);
+  const SplitBy split = plan.strategy == dispatch::Strategy::direct ? SplitBy::columns : SplitBy::rows;
+  const Index end = pass.batch_major ? pass.tokens() : pass.steps;
+
+  run_team(team_size(plan, pass.tokens() * width * (pass.input + 8)), [&](const Team& team) {
+    CpuSchedule schedule = schedule_of(team, plan, scratch);
+    schedule.lines = pass.batch;
+    schedule.hidden = pass.hidden;
+    schedule.steps = pass.steps;
+    table.load_carry(schedule, static_cast<const T*>(pass.h0.data), pass.h0.strides[0]);
+    for (Index position = 0; position < end && pass.tokens() > 0;) {
+      const Tile tile = tile_at(plan, pass, position);
+      T* gates = kept ? kept + first_token(pass, tile) * width : scratch_tile;
+      for_runs<T>(pass, tile, pass.x, [&](const T* x, Index spacing, Index first, Index count) {
+        gemm<T>(team, split, count, width, pass.input, {x, spacing}, weight, gates + first * width,
+                width, false);
+      });
+      team.barrier();
+      schedule.lines = tile.lines;
+      schedule.steps = tile.steps;
+      const Index units = padded(pass.hidden) * kCarryFields;
+      schedule.carry = static_cast<T*>(scratch.carry) + tile.first_line * units;
+      ForwardKernelArgs<T> args;
+      const Tile here{0, tile.steps, 0, tile.lines};
+      args.preactivations = as_const(walked<T>(
+          dense(gates, tile.steps, tile.lines, width, pass.batch_major), here, pass.reverse));
+      args.bias = bias;
+      args.skip = args.preactivations;
+      args.skip.data += (pass.gates - 1) * pass.hidden;
+      if (!pass.highway_projection()) args.skip = as_const(walked<T>(pass.x, tile, pass.reverse));
+      args.y = walked<T>(pass.y, tile, pass.reverse);
+      args.states = walked<T>(states, tile, pass.reverse);
+      kernel(schedule, args);
+      team.barrier();
+    }
+    schedule.lines = pass.batch;
+    schedule.carry = scratch.carry;
+    table.store_carry(schedule, static_cast<T*>(pass.hn.data), pass.hn.strides[0]);
+  });
+}
+
+template <class T>
+void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
+  const Index width = pass.width(), tokens = pass.tokens();
+  const bool adds_skip = info(pass.cell).highway && !pass.highway_projection();
+  auto* bias = static_cast<T*>(arena.take(static_cast<std::size_t>(width) * sizeof(T)));
+  const Scratch scratch(arena, pass.batch, pass.hidden, pass.steps, plan.chunk_steps, sizeof(T));
+  auto* dgates = static_cast<T*>(arena.take(static_cast<std::size_t>(tokens * width) * sizeof(T)));
+  T* dskip = nullptr;
+  if (adds_skip) {
+    dskip = static_cast<T*>(arena.take(static_cast<std::size_t>(tokens * pass.hidden) * sizeof(T)));
+  }
+  if (arena.counting()) return;
+  spread_bias(pass, bias);
+
+  const auto& table = kernels<T>();
+  const auto kernel = table.cells[static_cast<int>(pass.cell)][pass.variant].backward;
+  const Matrix<T> weight{static_cast<const T*>(pass.weight.data), pass.weight.strides[0]};
+  const Tile all{0, pass.steps, 0, pass.batch};
+  const auto view = [&](const void* data, Index columns) {
+    return dense(const_cast<void*>(data), pass.steps, pass.batch, columns, pass.batch_major);
+  };
+  const auto walk = [&](const TensorView& v) {  // against the direction of the forward pass
+    return walked<T>(v, all, !pass.reverse);
+  };
+
+  run_team(team_size(plan, tokens * width * (pass.input + 8)), [&](const Team& team) {
+    CpuSchedule schedule = schedule_of(team, plan, scratch);
+    schedule.lines = pass.batch;
+    schedule.hidden = pass.hidden;
+    schedule.steps = pass.steps;
+    table.load_carry(schedule, static_cast<const T*>(pass.dhn.data), pass.dhn.strides[0]);
+    team.barrier();
+    BackwardKernelArgs<T> args;
+    args.preactivations = as_const(walk(view(pass.preactivations, width)));
+    args.bias = bias;
+    args.states = as_const(walk(pass.states ? view(pass.states, pass.hidden) : pass.y));
+    args.initial = {static_cast<const T*>(pass.h0.data), pass.h0.strides[0], 0};
+    args.dy = as_const(walk(pass.dy));
+    args.dpreactivations = walk(view(dgates, width));
+    if (adds_skip) {
+      args.skip = as_const(walk(pass.x));
+      args.dskip = walk(view(dskip, pass.hidden));
+    } else if (pass.highway_projection()) {
+      const Index block = (pass.gates - 1) * pass.hidden;
+      args.skip = args.preactivations;
+      args.skip.data += block;
+      args.dskip = args.dpreactivations;
+      args.dskip.data += block;
+    }
+    if (tokens > 0) kernel(schedule, args);
+    team.barrier();
+    table.store_carry(schedule, static_cast<T*>(pass.dh0.data), pass.dh0.strides[0]);
+
+    if (pass.dx) {
+      for_runs<T>(pass, all, pass.dx, [&](T* dx, Index spacing, Index first, Index count) {
+        gemm<T>(team, SplitBy::rows, count, pass.input, width, {dgates + first * width, width}, weight,
+                dx, spacing, pass.accumulate_dx);
+        team.barrier();
+        if (!adds_skip) return;
+        const Range mine = team.share(count);
+        for (Index i = mine.begin; i < mine.end; ++i) {
+          const T* from = dskip + (first + i) * pass.hidden;
+          for (Index j = 0; j < pass.hidden; ++j) dx[i * spacing + j] += from[j];
+        }
+      });
+    }
+    if (pass.dweight) {
+      auto* dweight = static_cast<T*>(pass.dweight.data);
+      const Index stride = pass.dweight.strides[0];
+      if (tokens == 0) gemm<T>(team, SplitBy::rows, width, pass.input, 0, {dgates, width, true}, {dgates, 1}, dweight, stride, false);
+      for_runs<T>(pass, all, pass.x, [&](const T* x, Index spacing, Index first, Index count) {
+        if (count == 0) return;
+        gemm<T>(team, SplitBy::rows, width, pass.input, count, {dgates + first * width, width, true},
+                {x, spacing}, dweight, stride, first > 0);
+      });
+    }
+    if (pass.dbias) {
+      const auto [first, last] = pass.biased();
+      table.column_sums(team, dgates + first * pass.hidden, tokens, width, (last - first) * pass.hidden,
+                        static_cast<T*>(pass.dbias.data));
+    }
+  });
+}
+
+template <class T>
+void bare_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) {
+  const Index steps = plan.problem.steps, width = plan.problem.hidden_size;
+  const Scratch scratch(arena, 1, width, steps, plan.chunk_steps, sizeof(T));
+  if (arena.counting()) return;
+  const auto along = [&](const TensorView& v) {
+    TensorView line = v;  // [T,N] as [T,1,N]
+    line.strides = {v.strides[0], 0, 1};
+    return walked<T>(line, {0, steps, 0, 1}, args.reverse);
+  };
+  run_team(team_size(plan, steps * width * 8), [&](const Team& team) {
+    CpuSchedule schedule = schedule_of(team, plan, scratch);
+    schedule.lines = 1;
+    schedule.hidden = width;
+    schedule.steps = steps;
+    const ScanKernelArgs<T> kernel_args{as_const(along(args.a)), as_const(along(args.b)),
+                                        as_const(along(args.sign_b)), along(args.h)};
+    kernels<T>().load_carry(schedule, static_cast<const T*>(args.h0.data), 0);
+    team.barrier();
+    (args.log_form ? kernels<T>().scan_log : kernels<T>().scan)(schedule, kernel_args);
+  });
+}
+
+}  // namespace
+
+void cpu_forward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace) {
+  (plan.problem.compute_bytes == 8 ? forward<double> : forward<float>)(plan, pass, workspace);
+}
+void cpu_backward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace) {
+  (plan.problem.compute_bytes == 8 ? backward<double> : backward<float>)(plan, pass, workspace);
+}
+void cpu_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) {
+  (plan.problem.compute_bytes == 8 ? bare_scan<double> : bare_scan<float>)(plan, args, workspace);
+}
+
+}  // namespace scanrnn

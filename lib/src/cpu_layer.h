@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// One layer in one direction on the CPU. With an arena that only counts, nothing is computed.
+#pragma once
+
+#include "backend.h"
+
+namespace scanrnn {
+
+void cpu_forward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace);
+void cpu_backward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace);
+void cpu_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace);
+
+}  // namespace scanrnn

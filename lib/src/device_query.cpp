@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only place that asks what machine this is.
+#include <omp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "cpu_kernels.h"
+#include "check.h"
+
+namespace scanrnn {
+
+const CpuKernels& cpu_kernels_sse4();
+const CpuKernels& cpu_kernels_avx2();
+const CpuKernels& cpu_kernels_avx512();
+
+namespace {
+
+struct InstructionSet {
+  const char* name;
+  bool supported;
+  const CpuKernels& (*table)();
+};
+
+// Best first.
+std::vector<InstructionSet> instruction_sets() {
+  return {
+#ifdef SCANRNN_WITH_AVX512
+      {"avx512", __builtin_cpu_supports("x86-64-v4") != 0, cpu_kernels_avx512},
+#endif
+#ifdef SCANRNN_WITH_AVX2
+      {"avx2", __builtin_cpu_supports("x86-64-v3") != 0, cpu_kernels_avx2},
+#endif
+#ifdef SCANRNN_WITH_SSE4
+      {"sse4", __builtin_cpu_supports("x86-64-v2") != 0, cpu_kernels_sse4},
+#endif
+  };
+}
+
+// SCANRNN_ISA caps the choice, to test a lesser one on a better machine.
+const CpuKernels& choose() {
+  const char* cap = std::getenv("SCANRNN_ISA");
+  bool reached = cap == nullptr;
+  for (const InstructionSet& isa : instruction_sets()) {
+    reached = reached || std::string(cap) == isa.name;
+    if (reached && isa.supported) return isa.table();
+  }
+  throw error(cap ? std::string("SCANRNN_ISA: this processor or build cannot run ") + cap
+                  : "this processor has none of the instruction sets of this build");
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "cpu";
+}
+
+}  // namespace
+
+const CpuKernels& cpu_kernels() {
+  static const CpuKernels& table = choose();
+  return table;
+}
+
+std::vector<DeviceInfo> devices() {
+  DeviceInfo cpu;
+  cpu.name = processor_name();
+  cpu.units = std::min(omp_get_max_threads(), omp_get_num_procs());
+  cpu.memory = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+  cpu.architecture = cpu_kernels().name;
+  return {cpu};
+}
+
+bool cuda_available() { return false; }
+
+std::string build_info() {
+  std::string sets;
+  for (const InstructionSet& isa : instruction_sets()) sets = isa.name + (sets.empty() ? "" : " " + sets);
+  return std::string("version: ") + SCANRNN_VERSION + "\ncompiler: " + __VERSION__ +
+         "\nblas: " SCANRNN_BLAS_NAME "\ninstruction sets: " + sets + "\ncuda: no\n";
+}
+
+}  // namespace scanrnn

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public layer: checks its arguments, asks for a plan, and runs the stack.
+#include "scanrnn/layer.h"
+
+#include <algorithm>
+
+#include "check.h"
+#include "stack.h"
+
+namespace scanrnn {
+namespace {
+
+const CellInfo& checked(const LayerOptions& o) {
+  const auto at_least_one = [](const char* option, std::int64_t value) {
+    require(value >= 1, std::string(option) + ": expected a positive number, got " +
+                            std::to_string(value));
+  };
+  require(static_cast<int>(o.cell) < kCellCount, "cell: there is no such cell");
+  at_least_one("input_size", o.input_size);
+  at_least_one("hidden_size", o.hidden_size);
+  at_least_one("num_layers", o.num_layers);
+  require(o.dropout >= 0 && o.dropout < 1,
+          "dropout: expected a probability in [0, 1), got " + std::to_string(o.dropout));
+  const CellInfo& cell = info(o.cell);
+  const int count = static_cast<int>(cell.variants.size());
+  require(o.variant >= 0 && o.variant < count,
+          cell.variant_option + ": expected an index below " + std::to_string(count) + ", got " +
+              std::to_string(o.variant));
+  return cell;
+}
+
+// A user's [B,T,.] as the [T,B,.] that everything below this file sees.
+TensorView time_first(TensorView view, bool batch_first) {
+  if (batch_first && view.rank == 3) {
+    std::swap(view.sizes[0], view.sizes[1]);
+    std::swap(view.strides[0], view.strides[1]);
+  }
+  return view;
+}
+
+struct Shapes {
+  const Layer& layer;
+  const dispatch::Plan& plan;
+  Device device;
+
+  Expected tokens(const char* name, std::int64_t width, const char* axes, const char* swapped,
+                  bool optional = false) const {
+    const auto& p = plan.problem;
+    const bool batch_first = layer.options().batch_first;
+    return {name,
+            {batch_first ? p.batch : p.steps, batch_first ? p.steps : p.batch, width},
+            batch_first ? swapped : axes,
+            layer.options().dtype,
+            device,
+            optional};
+  }
+  Expected input(const char* name, bool optional = false) const {
+    return tokens(name, layer.options().input_size, "(steps, batch, input_size)",
+                  "(batch, steps, input_size)", optional);
+  }
+  Expected output(const char* name, bool optional = false) const {
+    return tokens(name, layer.directions() * layer.options().hidden_size,
+                  "(steps, batch, num_directions * hidden_size)",
+                  "(batch, steps, num_directions * hidden_size)", optional);
+  }
+  void check_state(const char* name, const State& state) const {
+    const LayerOptions& o = layer.options();
+    check(state.h, {name,
+                    {o.num_layers * layer.directions(), plan.problem.batch, o.hidden_size},
+                    "(num_layers * num_directions, batch, hidden_size)",
+                    o.dtype,
+                    device,
+                    true});
+    require(!state.c, std::string(name) + ": the state of " + info(o.cell).name +
+                          " is one tensor, got a pair");
+  }
+  void check_params(const char* prefix, const std::vector<TensorView>& params) const {
+    const auto& wanted = layer.parameters();
+    require(params.size() == wanted.size(),
+            std::string(prefix) + "params: expected " + std::to_string(wanted.size()) +
+                " tensors, got " + std::to_string(params.size()));
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      const std::string name = prefix + wanted[i].name;
+      check(params[i], {name.c_str(), wanted[i].sizes,
+                        wanted[i].sizes.size() == 2 ? "(gates * hidden_size, layer's input size)"
+                                                    : "(gates * hidden_size)",
+                        layer.options().dtype, device});
+    }
+  }
+};
+
+void check_plan(const Layer& layer, const Context& context, const dispatch::Plan& plan,
+                bool training) {
+  const LayerOptions& o = layer.options();
+  const auto& p = plan.problem;
+  require(p.input_size == o.input_size && p.hidden_size == o.hidden_size &&
+              p.gates == info(o.cell).gates &&
+              p.storage_bytes == static_cast<int>(size_of(o.dtype)) &&
+              plan.device.processor == context.limits().processor,
+          "plan: it was made for another layer or device: " + dispatch::explain(plan));
+  require(!training || p.training, "plan: backward needs a plan of training mode");
+}
+
+}  // namespace
+
+Layer::Layer(const LayerOptions& options) : options_(options) {
+  const CellInfo& cell = checked(options);
+  const std::int64_t hidden = options.hidden_size;
+  for (int layer = 0; layer < options.num_layers; ++layer) {
+    const std::int64_t input = layer == 0 ? options.input_size : directions() * hidden;
+    const std::int64_t rows = cell.gates + (cell.highway && input != hidden ? 1 : 0);
+    for (int direction = 0; direction < directions(); ++direction) {
+      const std::string suffix = "_l" + std::to_string(layer) + (direction ? "_reverse" : "");
+      parameters_.push_back({"weight_ih" + suffix, {rows * hidden, input}});
+      if (options.bias) parameters_.push_back({"bias_ih" + suffix, {cell.bias_gates * hidden}});
+    }
+  }
+}
+
+dispatch::Plan Layer::plan(const Context& context, std::int64_t steps, std::int64_t batch,
+                           Mode mode, dispatch::Strategy strategy) const {
+  require(steps >= 0, "steps: expected a number >= 0, got " + std::to_string(steps));
+  require(batch >= 0, "batch: expected a number >= 0, got " + std::to_string(batch));
+  dispatch::Problem problem;
+  problem.recurrence = info(options_.cell).recurrence;
+  problem.batch = batch;
+  problem.steps = steps;
+  problem.input_size = options_.input_size;
+  problem.hidden_size = options_.hidden_size;
+  problem.gates = info(options_.cell).gates;
+  problem.storage_bytes = static_cast<int>(size_of(options_.dtype));
+  problem.compute_bytes = static_cast<int>(size_of(compute_type(options_.dtype)));
+  problem.training = mode == Mode::training;
+  problem.log_domain = options_.domain == Domain::log;
+  problem.forced = strategy;
+  return dispatch::plan(problem, context.limits(), context.profile());
+}
+
+Sizes Layer::sizes(const dispatch::Plan& plan) const {
+  const auto& p = plan.problem;
+  const Shapes shapes{*this, plan, {}};
+  const auto phantom = [&](const Expected& want) {
+    TensorView view = TensorView::of(nullptr, want.dtype, {});
+    for (std::int64_t size : want.sizes) view.sizes[static_cast<std::size_t>(view.rank++)] = size;
+    return time_first(view, options_.batch_first && want.sizes.size() == 3);
+  };
+  const TensorView state = TensorView::of(
+      nullptr, options_.dtype,
+      {options_.num_layers * directions(), p.batch, options_.hidden_size});
+  std::vector<TensorView> params;
+  for (const ParameterInfo& info : parameters_) {
+    params.push_back(phantom({"", info.sizes, "", options_.dtype, {}}));
+  }
+  Backend& backend = counting_backend(plan.device.processor);
+  Arena forward_space, forward_reserve, backward_space, backward_reserve;
+  ForwardArgs forward;
+  forward.params = params;
+  forward.x = phantom(shapes.input(""));
+  forward.y = phantom(shapes.output(""));
+  forward.h0.h = forward.hn.h = state;
+  Stack{options_, plan, backend, forward_space, forward_reserve}.forward(forward);
+  if (p.training) {
+    BackwardArgs backward;
+    backward.params = backward.dparams = params;
+    backward.x = backward.dx = forward.x;
+    backward.y = backward.dy = forward.y;
+    backward.h0.h = backward.dhn.h = backward.dh0.h = state;
+    Stack{options_, plan, backend, backward_space, backward_reserve}.backward(backward);
+  }
+  return {std::max(forward_space.peak(), backward_space.peak()), forward_reserve.peak()};
+}
+
+void Layer::forward(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const {
+  check_plan(*this, context, plan, false);
+  const Shapes shapes{*this, plan, context.options().device};
+  shapes.check_params("", args.params);
+  check(args.x, shapes.input("x"));
+  shapes.check_state("h_0", args.h0);
+  check(args.y, shapes.output("y"));
+  shapes.check_state("h_n", args.hn);
+  const Sizes need = sizes(plan);
+  check(args.workspace, "workspace", need.workspace, plan);
+  if (plan.problem.training) check(args.reserve, "reserve", need.reserve, plan);
+
+  ForwardArgs inner = args;
+  inner.x = time_first(args.x, options_.batch_first);
+  inner.y = time_first(args.y, options_.batch_first);
+  Arena workspace(args.workspace.data), reserve(args.reserve.data);
+  Stack{options_, plan, *context.impl().backend, workspace, reserve}.forward(inner);
+}
+
+void Layer::backward(Context& context, const dispatch::Plan& plan, const BackwardArgs& args) const {
+  check_plan(*this, context, plan, true);
+  const Shapes shapes{*this, plan, context.options().device};
+  shapes.check_params("", args.params);
+  check(args.x, shapes.input("x"));
+  shapes.check_state("h_0", args.h0);
+  check(args.y, shapes.output("y"));
+  check(args.dy, shapes.output("dy", true));
+  shapes.check_state("dh_n", args.dhn);
+  check(args.dx, shapes.input("dx", true));
+  shapes.check_state("dh_0", args.dh0);
+  if (!args.dparams.empty()) shapes.check_params("d", args.dparams);
+  const Sizes need = sizes(plan);
+  check(args.workspace, "workspace", need.workspace, plan);
+  check(args.reserve, "reserve", need.reserve, plan);
+
+  BackwardArgs inner = args;
+  inner.x = time_first(args.x, options_.batch_first);
+  inner.y = time_first(args.y, options_.batch_first);
+  inner.dy = time_first(args.dy, options_.batch_first);
+  inner.dx = time_first(args.dx, options_.batch_first);
+  Arena workspace(args.workspace.data), reserve(args.reserve.data);
+  Stack{options_, plan, *context.impl().backend, workspace, reserve}.backward(inner);
+}
+
+void Layer::step(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const {
+  require(!options_.bidirectional,
+          "step: a bidirectional layer needs the whole sequence, so it cannot step");
+  require(plan.problem.steps == 1, "plan: step needs a plan for one step, got " +
+                                       std::to_string(plan.problem.steps) + " steps");
+  const auto as_sequence = [&](const TensorView& view) {
+    TensorView out = view;
+    if (view.rank != 2) return out;  // forward says what is wrong
+    out.rank = 3;
+    const std::size_t batch = options_.batch_first ? 0 : 1;
+    out.sizes = {1, 1, view.sizes[1]};
+    out.strides = {view.strides[0], view.strides[0], view.strides[1]};
+    out.sizes[batch] = view.sizes[0];
+    return out;
+  };
+  ForwardArgs sequence = args;
+  sequence.x = as_sequence(args.x);
+  sequence.y = as_sequence(args.y);
+  forward(context, plan, sequence);
+}
+
+}  // namespace scanrnn

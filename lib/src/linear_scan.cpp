@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bare recurrence: checks, plan, launch.
+#include "scanrnn/linear_scan.h"
+
+#include "backend.h"
+#include "check.h"
+
+namespace scanrnn {
+
+dispatch::Plan linear_scan_plan(const Context& context, std::int64_t steps, std::int64_t rows, Dtype dtype,
+                         bool log_form, dispatch::Strategy strategy) {
+  require(steps >= 0, "steps: expected a number >= 0, got " + std::to_string(steps));
+  require(rows >= 0, "rows: expected a number >= 0, got " + std::to_string(rows));
+  dispatch::Problem problem;
+  problem.batch = 1;
+  problem.steps = steps;
+  problem.input_size = problem.hidden_size = rows;
+  problem.gates = 1;
+  problem.storage_bytes = static_cast<int>(size_of(dtype));
+  problem.compute_bytes = static_cast<int>(size_of(compute_type(dtype)));
+  problem.log_domain = log_form;
+  problem.forced = strategy;
+  return dispatch::plan(problem, context.limits(), context.profile());
+}
+
+std::size_t linear_scan_workspace(const dispatch::Plan& plan) {
+  // A dtype that is computed in another one needs copies of all five tensors.
+  Arena arena;
+  const auto count = static_cast<std::size_t>(plan.problem.steps * plan.problem.hidden_size);
+  const bool copies = plan.problem.storage_bytes < plan.problem.compute_bytes;
+  for (int tensor = 0; copies && tensor < 5; ++tensor) arena.take(count * sizeof(float));
+  Arena scratch = arena.rest();
+  counting_backend(plan.device.processor).scan(plan, {}, scratch);
+  arena.saw(scratch);
+  return arena.peak();
+}
+
+void linear_scan(Context& context, const dispatch::Plan& plan, const ScanArgs& args) {
+  const std::int64_t steps = plan.problem.steps, rows = plan.problem.hidden_size;
+  const Dtype dtype = args.a.dtype;
+  const Device device = context.options().device;
+  const char* axes = "(steps, rows)";
+  require(plan.device.processor == context.limits().processor &&
+              plan.problem.storage_bytes == static_cast<int>(size_of(dtype)),
+          "plan: it was made for another dtype or device: " + dispatch::explain(plan));
+  check(args.a, {args.log_form ? "log_a" : "a", {steps, rows}, axes, dtype, device});
+  check(args.b, {args.log_form ? "log_b" : "b", {steps, rows}, axes, dtype, device});
+  check(args.sign_b, {"sign_b", {steps, rows}, axes, dtype, device, true});
+  require(args.log_form || !args.sign_b, "sign_b: it belongs to the log form only");
+  check(args.h0, {"h_0", {rows}, "(rows,)", dtype, device, true});
+  check(args.h, {"h", {steps, rows}, axes, dtype, device});
+  check(args.workspace, "workspace", linear_scan_workspace(plan), plan);
+  if (steps == 0 || rows == 0) return;
+
+  Backend& backend = *context.impl().backend;
+  const Dtype inner_type = backend.inner_type(dtype);
+  Arena arena(args.workspace.data);
+  const auto like = [&](const TensorView& view) {
+    TensorView out = view;
+    out.dtype = inner_type;
+    out.strides = {view.rank == 1 ? 1 : rows, 1};
+    out.data = arena.take(static_cast<std::size_t>(view.rank == 1 ? rows : steps * rows) *
+                          size_of(inner_type));
+    return out;
+  };
+  const auto inner = [&](const TensorView& view) {
+    if (!view || dtype == inner_type) return view;
+    const TensorView out = like(view);
+    backend.copy(view, out);
+    return out;
+  };
+  ScanArgs in = args;
+  in.a = inner(args.a);
+  in.b = inner(args.b);
+  in.sign_b = inner(args.sign_b);
+  in.h0 = inner(args.h0);
+  if (dtype != inner_type) in.h = like(args.h);
+  Arena scratch = arena.rest();
+  backend.scan(plan, in, scratch);
+  if (dtype != inner_type) backend.copy(in.h, args.h);
+}
+
+}  // namespace scanrnn
