@@ -124,7 +124,13 @@ struct Lanes {
   SCANRNN_INLINE static V read(const T* line, scan::Index row, scan::Index hidden) {
     const scan::Index first = row * V::kLanes;
     if (first + V::kLanes <= hidden) return hn::LoadU(D(), line + first);
+#if HWY_TARGET == HWY_SSE4  // whose masked load is a whole one: aligned, and past the line's end
+    T lanes[V::kLanes] = {};
+    for (scan::Index i = first; i < hidden; ++i) lanes[i - first] = line[i];
+    return hn::LoadU(D(), lanes);
+#else
     return hn::MaskedLoad(hn::FirstN(D(), hidden - first), D(), line + first);
+#endif
   }
   SCANRNN_INLINE static void write(T* line, scan::Index row, scan::Index hidden, V value) {
     const scan::Index first = row * V::kLanes;
