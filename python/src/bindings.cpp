@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The extension scanrnn._core: arrays become views and C++ errors become Python's. No arithmetic and
-// no rule about shapes lives here; the lock of the interpreter is released around all work.
+// The extension scanrnn._core: arrays become views and C++ errors become Python's. No arithmetic
+// and no rule about shapes lives here; the lock of the interpreter is released around all work.
 #include <array>
 #include <cstring>
 #include <map>
@@ -159,9 +159,9 @@ PlannedCall plan_scan(Device device, std::int64_t steps, std::int64_t rows,
                       const std::optional<std::string>& strategy) {
   PlannedCall out;
   out.device = device;
-  out.plan = scan_plan(context(device), steps, rows, parse_dtype(dtype), log_form,
-                       parse_strategy(strategy));
-  out.sizes.workspace = scan_workspace(out.plan);
+  out.plan = linear_scan_plan(context(device), steps, rows, parse_dtype(dtype), log_form,
+                              parse_strategy(strategy));
+  out.sizes.workspace = linear_scan_workspace(out.plan);
   return out;
 }
 
@@ -180,7 +180,7 @@ void run_scan(const PlannedCall& call, const py::array& a, const py::array& b,
   const py::gil_scoped_release unlocked;
   const Buffer workspace(call.sizes.workspace);
   args.workspace = workspace.span();
-  scan(where, call.plan, args);
+  linear_scan(where, call.plan, args);
 }
 
 void translate(std::exception_ptr thrown) {

@@ -42,7 +42,8 @@ auto find_named(const char* argument, const std::string& wanted, const Range& va
                     ", got '" + wanted + "'");
 }
 
-inline constexpr Dtype kDtypes[] = {Dtype::float64, Dtype::float32, Dtype::bfloat16, Dtype::float16};
+inline constexpr Dtype kDtypes[] = {Dtype::float64, Dtype::float32, Dtype::bfloat16,
+                                    Dtype::float16};
 
 inline Dtype parse_dtype(const std::string& text) {
   return find_named("dtype", text, kDtypes, [](Dtype d) { return name(d); });
@@ -80,8 +81,7 @@ inline constexpr std::align_val_t kAlignment{256};
 
 class Buffer {
  public:
-  explicit Buffer(std::size_t bytes)
-      : data_(::operator new(bytes, kAlignment)), bytes_(bytes) {}
+  explicit Buffer(std::size_t bytes) : data_(::operator new(bytes, kAlignment)), bytes_(bytes) {}
   Span span() const { return {data_.get(), bytes_}; }
   std::size_t bytes() const { return bytes_; }
 

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Minimal RNNs by parallel scan: MinGRU, MinLSTM, SRU, and the bare recurrence.
+
+The classes of layers are made from the registry of cells, so a new cell appears here by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ._core import CudaError, Plan
+from .layers import Layer, Pullback, make_class
+from .registry import CellInfo, DeviceInfo, build_info, cells, cuda_available, devices
+from .scans import scan, scan_log
+
+_classes = {cell.name: make_class(cell) for cell in cells()}
+globals().update(_classes)
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> type[Layer]: ...
+
+
+__all__ = [
+    "CellInfo",
+    "CudaError",
+    "DeviceInfo",
+    "Layer",
+    "Plan",
+    "Pullback",
+    "build_info",
+    "cells",
+    "cuda_available",
+    "devices",
+    "scan",
+    "scan_log",
+    *_classes,
+]

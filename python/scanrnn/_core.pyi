@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The extension module (src/bindings.cpp). Private: scanrnn's other modules are what to use."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .arguments import Array
+
+class Error(RuntimeError): ...
+class CudaError(RuntimeError): ...
+
+class Device:
+    def __init__(self, name: str) -> None: ...
+    @property
+    def units(self) -> int: ...
+
+class Buffer:
+    def __init__(self, nbytes: int) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class Plan:
+    @property
+    def strategy(self) -> str: ...
+    @property
+    def runner_up(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def tile_steps(self) -> int: ...
+    @property
+    def chunk_steps(self) -> int: ...
+    @property
+    def profile(self) -> str: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    @property
+    def reserve_bytes(self) -> int: ...
+
+class Layer:
+    def __init__(self, cell: str, *options: Any) -> None: ...
+    @property
+    def directions(self) -> int: ...
+    def parameters(self) -> list[tuple[str, tuple[int, ...]]]: ...
+    def plan(
+        self, device: Device, steps: int, batch: int, training: bool, strategy: str | None
+    ) -> Plan: ...
+    def forward(
+        self,
+        plan: Plan,
+        params: Sequence[Array],
+        x: Array,
+        h_0: Array | None,
+        y: Array,
+        h_n: Array,
+        reserve: Buffer | None,
+        seed: int,
+    ) -> None: ...
+    def step(
+        self,
+        plan: Plan,
+        params: Sequence[Array],
+        x: Array,
+        h_0: Array | None,
+        y: Array,
+        h_n: Array,
+        reserve: Buffer | None,
+        seed: int,
+    ) -> None: ...
+    def backward(
+        self,
+        plan: Plan,
+        params: Sequence[Array],
+        x: Array,
+        h_0: Array | None,
+        y: Array,
+        dy: Array | None,
+        dh_n: Array | None,
+        dx: Array,
+        dh_0: Array,
+        dparams: Sequence[Array],
+        reserve: Buffer,
+        seed: int,
+    ) -> None: ...
+
+class Profile:
+    def __init__(
+        self, name: str, origin: str, inference: Sequence[int], training: Sequence[int]
+    ) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def origin(self) -> str: ...
+    @property
+    def inference(self) -> list[int]: ...
+    @property
+    def training(self) -> list[int]: ...
+
+def profile(device: Device) -> Profile: ...
+def set_profile(device: Device, profile: Profile) -> None: ...
+def scan_plan(
+    device: Device, steps: int, rows: int, dtype: str, log_form: bool, strategy: str | None
+) -> Plan: ...
+def scan(
+    plan: Plan,
+    a: Array,
+    b: Array,
+    sign_b: Array | None,
+    h_0: Array | None,
+    h: Array,
+    log_form: bool,
+    reverse: bool,
+) -> None: ...
+def cells() -> list[tuple[Any, ...]]: ...
+def devices() -> list[tuple[Any, ...]]: ...
+def build_info() -> str: ...
+def cuda_available() -> bool: ...

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What callers pass, as what the core takes. Every error names the argument, what came and what
+was wanted; nothing is ever cast."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def integer(name: str, value: Any) -> int:
+    """A whole number that fits 32 bits, so that no size can wrap on its way down."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
+    if abs(number) >= 2**31:
+        raise ValueError(f"{name}: expected an integer below 2^31, got {number}")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}: expected True or False, got {value!r}")
+    return bool(value)
+
+
+def real(name: str, value: Any) -> float:
+    if isinstance(value, (bool, str)) or not np.isscalar(value) or np.iscomplexobj(value):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    return float(value)
+
+
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: expected a string, got {value!r}")
+    return value
+
+
+def strategy_name(value: Any) -> str | None:
+    return None if value is None else text("strategy", value)
+
+
+def seed_value(value: Any) -> int | None:
+    """None (fresh entropy) or an integer >= 0 of any size."""
+    if value is None:
+        return None
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"seed: expected an integer >= 0 or None, got {value!r}") from None
+    if number < 0:
+        raise ValueError(f"seed: expected an integer >= 0 or None, got {number}")
+    return number
+
+
+def dtype(value: Any) -> np.dtype[Any]:
+    """One of DTYPES, by name or as NumPy knows it."""
+    name = value if isinstance(value, str) else None
+    if name == "bfloat16" or (name is None and getattr(value, "__name__", "") == "bfloat16"):
+        return _bfloat16()
+    try:
+        found = np.dtype(value)
+    except TypeError:
+        found = None
+    if value is None or found is None or str(found) not in DTYPES:
+        raise ValueError(f"dtype: expected one of {_listed(DTYPES)}, got {value!r}")
+    return found
+
+
+def _bfloat16() -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ImportError(
+            "dtype: bfloat16 arrays are those of ml_dtypes, which is not installed "
+            "(pip install ml_dtypes)"
+        ) from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def array(name: str, value: Any, wanted: np.dtype[Any] | None) -> Array:
+    """`value` as the core can walk it: as it is, or a copy where its strides are out of the common.
+
+    `wanted` None stands for any of DTYPES. Arrays of other libraries will come in here.
+    """
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{name}: expected a NumPy array, got {_foreign(value)}")
+    if value.dtype != wanted if wanted is not None else str(value.dtype) not in DTYPES:
+        listed = wanted if wanted is not None else "one of " + _listed(DTYPES)
+        raise TypeError(f"{name}: expected dtype {listed}, got {value.dtype}; nothing is cast")
+    # Not ascontiguousarray: it leaves the strides of axes of length 1 as they are.
+    return value if value.ndim == 0 or _walkable(value) else np.array(value, order="C")
+
+
+def _walkable(value: Array) -> bool:
+    """The last axis is contiguous, rows do not overlap, and all is in whole aligned elements."""
+    size, row = value.itemsize, value.itemsize * value.shape[-1]
+    return (
+        value.strides[-1] == size
+        and value.flags.aligned
+        and all(
+            n == 1 or (step >= row and step % size == 0)
+            for n, step in zip(value.shape[:-1], value.strides[:-1], strict=True)
+        )
+    )
+
+
+def _foreign(value: Any) -> str:
+    kind = type(value)
+    module = kind.__module__.partition(".")[0]
+    if module == "torch" and getattr(value, "requires_grad", False):
+        return "a torch tensor that requires grad: use scanrnn.torch, or detach it"
+    return kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(repr(name) for name in names)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`bench layer`: whole layers beside their GEMMs alone (the floor) and beside plain NumPy.
+
+Each implementation is timed by itself: the waiting threads of one OpenBLAS or OpenMP team would
+otherwise take the processor from the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import _core, baseline, crossover, measure, optional
+from .arguments import Array
+from .registry import cells
+
+SHAPES = ((8, 1024, 512), (1, 1024, 512), (16, 128, 256))  # B, T, C = H
+STEP = (1, 1, 512)
+
+
+def gemms(weight: Array, x: Array, direction: str) -> Callable[[], Any]:
+    """The matrix products of a pass and nothing else, by NumPy's BLAS."""
+    flat = x.reshape(-1, x.shape[-1])
+    pre, dx, dweight = flat @ weight.T, np.empty_like(flat), np.empty_like(weight)
+    if direction != "forward_backward":
+        return lambda: np.matmul(flat, weight.T, out=pre)
+
+    def three() -> None:
+        np.matmul(flat, weight.T, out=pre)
+        np.matmul(pre, weight, out=dx)
+        np.matmul(pre.T, flat, out=dweight)
+
+    return three
+
+
+def by_numpy(cell: str, params: dict[str, Array], x: Array, dy: Array, direction: str) -> Any:
+    stack = baseline.Stack(cell, params)
+    h_0 = np.zeros((1, *x.shape[1:]), np.float32)
+
+    def call() -> list[Array]:
+        (y, _), pullback = stack.vjp(x, h_0)
+        if direction != "forward_backward":
+            return [y]
+        dx, _, dparams = pullback(dy)
+        return [y, dx, *(dparams[name] for name in params)]
+
+    return call
+
+
+def measure_one(point: crossover.Point, device: str, seconds: float) -> list[dict[str, Any]]:
+    random = np.random.default_rng(0)
+    shape = (point.T, point.B, point.H)
+    x, dy = (random.standard_normal(shape).astype(np.float32) for _ in range(2))
+    rnn = crossover.layer_of(point, device)
+    params, step = rnn.state_dict(), point.direction == "step"
+    h = np.zeros((1, point.B, point.H), np.float32)
+    plan = rnn.plan(point.T, point.B, training=point.direction == "forward_backward")
+    ours = crossover.call_of(rnn, x, dy, point.direction, plan.strategy)
+    calls = {
+        "scanrnn": (lambda: [rnn.step(x[0], h)[0]]) if step else ours,
+        f"numpy {np.__version__}": by_numpy(point.cell, params, x, dy, point.direction),
+        "GEMM alone": gemms(params["weight_ih_l0"], x, point.direction),
+    }
+    wanted, *others = (calls[name]() for name in list(calls)[1::-1])
+    error = measure.max_error(others[0][0].reshape(shape), wanted[0])
+    if not error <= crossover.tolerances(point)[0]:
+        raise AssertionError(f"{point}: y differs from NumPy's by {error}")
+    times = {}
+    for name, call in calls.items():
+        time.sleep(0.3)
+        times |= measure.timed({name: call}, seconds)
+    floor = times["GEMM alone"].ms
+    common = {"domain": "log", "pass": point.direction, "layout": "TBH", "B": point.B}
+    common |= {"T": point.T, "C": point.H, "H": point.H, "dtype": "float32"}
+    return [
+        {
+            "bench": "step" if step else "layer",
+            "cell": point.cell,
+            "impl": name,
+            **({"strategy": plan.strategy} if name == "scanrnn" else {}),
+            **common,
+            **timing.row(),
+            "floor_ms": round(floor, 5),
+            "floor_ratio": round(timing.ms / floor, 3),
+            **({"max_error": float(f"{error:.3g}")} if name == "scanrnn" else {}),
+        }
+        for name, timing in times.items()
+    ]
+
+
+def run(device: str, out: Path, names: list[str], seconds: float = 2.0) -> None:
+    head = measure.provenance(_core.Device(device))
+    head |= {"floor": "the layer's matrix products alone, by NumPy's OpenBLAS"}
+    head["copy_gbps"] = round(measure.copy_gbps(head["threads"]), 1)
+    wanted = [
+        crossover.Point(cell.name, direction, *shape)
+        for cell in cells()
+        if cell.name in names
+        for shape, directions in [*((s, crossover.PASSES) for s in SHAPES), (STEP, ("step",))]
+        for direction in directions
+    ]
+    rows = []
+    with optional.progress(len(wanted), "layer") as bar:
+        for point in wanted:
+            bar.set_postfix_str(" ".join(map(str, point)))
+            rows += measure_one(point, device, seconds)
+            bar.update()
+    titles = ["cell", "pass", "B", "T", "H", "impl", "strategy", "ms", "spread", "x floor"]
+    keys = ("cell", "pass", "B", "T", "H", "impl")
+    lines = [
+        [
+            *(str(row[key]) for key in keys),
+            row.get("strategy", ""),
+            f"{row['ms']:.3f}",
+            f"{row['ms_spread']:.3f}",
+            f"{row['floor_ratio']:.2f}",
+        ]
+        for row in rows
+    ]
+    print(measure.table(titles, lines))
+    measure.save(out, head | {"rows": rows})

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers as torch has them, made from the registry. An object holds parameters and a description.
+
+Shapes: B batch, T steps, C input size, H hidden size, L layers, D directions.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from . import _core, arguments, profile
+from .arguments import Array
+from .registry import CellInfo
+from .run import Pair, Pullback, Run, log
+
+
+class Layer:
+    """A stack of recurrent layers; each cell of the registry has a subclass of its name.
+
+    `rnn(x, h_0)` gives `(y, h_n)`: x [T,B,C], or [B,T,C] with batch_first, or [T,C]; y likewise
+    with D*H; h_0 and h_n [L*D,B,H], or [L*D,H]. Parameters are read-only arrays under torch's
+    names (`rnn.weight_ih_l0`); `load_state_dict` replaces them all at once, so one object can be
+    used from several threads.
+    """
+
+    _cell: CellInfo
+    _params: dict[str, Array]
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    domain: str
+    dtype: np.dtype[Any]
+    device: str
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        bound = inspect.signature(type(self)).bind(*args, **kwargs)
+        bound.apply_defaults()
+        options: dict[str, Any] = bound.arguments
+        seed = arguments.seed_value(options.pop("seed"))
+        for name in ("input_size", "hidden_size", "num_layers"):
+            options[name] = arguments.integer(name, options[name])
+        for name in ("bias", "batch_first", "bidirectional"):
+            options[name] = arguments.flag(name, options[name])
+        options["dropout"] = arguments.real("dropout", options["dropout"])
+        for name in (self._cell.variant_option, "domain", "device"):
+            options[name] = arguments.text(name, options[name])
+        options["dtype"] = arguments.dtype(options["dtype"])
+        self._build(options)
+        self._initialise(seed)
+
+    def _build(self, options: dict[str, Any]) -> None:
+        profile.load_users()
+        device = _core.Device(options["device"])
+        described = [options[name] for name in options if name not in ("dtype", "device")]
+        core = _core.Layer(self._cell.name, *described, str(options["dtype"]))
+        # The one place that writes: __setattr__ refuses everything else.
+        self.__dict__.update(options, _options=options, device=str(device))
+        self.__dict__.update(_core=core, _device=device, _shapes=dict(core.parameters()))
+
+    def _initialise(self, seed: int | None) -> None:
+        bound = 1 / math.sqrt(self.hidden_size)
+        random = np.random.default_rng(seed)
+        self._adopt(
+            {name: random.uniform(-bound, bound, shape) for name, shape in self._shapes.items()}
+        )
+
+    def _adopt(self, values: Mapping[str, Array]) -> None:
+        params = {name: np.array(values[name], self.dtype, order="C") for name in self._shapes}
+        for value in params.values():
+            value.flags.writeable = False
+        self.__dict__["_params"] = params  # one assignment: a running call keeps what it began with
+
+    # ---- running
+
+    def __call__(self, x: Array, h_0: Array | None = None, strategy: str | None = None) -> Pair:
+        """The whole sequence; h_0 None is zeros."""
+        return Run(self, x, h_0, strategy, training=False).forward()
+
+    def vjp(
+        self,
+        x: Array,
+        h_0: Array | None = None,
+        strategy: str | None = None,
+        seed: int | None = None,
+    ) -> tuple[Pair, Pullback]:
+        """The sequence in training mode, and what carries cotangents back through it.
+
+        x is held, not copied, and y comes back read-only, because the pullback reads both: leave x
+        as it is while the pullback is in use. `seed` is that of dropout; None is fresh entropy.
+        """
+        entropy = np.random.SeedSequence(arguments.seed_value(seed))
+        run = Run(self, x, h_0, strategy, training=True)
+        run.seed = int(entropy.generate_state(1, np.uint64)[0]) if self.dropout else 0
+        run.reserve = _core.Buffer(run.plan.reserve_bytes)
+        results = run.forward()
+        run.y.flags.writeable = results[0].flags.writeable = False
+        return results, Pullback(run)
+
+    def step(self, x_t: Array, h: Array | None = None) -> Pair:
+        """One step, equal to running the sequence: x_t [B,C], h [L*D,B,H] -> y_t [B,H], state."""
+        x_t = arguments.array("x_t", x_t, self.dtype)
+        h = None if h is None else arguments.array("h", h, self.dtype)
+        single = x_t.ndim == 1
+        if single:
+            x_t = x_t[None]
+            h = None if h is None else h[:, None]
+        batch = x_t.shape[0]
+        plan = self.plan(1, batch)
+        y = np.empty((batch, self._core.directions * self.hidden_size), self.dtype)
+        h_n = np.empty(self._state_shape(batch), self.dtype)
+        log(plan)
+        self._core.step(plan, list(self._params.values()), x_t, h, y, h_n, None, 0)
+        return (y[0], h_n[:, 0]) if single else (y, h_n)
+
+    def plan(
+        self, T: int, B: int, strategy: str | None = None, training: bool = False
+    ) -> _core.Plan:
+        """What would run for T steps of a batch of B, and why; print it."""
+        steps, batch = arguments.integer("T", T), arguments.integer("B", B)
+        return self._core.plan(
+            self._device, steps, batch, bool(training), arguments.strategy_name(strategy)
+        )
+
+    def _state_shape(self, batch: int) -> tuple[int, int, int]:
+        return self.num_layers * self._core.directions, batch, self.hidden_size
+
+    # ---- parameters
+
+    def state_dict(self) -> dict[str, Array]:
+        """Copies of the parameters, by torch's names."""
+        return {name: value.copy() for name, value in self._params.items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Array]) -> None:
+        """Copies all parameters in, or raises and changes none."""
+        missing = [name for name in self._shapes if name not in state_dict]
+        unexpected = [name for name in state_dict if name not in self._shapes]
+        if missing or unexpected:
+            raise ValueError(f"state_dict: missing {missing}, unexpected {unexpected}")
+        for name, shape in self._shapes.items():
+            value = arguments.array(name, state_dict[name], self.dtype)
+            if value.shape != shape:
+                raise ValueError(f"{name}: expected shape {shape}, got {value.shape}")
+        self._adopt(state_dict)
+
+    # ---- being an object
+
+    def __getattr__(self, name: str) -> Array:
+        params: dict[str, Array] = self.__dict__.get("_params", {})
+        if name in params:
+            return params[name]
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"{name}: a layer's description is fixed, and its parameters are set by load_state_dict"
+        )
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._params]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self._options, dict(self._params))
+
+    def __repr__(self) -> str:
+        sizes = f"{self.input_size}, {self.hidden_size}"
+        defaults = inspect.signature(type(self)).parameters
+        changed = [
+            f"{name}={value!r}"
+            for name, value in self._options.items()
+            if name not in ("input_size", "hidden_size", "dtype", "device")
+            and value != defaults[name].default
+        ]
+        shown = [sizes, *changed, f"dtype={str(self.dtype)!r}", f"device={self.device!r}"]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _restore(kind: type[Layer], options: dict[str, Any], params: dict[str, Array]) -> Layer:
+    layer = kind.__new__(kind)
+    layer._build(dict(options))
+    layer._adopt(params)
+    return layer
+
+
+def make_class(cell: CellInfo) -> type[Layer]:
+    """The class of a cell: its constructor is torch's, plus the option that picks the variant."""
+    options: dict[str, Any] = {
+        "num_layers": 1,
+        "bias": True,
+        "batch_first": False,
+        "dropout": 0.0,
+        "bidirectional": False,
+    }
+    options[cell.variant_option] = cell.variants[0]
+    options |= {"domain": "log", "dtype": "float32", "device": "auto", "seed": None}
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in ("input_size", "hidden_size")]
+    parameters += [inspect.Parameter(name, kind, default=value) for name, value in options.items()]
+    rows = ", ".join(cell.row_order)
+    variants = ", ".join(map(repr, cell.variants))
+    doc = (
+        f"{cell.name} ({cell.recurrence} recurrence), row blocks of weight_ih: {rows}. "
+        f"{cell.variant_option}: one of {variants}.\n\n{Layer.__doc__}"
+    )
+    return type(
+        cell.name,
+        (Layer,),
+        {
+            "__module__": "scanrnn",
+            "__doc__": doc,
+            "__signature__": inspect.Signature(parameters),
+            "_cell": cell,
+        },
+    )

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of a layer: its arguments as batches, its plan, its outputs, and the way back."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import _core, arguments
+from .arguments import Array
+
+if TYPE_CHECKING:
+    from .layers import Layer
+
+Pair = tuple[Array, Array]
+
+
+class Run:
+    """One call: its arguments as batches, its plan and its outputs."""
+
+    def __init__(
+        self, layer: Layer, x: Array, h_0: Array | None, strategy: str | None, training: bool
+    ) -> None:
+        self.layer, self.params = layer, list(layer._params.values())
+        self.seed, self.reserve = 0, None
+        x = arguments.array("x", x, layer.dtype)
+        if x.ndim not in (2, 3):
+            wanted = "(B, T, C)" if layer.batch_first else "(T, B, C)"
+            raise ValueError(
+                f"x: expected {wanted}, or (T, C) for one sequence, got shape {x.shape}"
+            )
+        self.single = x.ndim == 2
+        self.x = self.as_batch(x)
+        self.h_0 = None if h_0 is None else self.state("h_0", h_0)
+        if training and h_0 is not None:
+            self.h_0 = self.h_0.copy()  # small, and the caller may well reuse it
+        batch, steps = self.x.shape[:2] if layer.batch_first else self.x.shape[1::-1]
+        self.plan = layer.plan(steps, batch, strategy, training)
+        self.y = np.empty(
+            (*self.x.shape[:2], layer._core.directions * layer.hidden_size), layer.dtype
+        )
+        self.h_n = np.empty(layer._state_shape(batch), layer.dtype)
+
+    def forward(self) -> Pair:
+        log(self.plan)
+        self.layer._core.forward(
+            self.plan, self.params, self.x, self.h_0, self.y, self.h_n, self.reserve, self.seed
+        )
+        return self.as_given(self.y), self.h_n[:, 0] if self.single else self.h_n
+
+    def backward(
+        self, dy: Array | None, dh_n: Array | None
+    ) -> tuple[Array, Array, dict[str, Array]]:
+        layer = self.layer
+        if dy is not None:
+            dy = self.as_batch(self.like("dy", dy, self.y.ndim - self.single))
+        dh_n = None if dh_n is None else self.state("dh_n", dh_n)
+        dx, dh_0 = np.empty(self.x.shape, layer.dtype), np.empty(self.h_n.shape, layer.dtype)
+        dparams = {name: np.empty(shape, layer.dtype) for name, shape in layer._shapes.items()}
+        layer._core.backward(
+            self.plan, self.params, self.x, self.h_0, self.y, dy, dh_n, dx, dh_0,
+            list(dparams.values()), self.reserve, self.seed,
+        )  # fmt: skip
+        return self.as_given(dx), dh_0[:, 0] if self.single else dh_0, dparams
+
+    def like(self, name: str, value: Array, axes: int) -> Array:
+        value = arguments.array(name, value, self.layer.dtype)
+        if value.ndim != axes:
+            kind = "one sequence" if self.single else "a batch"
+            raise ValueError(
+                f"{name}: expected {axes} axes, x being {kind}, got shape {value.shape}"
+            )
+        return value
+
+    def state(self, name: str, value: Array) -> Array:
+        value = self.like(name, value, 2 if self.single else 3)
+        return value[:, None] if self.single else value
+
+    def as_batch(self, value: Array) -> Array:
+        if not self.single:
+            return value
+        return value[None] if self.layer.batch_first else value[:, None]
+
+    def as_given(self, value: Array) -> Array:
+        if not self.single:
+            return value
+        return value[0] if self.layer.batch_first else value[:, 0]
+
+
+def log(plan: _core.Plan) -> None:
+    if os.environ.get("SCANRNN_LOG") == "plan":
+        print(f"scanrnn: {plan}", file=sys.stderr)
+
+
+class Pullback:
+    """Carries cotangents of (y, h_n) back to (x, h_0, parameters), as often as it is called."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __call__(
+        self, dy: Array | None, dh_n: Array | None = None
+    ) -> tuple[Array, Array, dict[str, Array]]:
+        """dy, dh_n like y, h_n; None for zeros -> dx like x, dh_0 like h_0, dparams by name."""
+        return self._run.backward(dy, dh_n)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bare recurrence h_t = a_t h_{t-1} + b_t over axis 0, without a cell."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from . import _core, arguments, profile
+from .arguments import Array
+
+
+def scan(a: Array, b: Array, h_0: Array | None = None, reverse: bool = False) -> Array:
+    """All states h_t = a_t h_{t-1} + b_t: a, b [T, ...], h_0 [...] or None for zeros -> [T, ...].
+
+    With `reverse` time runs from T-1 down to 0 and h_0 enters at T-1.
+    """
+    return _scan({"a": a, "b": b}, h_0, log_form=False, reverse=arguments.flag("reverse", reverse))
+
+
+def scan_log(
+    log_a: Array, log_b: Array, sign_b: Array | None = None, h_0: Array | None = None
+) -> Array:
+    """The same states (not their logarithms) from log a and log |b|; sign_b is +-1, None for +1.
+
+    -inf stands for zero. h_0 is a plain value of any sign.
+    """
+    operands = {"log_a": log_a, "log_b": log_b}
+    if sign_b is not None:
+        operands["sign_b"] = sign_b
+    return _scan(operands, h_0, log_form=True, reverse=False)
+
+
+def _scan(operands: dict[str, Any], h_0: Any, log_form: bool, reverse: bool) -> Array:
+    profile.load_users()
+    first, decay = next(iter(operands.items()))
+    decay = arguments.array(first, decay, None)
+    if decay.ndim == 0:
+        raise ValueError(f"{first}: expected at least one axis, time, got shape ()")
+    steps, rows = decay.shape[0], math.prod(decay.shape[1:])
+
+    def flat(name: str, value: Any, shape: tuple[int, ...], flat_shape: tuple[int, ...]) -> Array:
+        value = arguments.array(name, value, decay.dtype)
+        if value.shape != shape:
+            raise ValueError(
+                f"{name}: expected shape {shape} to go with {first}, got {value.shape}"
+            )
+        return arguments.array(name, value.reshape(flat_shape), decay.dtype)
+
+    a, b, *sign = (flat(name, v, decay.shape, (steps, rows)) for name, v in operands.items())
+    start = None if h_0 is None else flat("h_0", h_0, decay.shape[1:], (rows,))
+    out = np.empty((steps, rows), decay.dtype)
+    device = _core.Device("cpu")  # that of NumPy arrays
+    plan = _core.scan_plan(device, steps, rows, str(decay.dtype), log_form, None)
+    _core.scan(plan, a, b, sign[0] if sign else None, start, out, log_form, reverse)
+    return out.reshape(decay.shape)

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the tests run: Hypothesis without deadlines, and no profile of this machine's user."""
+
+import os
+import sys
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for support and reference
+
+hypothesis.settings.register_profile(
+    "default",
+    deadline=None,
+    max_examples=40,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture(autouse=True)
+def no_profile_of_the_user(tmp_path, monkeypatch):
+    """Tests see the built-in profile, whatever this machine's user has tuned."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The oracle: every cell in plain NumPy and float64, one step at a time, straight from its formula."""
+
+import numpy as np
+
+
+def sigmoid(x):
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+
+
+CANDIDATES = {
+    "g": lambda v: np.where(v >= 0, v + 0.5, sigmoid(v)),
+    "linear": lambda v: v,
+    "tanh": np.tanh,
+}
+ACTIVATIONS = {"identity": lambda c: c, "tanh": np.tanh, "relu": lambda c: np.maximum(c, 0)}
+
+
+def mingru(gates, h, x, variant):
+    k, v = gates
+    z = sigmoid(k)
+    h = (1 - z) * h + z * CANDIDATES[variant](v)
+    return h, h
+
+
+def minlstm(gates, h, x, variant):
+    f, i, v = gates
+    f, i = sigmoid(f), sigmoid(i)
+    h = f / (f + i) * h + i / (f + i) * CANDIDATES[variant](v)
+    return h, h
+
+
+def sru(gates, c, x, variant):
+    u, f, r, *highway = gates
+    f, r = sigmoid(f), sigmoid(r)
+    c = f * c + (1 - f) * u
+    return r * ACTIVATIONS[variant](c) + (1 - r) * (highway[0] if highway else x), c
+
+
+STEP = {"MinGRU": mingru, "MinLSTM": minlstm, "SRU": sru}
+
+
+def _direction(cell, weight, bias, x, h, variant):
+    hidden = h.shape[-1]
+    rows = weight.shape[0] // hidden
+    full = np.zeros(weight.shape[0])
+    if bias is not None:
+        start = hidden if cell == "SRU" else 0  # the candidate of SRU has no bias
+        full[start : start + len(bias)] = bias
+    out = np.empty((*x.shape[:2], hidden))
+    for t, x_t in enumerate(x):
+        gates = np.split(x_t @ weight.T + full, rows, axis=-1)
+        out[t], h = STEP[cell](gates, h, x_t, variant)
+    return out, h
+
+
+def run(rnn, x, h_0=None):
+    """(y, h_n) of a layer's own parameters, in float64; x [T,B,C] whatever rnn.batch_first says."""
+    params = {name: value.astype(np.float64) for name, value in rnn.state_dict().items()}
+    cell = type(rnn).__name__
+    variant = rnn.activation if cell == "SRU" else rnn.candidate
+    directions = 2 if rnn.bidirectional else 1
+    x, finals = x.astype(np.float64), []
+    if h_0 is None:
+        h_0 = np.zeros((rnn.num_layers * directions, x.shape[1], rnn.hidden_size))
+    for layer in range(rnn.num_layers):
+        outs = []
+        for direction in range(directions):
+            suffix = f"_l{layer}" + ("_reverse" if direction else "")
+            order = slice(None, None, -1 if direction else 1)
+            out, final = _direction(
+                cell,
+                params["weight_ih" + suffix],
+                params.get("bias_ih" + suffix),
+                x[order],
+                h_0[layer * directions + direction].astype(np.float64),
+                variant,
+            )
+            outs.append(out[order])
+            finals.append(final)
+        x = np.concatenate(outs, axis=-1)
+    return x, np.stack(finals)
+
+
+def scan(a, b, h_0=None, reverse=False):
+    """h_t = a_t h_{t-1} + b_t in float64."""
+    order = range(len(a))[:: -1 if reverse else 1]
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    h = np.zeros(a.shape[1:]) if h_0 is None else h_0.astype(np.float64)
+    out = np.empty(a.shape)
+    for t in order:
+        h = a[t] * h + b[t]
+        out[t] = h
+    return out

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests share: layers by cell, random input, and a comparison that a NaN cannot pass."""
+
+import math
+
+import numpy as np
+import pytest
+
+import scanrnn
+
+CELLS = [cell.name for cell in scanrnn.cells()]
+VARIANTS = [(cell.name, variant) for cell in scanrnn.cells() for variant in cell.variants]
+OPTION = {cell.name: cell.variant_option for cell in scanrnn.cells()}
+STRATEGIES = ["direct", "fused_sequential", "parallel_scan"]
+
+# Unit roundoff of what is stored; results are computed in float32 or wider.
+ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+def tolerance(dtype, steps, inner=16):
+    """Of states, as a share of the largest: the scan's bound, the GEMM's, rounding of the result."""
+    compute = 1e-13 if dtype == "float64" else 3e-7
+    bound = compute * (1 + math.log2(max(steps, 1))) + inner * (compute / 4)
+    return bound + (0 if dtype in ("float64", "float32") else 2 * ROUNDOFF[dtype])
+
+
+def assert_close(got, wanted, share, what=""):
+    """|got - wanted| <= share * max|wanted|, and nothing that is not a number."""
+    got, wanted = np.asarray(got).astype(np.float64), np.asarray(wanted).astype(np.float64)
+    assert got.shape == wanted.shape, f"{what}: shape {got.shape}, wanted {wanted.shape}"
+    if wanted.size == 0:
+        return
+    error = np.abs(got - wanted)
+    allowed = share * np.abs(wanted).max() + 1e-300
+    if not error.max() <= allowed:
+        at = np.unravel_index(np.argmax(np.nan_to_num(error, nan=np.inf)), error.shape)
+        pytest.fail(
+            f"{what}: at {tuple(map(int, at))} got {got[at]!r}, wanted {wanted[at]!r} "
+            f"(error {error[at]:.3g}, allowed {allowed:.3g})"
+        )
+
+
+def make(cell, input_size=3, hidden_size=5, variant=None, **options):
+    if variant is not None:
+        options[OPTION[cell]] = variant
+    options.setdefault("seed", 0)
+    options.setdefault("device", "cpu")
+    return getattr(scanrnn, cell)(input_size, hidden_size, **options)
+
+
+def normal(*shape, dtype=np.float32, seed=0, scale=1.0):
+    values = np.random.default_rng([seed, *shape]).standard_normal(shape) * scale
+    return values.astype(dtype)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers against the oracle: every cell, option, dtype and strategy; whole == chunks == steps."""
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+import reference
+from support import (
+    CELLS,
+    OPTION,
+    STRATEGIES,
+    VARIANTS,
+    assert_close,
+    make,
+    normal,
+    tolerance,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scanrnn
+
+DTYPES = ["float64", "float32", "float16", "bfloat16"]
+LENGTHS = [1, 2, 3, 15, 16, 17, 61, 300]
+
+
+def agrees(rnn, x, h_0=None, strategy=None):
+    """The call against the oracle, in the layer's own layout."""
+    y, h_n = rnn(x, h_0, strategy=strategy)
+    time_first = x.swapaxes(0, 1) if rnn.batch_first else x
+    wanted_y, wanted_h = reference.run(rnn, time_first, h_0)
+    if rnn.batch_first:
+        wanted_y = wanted_y.swapaxes(0, 1)
+    steps = time_first.shape[0]
+    share = rnn.num_layers * tolerance(str(rnn.dtype), steps)
+    assert y.dtype == h_n.dtype == rnn.dtype
+    assert_close(y, wanted_y, share, f"y of {rnn} {strategy} T={steps}")
+    assert_close(h_n, wanted_h, share, f"h_n of {rnn} {strategy} T={steps}")
+    return y, h_n
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_signature_is_that_of_torch_plus_ours(cell):
+    found = inspect.signature(getattr(scanrnn, cell)).parameters
+    variant = next(c for c in scanrnn.cells() if c.name == cell).variants[0]
+    assert list(found) == [
+        *("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"),
+        *("bidirectional", OPTION[cell], "domain", "dtype", "device", "seed"),
+    ]
+    assert [p.default for p in found.values()][2:] == [
+        *(1, True, False, 0.0, False, variant, "log", "float32", "auto", None),
+    ]
+
+
+@pytest.mark.parametrize("steps", LENGTHS)
+@pytest.mark.parametrize("strategy", [None, *STRATEGIES])
+@pytest.mark.parametrize("cell", CELLS)
+def test_strategies(cell, strategy, steps):
+    rnn = make(cell, 4, 7)
+    h_0 = normal(1, 2, 7)
+    agrees(rnn, normal(steps, 2, 4), h_0, strategy)
+
+
+@pytest.mark.parametrize("domain", ["log", "linear"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("cell", "variant"), VARIANTS)
+def test_variants_and_domains(cell, variant, strategy, domain):
+    rnn = make(cell, 6, 6, variant, domain=domain, dtype="float64")
+    agrees(rnn, normal(70, 3, 6, dtype=np.float64), -normal(1, 3, 6, dtype=np.float64), strategy)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("cell", CELLS)
+def test_dtypes(cell, strategy, dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    rnn = make(cell, 5, 33, dtype=dtype)
+    agrees(rnn, normal(40, 3, 5).astype(rnn.dtype), normal(1, 3, 33).astype(rnn.dtype), strategy)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("num_layers", [1, 3])
+@pytest.mark.parametrize("cell", CELLS)
+def test_options(cell, num_layers, bias, bidirectional, batch_first):
+    rnn = make(
+        cell, 4, 6, num_layers=num_layers, bias=bias, bidirectional=bidirectional,
+        batch_first=batch_first, dtype="float64",
+    )  # fmt: skip
+    directions = 2 if bidirectional else 1
+    h_0 = normal(num_layers * directions, 3, 6, dtype=np.float64)
+    x = normal(*((3, 20) if batch_first else (20, 3)), 4, dtype=np.float64)
+    y, h_n = agrees(rnn, x, h_0)
+    assert y.shape == (*x.shape[:2], directions * 6)
+    one_y, one_h = rnn(x[1] if batch_first else x[:, 1], h_0[:, 1])  # unbatched
+    assert_close(one_y, y[1] if batch_first else y[:, 1], 1e-14, "unbatched y")
+    assert_close(one_h, h_n[:, 1], 1e-14, "unbatched h_n")
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_highway_of_sru_and_other_sizes(cell):
+    for input_size, hidden_size in [(1, 1), (1, 9), (9, 1), (16, 16), (31, 64), (64, 31)]:
+        rnn = make(cell, input_size, hidden_size, num_layers=2)
+        agrees(rnn, normal(33, 2, input_size))
+
+
+@pytest.mark.parametrize("strategy", [None, *STRATEGIES])
+@pytest.mark.parametrize("cell", CELLS)
+def test_nothing_to_do(cell, strategy):
+    rnn = make(cell, 3, 5, num_layers=2, bidirectional=True)
+    h_0 = normal(4, 2, 5)
+    y, h_n = rnn(np.zeros((0, 2, 3), np.float32), h_0, strategy=strategy)
+    assert y.shape == (0, 2, 10)
+    np.testing.assert_array_equal(h_n, h_0)
+    _, h_n = rnn(np.zeros((0, 2, 3), np.float32), strategy=strategy)
+    np.testing.assert_array_equal(h_n, np.zeros_like(h_0))
+    y, h_n = rnn(np.zeros((7, 0, 3), np.float32), strategy=strategy)
+    assert y.shape == (7, 0, 10)
+    assert h_n.shape == (4, 0, 5)
+
+
+@given(
+    cell=st.sampled_from(CELLS),
+    strategy=st.sampled_from([None, *STRATEGIES]),
+    sizes=st.tuples(
+        *[st.integers(1, 70), st.integers(1, 5), st.integers(1, 20), st.integers(1, 40)]
+    ),
+    scale=st.sampled_from([1e-3, 1.0, 30.0]),
+    seed=st.integers(0, 999),
+)
+def test_any_shape_and_magnitude(cell, strategy, sizes, scale, seed):
+    steps, batch, inputs, hidden = sizes
+    rnn = make(cell, inputs, hidden, dtype="float64", seed=seed)
+    x = normal(steps, batch, inputs, dtype=np.float64, seed=seed, scale=scale)
+    agrees(rnn, x, normal(1, batch, hidden, dtype=np.float64, seed=seed, scale=scale), strategy)
+
+
+@given(
+    cell=st.sampled_from(CELLS),
+    cuts=st.lists(st.integers(0, 90), max_size=4),
+    batch=st.integers(1, 3),
+    hidden=st.integers(1, 33),
+    batch_first=st.booleans(),
+)
+def test_whole_is_chunks_is_steps(cell, cuts, batch, hidden, batch_first):
+    rnn = make(cell, 4, hidden, num_layers=2, batch_first=batch_first)
+    axis = 1 if batch_first else 0
+    x = normal(*((batch, 90) if batch_first else (90, batch)), 4)
+    h_0 = normal(2, batch, hidden)
+    whole, h_n = rnn(x, h_0)
+    h, pieces = h_0, []
+    for piece in np.split(x, sorted(cuts), axis=axis):
+        y, h = rnn(piece, h)
+        pieces.append(y)
+    share = 2 * tolerance("float32", 90)
+    assert_close(np.concatenate(pieces, axis=axis), whole, share, "chunks")
+    assert_close(h, h_n, share, "state after chunks")
+    h, steps = h_0, []
+    for t in range(90):
+        y_t, h = rnn.step(x.take(t, axis=axis), h)
+        steps.append(y_t)
+    assert_close(np.stack(steps, axis=axis), whole, share, "steps")
+    assert_close(h, h_n, share, "state after steps")
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_step_of_one_sequence(cell):
+    rnn = make(cell, 4, 6, num_layers=2)
+    x, h = normal(5, 4), normal(2, 6)
+    y, h_n = rnn(x[:1], h)
+    y_t, h_t = rnn.step(x[0], h)
+    assert_close(y_t, y[0], 1e-6)
+    assert_close(h_t, h_n, 1e-6)
+    assert_close(rnn.step(x[0])[0], rnn(x[:1])[0][0], 1e-6)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("domain", ["log", "linear"])
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("bias", [-30, -17, 0, 17, 30])
+def test_gates_at_their_limits(cell, domain, strategy, bias):
+    """All forgotten, all kept, decays within 1e-7 of 1: over a sequence long enough to show."""
+    rnn = make(cell, 4, 8, domain=domain)
+    state = rnn.state_dict()
+    state["bias_ih_l0"][:8] = bias
+    rnn.load_state_dict(state)
+    agrees(rnn, normal(700, 2, 4), normal(1, 2, 8), strategy)
+
+
+@pytest.mark.parametrize("strategy", [None, *STRATEGIES])
+@pytest.mark.parametrize("cell", CELLS)
+def test_nan_stays_where_it_is(cell, strategy):
+    """A NaN in one sequence reaches the steps from its own on, and no other sequence."""
+    rnn = make(cell, 4, 37, num_layers=2)
+    x = normal(100, 3, 4)
+    clean, _ = rnn(x, strategy=strategy)
+    x[60, 1] = np.nan
+    y, h_n = rnn(x, strategy=strategy)
+    np.testing.assert_array_equal(y[:, [0, 2]], clean[:, [0, 2]])
+    np.testing.assert_array_equal(y[:60, 1], clean[:60, 1])
+    assert np.isnan(y[60:, 1]).all()
+    assert np.isnan(h_n[:, 1]).all()
+    assert not np.isnan(h_n[:, [0, 2]]).any()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_initial_values(cell):
+    bound = 1 / math.sqrt(64)
+    same, other = make(cell, 32, 64, seed=3), make(cell, 32, 64, seed=3)
+    for name, value in same.state_dict().items():
+        np.testing.assert_array_equal(value, other.state_dict()[name])
+        assert np.abs(value).max() <= bound
+        if value.size > 1000:
+            assert np.abs(value).max() > 0.98 * bound
+            assert abs(value.mean()) < 0.05 * bound
+            assert abs(value.std() - bound / math.sqrt(3)) < 0.05 * bound
+    different = make(cell, 32, 64, seed=4).weight_ih_l0
+    assert not np.array_equal(different, same.weight_ih_l0)
+    fresh = [make(cell, 32, 64, seed=None).weight_ih_l0 for _ in range(2)]
+    assert not np.array_equal(*fresh)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_runs_give_the_same_bits(cell):
+    rnn = make(cell, 16, 48)
+    x = normal(500, 2, 16)
+    for strategy in STRATEGIES:
+        first, again = (rnn(x, strategy=strategy)[0] for _ in range(2))
+        np.testing.assert_array_equal(first, again)
