@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every cell with every variant, as scalars: its maps and their adjoints against the equations in long
+// double and against finite differences of those, far into both tails.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "scanrnn/cells/mingru.h"
+#include "scanrnn/cells/minlstm.h"
+#include "scanrnn/cells/sru.h"
+#include "support/oracle.h"
+
+namespace scanrnn::test {
+namespace {
+
+using oracle::Equations;
+using Real = long double;
+using Reals = std::array<Real, 3>;
+
+// Calls check(cell, equations) for each line of cells.def and each variant.
+template <class Cell>
+struct Tag {
+  using type = Cell;
+};
+template <template <class> class Cell, class... Options, class F>
+void for_variants(const char* name, cell::Variants<Options...>, F&& check) {
+  (check(Tag<Cell<Options>>(), Equations{name, Options::name}), ...);
+}
+template <class F>
+void for_cells(F&& check) {
+#define SCANRNN_CELL(name, recurrence, option, list, ...) \
+  for_variants<cell::name>(#name, cell::list(), check);
+#include "scanrnn/cells.def"
+#undef SCANRNN_CELL
+}
+
+// Every combination of these pre-activations, rounded to V.
+template <class Cell, class V, class F>
+void for_gates(const std::vector<double>& logits, F&& use) {
+  const std::size_t n = logits.size();
+  std::size_t combinations = 1;
+  for (int g = 0; g < Cell::kGates; ++g) combinations *= n;
+  for (std::size_t i = 0; i < combinations; ++i) {
+    std::size_t rest = i;
+    Reals k{};
+    for (int g = 0; g < Cell::kGates; ++g, rest /= n) {
+      k[static_cast<std::size_t>(g)] = static_cast<V>(logits[rest % n]);
+    }
+    use(k);
+  }
+}
+
+template <class Cell, class V>
+auto gather(const Reals& k) {
+  return Cell::template gather<V>(
+      [&](int g) { return static_cast<V>(k.at(static_cast<std::size_t>(g))); });
+}
+template <class Cell, class V>
+Reals scatter(const typename Cell::template Gates<V>& gates) {
+  Reals out{};
+  Cell::template scatter<V>(gates, [&](int g, V value) { out.at(static_cast<std::size_t>(g)) = value; });
+  return out;
+}
+
+std::string text(const Equations& equations, const Reals& k) {
+  std::ostringstream out;
+  out << equations.cell << ' ' << equations.variant << " at (" << k[0] << ", " << k[1] << ", " << k[2]
+      << ")";
+  return out.str();
+}
+
+const std::vector<double> kLogits = {0,  0.3, -0.3, 1,   -1,   5,    -5,   16.1,
+                                     -16.1, 30,  -30,  100, -100, 1000, -1000};
+
+// Roundings of a map: those of its few operations, and of the differences of logits that minLSTM
+// exponentiates, where half a unit of the difference is a relative error of the result.
+template <class V>
+Real roundings(const Equations& equations, const Reals& k) {
+  const Real arguments =
+      equations.cell == "MinLSTM" ? std::fabs(k[0]) + std::fabs(k[1]) : 0;
+  return (8 + arguments) * std::numeric_limits<V>::epsilon();
+}
+template <class V>
+constexpr Real kTiny = std::numeric_limits<V>::min();
+
+template <class V>
+void check_lift() {
+  for_cells([](auto tag, const Equations& equations) {
+    using Cell = typename decltype(tag)::type;
+    for_gates<Cell, V>(kLogits, [&](const Reals& k) {
+      const auto got = Cell::lift(gather<Cell, V>(k));
+      const auto want = equations.lift(k.data());
+      const Real relative = roundings<V>(equations, k);
+      ASSERT_TRUE(std::fabs(got.a - want.a) <= relative * want.a + kTiny<V>)
+          << text(equations, k) << ": a " << got.a << " want " << want.a;
+      ASSERT_TRUE(std::fabs(got.z - want.z) <= relative * want.z + kTiny<V>)
+          << text(equations, k) << ": z " << got.z << " want " << want.z;
+      // The tiny z of a large candidate may have been flushed before the product.
+      Real candidate = 1;
+      for (Real value : k) candidate = std::fmax(candidate, std::fabs(value));
+      ASSERT_TRUE(std::fabs(got.b - want.b) <=
+                  relative * std::fabs(want.b) + candidate * 2 * kTiny<V>)
+          << text(equations, k) << ": b " << got.b << " want " << want.b;
+    });
+  });
+}
+TEST(Cells, LiftFloat) { check_lift<float>(); }
+TEST(Cells, LiftDouble) { check_lift<double>(); }
+
+// An infinite gate forgets or keeps all. (Two infinities against each other have no ratio.)
+template <class V>
+void check_infinite_gate() {
+  constexpr V kInfinity = std::numeric_limits<V>::infinity();
+  using GRU = cell::MinGRU<cell::Linear>;
+  using Unit = cell::SRU<cell::Identity>;
+  using LSTM = cell::MinLSTM<cell::Linear>;
+  const auto forget = GRU::lift<V>({kInfinity, 3}), keep = GRU::lift<V>({-kInfinity, 3});
+  EXPECT_EQ(forget.a, V(0));
+  EXPECT_EQ(forget.z, V(1));
+  EXPECT_EQ(forget.b, V(3));
+  EXPECT_EQ(keep.a, V(1));
+  EXPECT_EQ(keep.z, V(0));
+  EXPECT_EQ(keep.b, V(0));
+  const auto full = Unit::lift<V>({3, kInfinity, 0}), empty = Unit::lift<V>({3, -kInfinity, 0});
+  EXPECT_EQ(full.a, V(1));
+  EXPECT_EQ(full.b, V(0));
+  EXPECT_EQ(empty.a, V(0));
+  EXPECT_EQ(empty.b, V(3));
+  EXPECT_EQ((Unit::readout<V>({3, 0, kInfinity}, 5, 7)), V(5));
+  EXPECT_EQ((Unit::readout<V>({3, 0, -kInfinity}, 5, 7)), V(7));
+  const auto both = LSTM::lift<V>({kInfinity, kInfinity, 3});
+  EXPECT_EQ(both.a, V(0.5));
+  EXPECT_EQ(both.b, V(1.5));
+}
+TEST(Cells, InfiniteGateFloat) { check_infinite_gate<float>(); }
+TEST(Cells, InfiniteGateDouble) { check_infinite_gate<double>(); }
+
+template <class V>
+void check_finite() {
+  const double huge = static_cast<double>(std::numeric_limits<V>::max()) / 2;
+  for_cells([&](auto tag, const Equations& equations) {
+    using Cell = typename decltype(tag)::type;
+    for_gates<Cell, V>({0, 1, -1, 30, -30, 1000, -1000, 1e30, -1e30, huge, -huge}, [&](const Reals& k) {
+      const auto gates = gather<Cell, V>(k);
+      const auto f = Cell::lift(gates);
+      ASSERT_FALSE(std::isnan(f.a) || std::isnan(f.z) || std::isnan(f.b)) << text(equations, k);
+      for (V sign : {V(1), V(-1)}) {
+        for (Real d : scatter<Cell, V>(Cell::lift_vjp(gates, {sign, V(1)}))) {
+          ASSERT_FALSE(std::isnan(d)) << text(equations, k);
+        }
+        if constexpr (Cell::kReadout) {
+          ASSERT_FALSE(std::isnan(Cell::readout(gates, sign, V(2)))) << text(equations, k);
+          const auto d = Cell::readout_vjp(gates, sign, V(2), V(1));
+          ASSERT_FALSE(std::isnan(d.state) || std::isnan(d.skip)) << text(equations, k);
+          for (Real value : scatter<Cell, V>(d.gates)) {
+            ASSERT_FALSE(std::isnan(value)) << text(equations, k);
+          }
+        }
+      }
+    });
+  });
+}
+TEST(Cells, FiniteGatesGiveNoNanFloat) { check_finite<float>(); }
+TEST(Cells, FiniteGatesGiveNoNanDouble) { check_finite<double>(); }
+
+// The adjoint by the chain rule, both cotangents apart, so that nothing cancels in the reference.
+template <class V>
+void check_lift_vjp() {
+  for_cells([](auto tag, const Equations& equations) {
+    using Cell = typename decltype(tag)::type;
+    for_gates<Cell, V>(kLogits, [&](const Reals& k) {
+      const V da = V(0.75), db = V(-1.25);
+      const Reals got = scatter<Cell, V>(Cell::lift_vjp(gather<Cell, V>(k), {da, db}));
+      Reals by_a{}, by_b{};
+      equations.lift_vjp(k.data(), da, 0, by_a.data());
+      equations.lift_vjp(k.data(), 0, db, by_b.data());
+      Real largest = 1;
+      for (Real value : k) largest = std::fmax(largest, std::fabs(value));
+      // 1 - tanh^2 is what it is to a few units of 1, however small.
+      const Real saturated =
+          equations.variant == "tanh" ? 4 * std::numeric_limits<V>::epsilon() * std::fabs(db) : 0;
+      for (std::size_t g = 0; g < 3; ++g) {
+        const Real allowed = 2 * roundings<V>(equations, k) * (std::fabs(by_a[g]) + std::fabs(by_b[g])) +
+                             4 * largest * kTiny<V> + saturated;
+        ASSERT_TRUE(std::fabs(got[g] - by_a[g] - by_b[g]) <= allowed)
+            << text(equations, k) << " gate " << g << ": " << got[g] << " want " << by_a[g] + by_b[g];
+      }
+    });
+  });
+}
+TEST(Cells, LiftVjpFloat) { check_lift_vjp<float>(); }
+TEST(Cells, LiftVjpDouble) { check_lift_vjp<double>(); }
+
+constexpr Real kStep = 1e-5L;  // central differences in long double: good to about 1e-10
+
+template <class F>
+Real slope(F&& f) {
+  return (f(kStep) - f(-kStep)) / (2 * kStep);
+}
+
+// Away from the corners of g (0) and relu.
+const std::vector<double> kSmooth = {0.3, -0.3, 1.5, -1.5, 6, -6, 16, -16};
+
+TEST(Cells, LiftVjpAgainstFiniteDifferences) {
+  for_cells([](auto tag, const Equations& equations) {
+    using Cell = typename decltype(tag)::type;
+    for_gates<Cell, double>(kSmooth, [&](const Reals& k) {
+      const double da = 0.75, db = -1.25;
+      const Reals got = scatter<Cell, double>(Cell::lift_vjp(gather<Cell, double>(k), {da, db}));
+      for (std::size_t g = 0; g < 3; ++g) {
+        const Real want = slope([&](Real step) {
+          Reals moved = k;
+          moved[g] += step;
+          const auto f = equations.lift(moved.data());
+          return da * f.a + db * f.b;
+        });
+        ASSERT_TRUE(std::fabs(got[g] - want) <= 1e-9L * std::fabs(want) + 1e-12L)
+            << text(equations, k) << " gate " << g << ": " << got[g] << " want " << want;
+      }
+    });
+  });
+}
+
+TEST(Cells, ReadoutAndItsVjp) {
+  int readouts = 0;
+  for_cells([&](auto tag, const Equations& equations) {
+    using Cell = typename decltype(tag)::type;
+    ASSERT_EQ(Cell::kReadout, equations.reads_out());
+    if constexpr (Cell::kReadout) {
+      ++readouts;
+      for (double c : {0.4, -0.4, 3.0, -3.0}) {
+        for (double skip : {-2.0, 0.7}) {
+          for_gates<Cell, double>(kSmooth, [&](const Reals& k) {
+            const auto gates = gather<Cell, double>(k);
+            const double dh = -1.5;
+            const Real want = equations.readout(k.data(), c, skip);
+            ASSERT_TRUE(std::fabs(Cell::readout(gates, c, skip) - want) <= 1e-14L) << text(equations, k);
+            const auto got = Cell::readout_vjp(gates, c, skip, dh);
+            const Reals dk = scatter<Cell, double>(got.gates);
+            for (std::size_t g = 0; g < 3; ++g) {
+              const Real by_gate = slope([&](Real step) {
+                Reals moved = k;
+                moved[g] += step;
+                return dh * equations.readout(moved.data(), c, skip);
+              });
+              ASSERT_TRUE(std::fabs(dk[g] - by_gate) <= 1e-9L * std::fabs(by_gate) + 1e-12L)
+                  << text(equations, k) << " gate " << g;
+            }
+            const Real by_state =
+                slope([&](Real step) { return dh * equations.readout(k.data(), c + step, skip); });
+            const Real by_skip =
+                slope([&](Real step) { return dh * equations.readout(k.data(), c, skip + step); });
+            ASSERT_TRUE(std::fabs(got.state - by_state) <= 1e-9L) << text(equations, k);
+            ASSERT_TRUE(std::fabs(got.skip - by_skip) <= 1e-9L) << text(equations, k);
+          });
+        }
+      }
+    }
+  });
+  EXPECT_EQ(readouts, 3) << "SRU with its three activations";
+}
+
+TEST(Cells, GatherAndScatterAreInverse) {
+  for_cells([](auto tag, const Equations& equations) {
+    using Cell = typename decltype(tag)::type;
+    ASSERT_EQ(Cell::kGates, equations.gates());
+    std::vector<int> read(Cell::kGates), written(Cell::kGates);
+    const auto gates = Cell::template gather<double>([&](int g) {
+      ++read.at(static_cast<std::size_t>(g));
+      return 10.0 + g;
+    });
+    Cell::template scatter<double>(gates, [&](int g, double value) {
+      ++written.at(static_cast<std::size_t>(g));
+      EXPECT_EQ(value, 10.0 + g) << equations.cell;
+    });
+    EXPECT_EQ(read, std::vector<int>(Cell::kGates, 1)) << equations.cell;
+    EXPECT_EQ(written, std::vector<int>(Cell::kGates, 1)) << equations.cell;
+  });
+}
+
+}  // namespace
+}  // namespace scanrnn::test

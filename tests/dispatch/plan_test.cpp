@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// The planner to its last branch, on devices and with thresholds that only this file knows.
+#include "scanrnn/dispatch/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+#include <type_traits>
+
+#include "scanrnn/dispatch/tiles.h"
+
+namespace scanrnn::dispatch {
+namespace {
+
+// Inference and training differ, so that taking the wrong ones shows.
+constexpr Profile kProfile{"test-profile", "this file", {8, 100, 10}, {4, 200, 5}};
+
+Problem problem(std::int64_t steps, std::int64_t batch, std::int64_t hidden) {
+  Problem out;
+  out.steps = steps;
+  out.batch = batch;
+  out.input_size = out.hidden_size = hidden;
+  out.gates = 2;
+  return out;
+}
+Plan on(const Problem& problem, std::int64_t units = 4) {
+  return plan(problem, {Processor::cpu, units}, kProfile);
+}
+
+struct Branch {
+  const char* what;
+  std::int64_t steps, batch, hidden;
+  bool training;
+  Strategy strategy;
+  Reason reason;
+};
+// With 4 units: 40 rows are few in inference and 20 in training.
+constexpr Branch kBranches[] = {
+    {"no steps", 0, 3, 4, false, Strategy::fused_sequential, Reason::empty},
+    {"no batch", 1000, 0, 4, false, Strategy::fused_sequential, Reason::empty},
+    {"one token", 1, 1, 4, false, Strategy::direct, Reason::few_tokens},
+    {"one step of a large batch is no reason for direct", 1, 9, 4, false,
+     Strategy::fused_sequential, Reason::short_sequence},
+    {"tokens at the limit", 4, 2, 1000, false, Strategy::direct, Reason::few_tokens},
+    {"tokens above it", 9, 1, 1, false, Strategy::fused_sequential, Reason::short_sequence},
+    {"tokens at the limit of training", 4, 1, 1000, true, Strategy::direct, Reason::few_tokens},
+    {"tokens above that", 5, 1, 1, true, Strategy::fused_sequential, Reason::short_sequence},
+    {"rows and steps at the limit", 100, 1, 40, false, Strategy::parallel_scan, Reason::few_rows},
+    {"a row too many", 100, 1, 41, false, Strategy::fused_sequential, Reason::enough_rows},
+    {"rows are batch times hidden", 100, 8, 5, false, Strategy::parallel_scan, Reason::few_rows},
+    {"rows are batch times hidden, too many", 100, 7, 6, false, Strategy::fused_sequential,
+     Reason::enough_rows},
+    {"a step too few", 99, 1, 40, false, Strategy::fused_sequential, Reason::short_sequence},
+    {"a step too few, and rows too many", 99, 1, 41, false, Strategy::fused_sequential,
+     Reason::enough_rows},
+    {"training at its limits", 200, 1, 20, true, Strategy::parallel_scan, Reason::few_rows},
+    {"training, a row too many", 200, 1, 21, true, Strategy::fused_sequential, Reason::enough_rows},
+    {"training, a step too few", 199, 1, 20, true, Strategy::fused_sequential,
+     Reason::short_sequence},
+};
+
+class BranchTest : public testing::TestWithParam<Branch> {};
+
+TEST_P(BranchTest, IsTaken) {
+  const Branch& branch = GetParam();
+  Problem wanted = problem(branch.steps, branch.batch, branch.hidden);
+  wanted.training = branch.training;
+  const Plan got = on(wanted);
+  SCOPED_TRACE(explain(got));
+  EXPECT_STREQ(name(got.strategy), name(branch.strategy)) << branch.what;
+  EXPECT_EQ(got.reason, branch.reason) << branch.what;
+  EXPECT_NE(got.runner_up, got.strategy);
+  EXPECT_NE(got.runner_up, Strategy::automatic);
+
+  // Forced, each strategy is what one gets, and the choice it replaced is the runner-up.
+  for (Strategy forced : kStrategies) {
+    wanted.forced = forced;
+    const Plan plan = on(wanted);
+    EXPECT_EQ(plan.strategy, forced);
+    EXPECT_EQ(plan.reason, Reason::forced);
+    EXPECT_EQ(plan.runner_up, forced == got.strategy ? got.runner_up : got.strategy);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Plan, BranchTest, testing::ValuesIn(kBranches));
+
+TEST(Plan, MoreUnitsMakeMoreRowsFew) {
+  EXPECT_EQ(on(problem(100, 1, 80), 4).strategy, Strategy::fused_sequential);
+  EXPECT_EQ(on(problem(100, 1, 80), 8).strategy, Strategy::parallel_scan);
+}
+
+TEST(Plan, SaysWhatItWasMadeFor) {
+  Problem wanted = problem(100, 2, 3);
+  wanted.training = true;
+  wanted.log_domain = false;
+  const Plan got = on(wanted);
+  EXPECT_EQ(got.problem.steps, 100);
+  EXPECT_EQ(got.problem.batch, 2);
+  EXPECT_EQ(got.problem.hidden_size, 3);
+  EXPECT_TRUE(got.problem.training);
+  EXPECT_FALSE(got.problem.log_domain);
+  EXPECT_EQ(got.device.units, 4);
+  EXPECT_STREQ(got.profile, kProfile.name);
+  EXPECT_EQ(got.thresholds.parallel_min_steps, kProfile.training.parallel_min_steps);
+}
+
+TEST(Plan, Tiles) {
+  for (std::int64_t steps : {0, 1, 2, 15, 16, 17, 61, 255, 256, 257, 5000, 1000003}) {
+    for (std::int64_t batch : {0, 1, 3, 64, 4096}) {
+      for (std::int64_t units : {1, 2, 7, 64}) {
+        for (Strategy strategy : kStrategies) {
+          Problem wanted = problem(steps, batch, 8);
+          wanted.forced = strategy;
+          const Plan got = on(wanted, units);
+          SCOPED_TRACE(explain(got));
+          EXPECT_GE(got.tile_steps, 1) << "a tile makes progress";
+          if (strategy == Strategy::fused_sequential && got.tile_steps > 1) {
+            EXPECT_LE(got.tile_steps * batch, kCpuTileTokens);
+          }
+          if (strategy != Strategy::parallel_scan) {
+            EXPECT_EQ(got.chunk_steps, 0);
+            continue;
+          }
+          EXPECT_EQ(got.chunk_steps % kCpuMinChunk, 0);
+          EXPECT_GE(got.chunk_steps, kCpuMinChunk);
+          EXPECT_LE(got.chunk_steps, kCpuMaxChunk);
+        }
+      }
+    }
+  }
+}
+
+// B*H and B*T beyond 32 bits, to the last.
+TEST(Plan, LargeSizes) {
+  const std::int64_t large = std::int64_t{1} << 31;
+  EXPECT_EQ(on(problem(large, 4, 4)).strategy, Strategy::parallel_scan);
+  EXPECT_EQ(on(problem(4, large, large / 4)).strategy, Strategy::fused_sequential);
+  EXPECT_EQ(on(problem(4, large, large / 4)).reason, Reason::enough_rows);
+}
+
+TEST(Plan, IsPure) {
+  static_assert(std::is_trivially_copyable_v<Plan>, "a plan is plain data");
+  for (const Branch& branch : kBranches) {
+    for (Strategy forced : {Strategy::automatic, Strategy::parallel_scan}) {
+      Problem wanted = problem(branch.steps, branch.batch, branch.hidden);
+      wanted.forced = forced;
+      const Plan first = on(wanted);
+      on(problem(12345, 6, 7));
+      const Plan second = on(wanted);
+      EXPECT_EQ(explain(first), explain(second));
+      EXPECT_EQ(first.strategy, second.strategy);
+      EXPECT_EQ(first.runner_up, second.runner_up);
+      EXPECT_EQ(first.reason, second.reason);
+      EXPECT_EQ(first.tile_steps, second.tile_steps);
+      EXPECT_EQ(first.chunk_steps, second.chunk_steps);
+      EXPECT_EQ(std::memcmp(&first.thresholds, &second.thresholds, sizeof(Thresholds)), 0);
+      EXPECT_EQ(std::memcmp(first.profile, second.profile, sizeof first.profile), 0);
+    }
+  }
+}
+
+// A reader learns what runs, by whose measurement, and why: no two reasons read alike.
+TEST(Explain, NamesStrategyProfileAndReason) {
+  std::set<Reason> reasons;
+  std::set<std::string> words;
+  for (const Branch& branch : kBranches) {
+    for (Strategy forced : {Strategy::automatic, Strategy::direct}) {
+      Problem wanted = problem(branch.steps, branch.batch, branch.hidden);
+      wanted.training = branch.training;
+      wanted.forced = forced;
+      const Plan got = on(wanted);
+      const std::string text = explain(got);
+      EXPECT_EQ(text.find('\n'), std::string::npos) << "one line";
+      EXPECT_EQ(text.rfind(name(got.strategy), 0), 0u) << text;
+      EXPECT_NE(text.find(kProfile.name), std::string::npos) << text;
+      EXPECT_NE(text.find(std::string("runner-up ") + name(got.runner_up)), std::string::npos) << text;
+      EXPECT_NE(text.find(branch.training ? "training" : "inference"), std::string::npos) << text;
+      EXPECT_NE(text.find("T=" + std::to_string(branch.steps)), std::string::npos) << text;
+      const char* word = got.reason == Reason::forced           ? "forced"
+                         : got.reason == Reason::empty          ? "nothing"
+                         : got.reason == Reason::few_tokens     ? "tokens"
+                         : got.reason == Reason::few_rows       ? "time is split"
+                         : got.reason == Reason::enough_rows    ? "rows alone"
+                                                                : "too short";
+      EXPECT_NE(text.find(word), std::string::npos) << text;
+      reasons.insert(got.reason);
+      words.insert(word);
+    }
+  }
+  EXPECT_EQ(reasons.size(), 6u) << "every reason has been read";
+  EXPECT_EQ(words.size(), 6u);
+}
+
+TEST(Names, RoundTrip) {
+  std::set<std::string> names;
+  for (Strategy strategy : {Strategy::automatic, Strategy::direct, Strategy::fused_sequential,
+                            Strategy::parallel_scan}) {
+    Strategy back = strategy == Strategy::direct ? Strategy::automatic : Strategy::direct;
+    EXPECT_TRUE(parse(name(strategy), back));
+    EXPECT_EQ(back, strategy);
+    names.insert(name(strategy));
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"auto", "direct", "fused_sequential", "parallel_scan"}));
+}
+
+TEST(Names, UnknownLeavesTheStrategyAlone) {
+  for (const char* text : {"", "Direct", "direct ", "automatic", "step_loop"}) {
+    Strategy strategy = Strategy::parallel_scan;
+    EXPECT_FALSE(parse(text, strategy)) << text;
+    EXPECT_EQ(strategy, Strategy::parallel_scan) << text;
+  }
+}
+
+TEST(Profile, GenericIsUsable) {
+  const Profile& generic = generic_cpu_profile();
+  EXPECT_STREQ(generic.name, "cpu-generic");
+  EXPECT_STREQ(generic.origin, "built in");
+  for (const Thresholds& t : {generic.inference, generic.training}) {
+    EXPECT_GE(t.direct_max_tokens, 1) << "one-step decoding of one sequence is direct";
+    EXPECT_GE(t.parallel_min_steps, 1);
+    EXPECT_GE(t.parallel_max_rows_per_unit, 0);
+  }
+}
+
+}  // namespace
+}  // namespace scanrnn::dispatch

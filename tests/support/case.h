@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer, a size and a strategy to try; the numbers that go in and the numbers that come out. All
+// numbers are doubles that the case's dtype can hold, in the order [T,B,.] whatever the layout.
+#pragma once
+
+#include <cmath>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "scanrnn/scanrnn.h"
+#include "support/random.h"
+#include "support/tensor.h"
+
+namespace scanrnn::test {
+
+using Values = std::vector<double>;
+
+struct Case {
+  LayerOptions layer;
+  std::int64_t steps = 0, batch = 0;
+  dispatch::Strategy strategy = dispatch::Strategy::automatic;
+  int threads = 1;
+  bool h0 = true;
+
+  int directions() const { return layer.bidirectional ? 2 : 1; }
+  std::int64_t states() const {  // values of h0
+    return layer.num_layers * directions() * batch * layer.hidden_size;
+  }
+  std::int64_t inputs() const { return steps * batch * layer.input_size; }
+  std::int64_t outputs() const { return steps * batch * directions() * layer.hidden_size; }
+  std::int64_t input_size(int l) const {
+    return l == 0 ? layer.input_size : directions() * layer.hidden_size;
+  }
+};
+
+inline std::string text(const Case& c) {
+  const CellInfo& cell = info(c.layer.cell);
+  std::ostringstream out;
+  out << cell.name << '_' << cell.variants.at(static_cast<std::size_t>(c.layer.variant)) << '_'
+      << name(c.layer.dtype) << '_' << dispatch::name(c.strategy)
+      << (c.layer.domain == Domain::log ? "_log" : "_linear") << "_T" << c.steps << "_B" << c.batch
+      << "_C" << c.layer.input_size << "_H" << c.layer.hidden_size << "_L" << c.layer.num_layers
+      << (c.layer.bidirectional ? "_bidirectional" : "") << (c.layer.bias ? "" : "_nobias")
+      << (c.h0 ? "" : "_noh0") << (c.layer.batch_first ? "_BTH" : "_TBH") << "_threads" << c.threads;
+  return out.str();
+}
+
+struct Data {
+  std::vector<Values> params;
+  Values x, h0, dy, dhn;  // h0 is empty when the case has none
+};
+
+struct Result {
+  Values y, hn, dx, dh0;
+  std::vector<Values> dparams;
+};
+
+inline Data random_data(const Case& c, Random& random) {
+  const auto draw = [&](std::int64_t count, double bound) {
+    Values out = random.uniform(count, -bound, bound);
+    for (double& value : out) value = rounded(value, c.layer.dtype);
+    return out;
+  };
+  Data data;
+  const double bound = 1 / std::sqrt(static_cast<double>(c.layer.hidden_size));
+  for (const ParameterInfo& parameter : Layer(c.layer).parameters()) {
+    std::int64_t count = 1;
+    for (std::int64_t size : parameter.sizes) count *= size;
+    data.params.push_back(draw(count, bound));
+  }
+  data.x = draw(c.inputs(), 1.5);
+  if (c.h0) data.h0 = draw(c.states(), 1);
+  data.dy = draw(c.outputs(), 1);
+  data.dhn = draw(c.states(), 1);
+  return data;
+}
+
+}  // namespace scanrnn::test

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Comparisons that a NaN cannot pass, and that say where they failed.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace scanrnn::test {
+
+// What a result may differ from its reference by. A component of all three is allowed at once.
+struct Tolerance {
+  double scale = 0;    // times the largest magnitude of the reference
+  double element = 0;  // times the magnitude of the same element: rounding of the output
+  double floor = 0;    // absolute: where the dtype has no more bits
+};
+
+inline testing::AssertionResult mismatch(const std::string& what, std::size_t index, double got,
+                                         double want, double error, double allowed) {
+  return testing::AssertionFailure()
+         << what << ": worst at [" << index << "]: got " << testing::PrintToString(got)
+         << ", want " << testing::PrintToString(want) << ", error " << error << " > " << allowed;
+}
+
+inline testing::AssertionResult usable(const std::string& what, const std::vector<double>& got,
+                                       const std::vector<double>& want) {
+  if (got.size() != want.size()) {
+    return testing::AssertionFailure()
+           << what << ": " << got.size() << " values, want " << want.size();
+  }
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    if (!std::isfinite(want[i])) {
+      return testing::AssertionFailure() << what << ": the reference is " << want[i] << " at " << i;
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+// Every element within its tolerance.
+inline testing::AssertionResult close(const std::string& what, const std::vector<double>& got,
+                                      const std::vector<double>& want, const Tolerance& tolerance) {
+  if (auto result = usable(what, got, want); !result) return result;
+  double largest = 0;
+  for (double value : want) largest = std::fmax(largest, std::fabs(value));
+  double worst = 0, worst_error = 0, worst_allowed = 0;
+  std::size_t at = want.size();
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const double error = std::fabs(got[i] - want[i]);
+    const double allowed = tolerance.scale * largest + tolerance.element * std::fabs(want[i]) +
+                           tolerance.floor;
+    if (error <= allowed) continue;
+    const double badness = error / std::fmax(allowed, std::numeric_limits<double>::min());
+    if (at == want.size() || !(badness <= worst)) {
+      worst = badness, worst_error = error, worst_allowed = allowed, at = i;
+      if (std::isnan(badness)) break;
+    }
+  }
+  if (at == want.size()) return testing::AssertionSuccess();
+  return mismatch(what, at, got[at], want[at], worst_error, worst_allowed);
+}
+
+// The root of the mean square error, relative to that of the reference.
+inline testing::AssertionResult close_rms(const std::string& what, const std::vector<double>& got,
+                                          const std::vector<double>& want, double relative,
+                                          double floor) {
+  if (auto result = usable(what, got, want); !result) return result;
+  long double errors = 0, reference = 0;
+  double worst = -1;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const long double error = std::fabs(static_cast<long double>(got[i]) - want[i]);
+    errors += error * error;
+    reference += static_cast<long double>(want[i]) * want[i];
+    if (!(error <= worst)) worst = static_cast<double>(error), at = i;
+  }
+  const double count = static_cast<double>(want.size());
+  const auto error = static_cast<double>(std::sqrt(errors));
+  const auto allowed = static_cast<double>(relative * std::sqrt(reference)) + floor * std::sqrt(count);
+  if (error <= allowed) return testing::AssertionSuccess();
+  return mismatch(what + " (rms)", at, got[at], want[at], error, allowed);
+}
+
+// The same bits: not even the sign of a zero or the payload of a NaN may differ.
+template <class T>
+testing::AssertionResult same_bits(const std::string& what, const std::vector<T>& got,
+                                   const std::vector<T>& want) {
+  if (got.size() != want.size()) {
+    return testing::AssertionFailure()
+           << what << ": " << got.size() << " values, want " << want.size();
+  }
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (std::memcmp(&got[i], &want[i], sizeof(T)) != 0) {
+      return testing::AssertionFailure()
+             << what << ": bits differ at [" << i << "]: " << testing::PrintToString(got[i])
+             << " and " << testing::PrintToString(want[i]);
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace scanrnn::test

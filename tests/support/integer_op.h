@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// A scan operator that is exact and does not commute: affine maps over the integers mod 2^32.
+#pragma once
+
+#include <cstdint>
+
+#include "scanrnn/scan/op.h"
+
+namespace scanrnn::test {
+
+using Word = std::uint32_t;
+
+struct IntegerMap {
+  Word a, b;
+};
+
+// Its types are four, so that an engine cannot mix up what the contract keeps apart. A Local counts
+// its steps: promote() answers with nonsense when there are more than kLocalSteps of them.
+struct IntegerOp {
+  struct Step : IntegerMap {};
+  struct Local : IntegerMap {
+    int steps;
+  };
+  struct Element : IntegerMap {};
+  using State = Word;
+
+  SCANRNN_HD static Local local_identity() { return {{1, 0}, 0}; }
+  SCANRNN_HD static Element identity() { return {{1, 0}}; }
+  SCANRNN_HD static Local then(const Local& f, const Step& g) {
+    return {{g.a * f.a, g.a * f.b + g.b}, f.steps + 1};
+  }
+  SCANRNN_HD static Element promote(const Local& f) {
+    if (f.steps > scan::kLocalSteps) return {{0xDEAD, 0xBEEF}};
+    return {{f.a, f.b}};
+  }
+  SCANRNN_HD static Element combine(const Element& f, const Element& g) {
+    return {{g.a * f.a, g.a * f.b + g.b}};
+  }
+  SCANRNN_HD static State apply(const IntegerMap& f, State x) { return f.a * x + f.b; }
+  SCANRNN_HD static State advance(const Step& f, State x) { return f.a * x + f.b; }
+};
+
+}  // namespace scanrnn::test

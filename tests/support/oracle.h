@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// The second opinion: the equations of docs/maths.md in the plainest scalar code, one step at a time,
+// in long double, forward and by the textbook chain rule. It shares no code with the library.
+#pragma once
+
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/case.h"
+
+namespace scanrnn::test::oracle {
+
+using Real = long double;
+using Reals = std::vector<Real>;
+
+inline Real sigmoid(Real x) { return 1 / (1 + std::exp(-x)); }
+
+// A candidate or an activation by its name, and its slope.
+inline Real value_of(const std::string& name, Real x) {
+  if (name == "g") return x >= 0 ? x + 0.5L : sigmoid(x);
+  if (name == "tanh") return std::tanh(x);
+  if (name == "relu") return x > 0 ? x : 0;
+  if (name == "linear" || name == "identity") return x;
+  throw std::logic_error(name);
+}
+inline Real slope_of(const std::string& name, Real x) {
+  if (name == "g") return x >= 0 ? 1 : sigmoid(x) * sigmoid(-x);
+  if (name == "tanh") return 1 - std::tanh(x) * std::tanh(x);
+  if (name == "relu") return x > 0 ? 1 : 0;
+  if (name == "linear" || name == "identity") return 1;
+  throw std::logic_error(name);
+}
+
+// A cell with its variant: the two names that its equations depend on.
+struct Equations {
+  std::string cell, variant;
+
+  int gates() const { return cell == "MinGRU" ? 2 : 3; }
+  // Of bias [gates*H], which block belongs to this row block of the weight; -1: none.
+  int bias_block(int gate) const { return cell == "SRU" ? gate - 1 : gate; }
+  bool reads_out() const { return cell == "SRU"; }
+
+  // h_t = a h_{t-1} + b from the pre-activations k; z is 1 - a, for those who want its digits.
+  struct Lifted {
+    Real a, z, b;
+  };
+  Lifted lift(const Real* k) const {
+    if (cell == "MinGRU") {
+      const Real z = sigmoid(k[0]);
+      return {sigmoid(-k[0]), z, z * value_of(variant, k[1])};
+    }
+    if (cell == "MinLSTM") {
+      const Real f = sigmoid(k[0]), i = sigmoid(k[1]);
+      return {f / (f + i), i / (f + i), i / (f + i) * value_of(variant, k[2])};
+    }
+    if (cell == "SRU") {
+      return {sigmoid(k[1]), sigmoid(-k[1]), sigmoid(-k[1]) * k[0]};
+    }
+    throw std::logic_error("the oracle has no " + cell);
+  }
+  // Adds to dk what the cotangents of a and b give.
+  void lift_vjp(const Real* k, Real da, Real db, Real* dk) const {
+    if (cell == "MinGRU") {
+      const Real z = sigmoid(k[0]);
+      const Real dz = value_of(variant, k[1]) * db - da;
+      dk[0] += dz * z * sigmoid(-k[0]);
+      dk[1] += db * z * slope_of(variant, k[1]);
+    } else if (cell == "MinLSTM") {
+      const Real f = sigmoid(k[0]), i = sigmoid(k[1]), sum = f + i;
+      const Real di_share = value_of(variant, k[2]) * db;       // cotangent of i / (f + i)
+      const Real df = (da * i - di_share * i) / sum / sum;
+      const Real di = (di_share * f - da * f) / sum / sum;
+      dk[0] += df * f * sigmoid(-k[0]);
+      dk[1] += di * i * sigmoid(-k[1]);
+      dk[2] += db * i / sum * slope_of(variant, k[2]);
+    } else {
+      const Real f = sigmoid(k[1]);
+      dk[0] += db * sigmoid(-k[1]);
+      dk[1] += (da - db * k[0]) * f * sigmoid(-k[1]);
+    }
+  }
+  // SRU's output from its state and the highway input.
+  Real readout(const Real* k, Real c, Real skip) const {
+    return sigmoid(k[2]) * value_of(variant, c) + sigmoid(-k[2]) * skip;
+  }
+  void readout_vjp(const Real* k, Real c, Real skip, Real dh, Real* dk, Real& dc,
+                   Real& dskip) const {
+    const Real r = sigmoid(k[2]);
+    dk[2] += dh * (value_of(variant, c) - skip) * r * sigmoid(-k[2]);
+    dc = dh * r * slope_of(variant, c);
+    dskip = dh * sigmoid(-k[2]);
+  }
+};
+
+// One direction of one layer over tensors in [T,B,.] order.
+struct Direction {
+  Equations cell;
+  std::int64_t steps, batch, in, hidden;
+  bool reverse;
+  const Values *weight, *bias, *h0;  // bias and h0 may be null
+  std::size_t h0_at;                 // where this direction's [B,H] begins in h0
+
+  bool highway() const { return cell.reads_out() && in != hidden; }
+  std::int64_t blocks() const { return cell.gates() + (highway() ? 1 : 0); }
+
+  // Row j of all blocks times x_t, plus the bias.
+  void project(const Real* x, std::int64_t j, Real* k) const {
+    for (int g = 0; g < blocks(); ++g) {
+      Real sum = 0;
+      for (std::int64_t c = 0; c < in; ++c) {
+        sum += static_cast<Real>((*weight)[static_cast<std::size_t>((g * hidden + j) * in + c)]) * x[c];
+      }
+      if (bias && g < cell.gates() && cell.bias_block(g) >= 0) {
+        sum += (*bias)[static_cast<std::size_t>(cell.bias_block(g) * hidden + j)];
+      }
+      k[g] = sum;
+    }
+  }
+  Real start(std::int64_t b, std::int64_t j) const {
+    return h0 ? (*h0)[h0_at + static_cast<std::size_t>(b * hidden + j)] : 0;
+  }
+  Real skip(const Real* x, std::int64_t j, const Real* k) const {
+    return !cell.reads_out() ? 0 : highway() ? k[3] : x[j];
+  }
+
+  // states[t] is the state after step t; y gets this direction's columns of a row of `width`.
+  void forward(const Reals& x, Reals& states, Reals& y, std::int64_t width, std::int64_t column,
+               Real* hn) const {
+    states.assign(static_cast<std::size_t>(steps * batch * hidden), 0);
+    for (std::int64_t b = 0; b < batch; ++b) {
+      for (std::int64_t j = 0; j < hidden; ++j) {
+        Real h = start(b, j);
+        for (std::int64_t s = 0; s < steps; ++s) {
+          const std::int64_t t = reverse ? steps - 1 - s : s;
+          const Real* x_t = x.data() + (t * batch + b) * in;
+          Real k[4];
+          project(x_t, j, k);
+          const auto step = cell.lift(k);
+          h = step.a * h + step.b;
+          states[static_cast<std::size_t>((t * batch + b) * hidden + j)] = h;
+          y[static_cast<std::size_t>((t * batch + b) * width + column + j)] =
+              cell.reads_out() ? cell.readout(k, h, skip(x_t, j, k)) : h;
+        }
+        hn[b * hidden + j] = h;
+      }
+    }
+  }
+
+  void backward(const Reals& x, const Reals& states, const Reals& dy, std::int64_t width,
+                std::int64_t column, const Values& dhn, Reals& dx, Real* dh0, Reals& dweight,
+                Reals* dbias) const {
+    for (std::int64_t b = 0; b < batch; ++b) {
+      for (std::int64_t j = 0; j < hidden; ++j) {
+        Real dh = dhn[h0_at + static_cast<std::size_t>(b * hidden + j)];
+        for (std::int64_t s = steps - 1; s >= 0; --s) {
+          const std::int64_t t = reverse ? steps - 1 - s : s, before = reverse ? t + 1 : t - 1;
+          const Real* x_t = x.data() + (t * batch + b) * in;
+          Real* dx_t = dx.data() + (t * batch + b) * in;
+          const Real h = states[static_cast<std::size_t>((t * batch + b) * hidden + j)];
+          const Real previous =
+              s == 0 ? start(b, j)
+                     : states[static_cast<std::size_t>((before * batch + b) * hidden + j)];
+          Real k[4], dk[4] = {0, 0, 0, 0};
+          project(x_t, j, k);
+          const Real out = dy[static_cast<std::size_t>((t * batch + b) * width + column + j)];
+          if (cell.reads_out()) {
+            Real dc, dskip;
+            cell.readout_vjp(k, h, skip(x_t, j, k), out, dk, dc, dskip);
+            dh += dc;
+            (highway() ? dk[3] : dx_t[j]) += dskip;
+          } else {
+            dh += out;
+          }
+          cell.lift_vjp(k, dh * previous, dh, dk);
+          dh *= cell.lift(k).a;
+          for (int g = 0; g < blocks(); ++g) {
+            const std::int64_t row = g * hidden + j;
+            for (std::int64_t c = 0; c < in; ++c) {
+              const auto at = static_cast<std::size_t>(row * in + c);
+              dweight[at] += dk[g] * x_t[c];
+              dx_t[c] += dk[g] * (*weight)[at];
+            }
+            if (dbias && g < cell.gates() && cell.bias_block(g) >= 0) {
+              (*dbias)[static_cast<std::size_t>(cell.bias_block(g) * hidden + j)] += dk[g];
+            }
+          }
+        }
+        dh0[b * hidden + j] = dh;
+      }
+    }
+  }
+};
+
+inline Values narrow(const Reals& values) { return {values.begin(), values.end()}; }
+
+// The whole stack.
+inline Result run(const Case& c, const Data& data, bool with_backward = true) {
+  const CellInfo& cell = info(c.layer.cell);
+  const Equations equations{cell.name, cell.variants[static_cast<std::size_t>(c.layer.variant)]};
+  const std::int64_t hidden = c.layer.hidden_size, tokens = c.steps * c.batch;
+  const std::int64_t width = c.directions() * hidden;
+  const std::size_t each = c.layer.bias ? 2 : 1;  // parameters of a direction
+  const auto direction = [&](int l, int d) {
+    const auto at = static_cast<std::size_t>(l * c.directions() + d);
+    return Direction{equations,
+                     c.steps,
+                     c.batch,
+                     c.input_size(l),
+                     hidden,
+                     d == 1,
+                     &data.params[at * each],
+                     c.layer.bias ? &data.params[at * each + 1] : nullptr,
+                     c.h0 ? &data.h0 : nullptr,
+                     at * static_cast<std::size_t>(c.batch * hidden)};
+  };
+
+  Result out;
+  Reals hn(static_cast<std::size_t>(c.states())), dh0(hn.size());
+  std::vector<Reals> inputs{{data.x.begin(), data.x.end()}}, states;
+  for (int l = 0; l < c.layer.num_layers; ++l) {
+    Reals y(static_cast<std::size_t>(tokens * width));
+    for (int d = 0; d < c.directions(); ++d) {
+      const Direction part = direction(l, d);
+      states.emplace_back();
+      part.forward(inputs.back(), states.back(), y, width, d * hidden, hn.data() + part.h0_at);
+    }
+    if (l + 1 == c.layer.num_layers) out.y = narrow(y);
+    inputs.push_back(std::move(y));
+  }
+  out.hn = narrow(hn);
+  if (!with_backward) return out;
+
+  Reals dy(data.dy.begin(), data.dy.end());
+  out.dparams.resize(data.params.size());
+  for (int l = c.layer.num_layers - 1; l >= 0; --l) {
+    Reals dx(static_cast<std::size_t>(tokens * c.input_size(l)));
+    for (int d = 0; d < c.directions(); ++d) {
+      const Direction part = direction(l, d);
+      const auto at = static_cast<std::size_t>(l * c.directions() + d);
+      Reals dweight(part.weight->size()), dbias(part.bias ? part.bias->size() : 0);
+      part.backward(inputs[static_cast<std::size_t>(l)], states[at], dy, width, d * hidden, data.dhn,
+                   dx, dh0.data() + part.h0_at, dweight, part.bias ? &dbias : nullptr);
+      out.dparams[at * each] = narrow(dweight);
+      if (part.bias) out.dparams[at * each + 1] = narrow(dbias);
+    }
+    dy = std::move(dx);
+  }
+  out.dx = narrow(dy);
+  out.dh0 = narrow(dh0);
+  return out;
+}
+
+}  // namespace scanrnn::test::oracle

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table of tolerances: docs/maths.md, "Accuracy to reach". A test that fails is not a
+// reason to change a number here; a derivation is.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "scanrnn/tensor.h"
+#include "support/compare.h"
+
+namespace scanrnn::test {
+
+struct Accuracy {
+  double forward;   // largest error over largest magnitude, for each doubling of T and once more
+  double rounding;  // of a stored output, relative to the element: half a unit in the last place
+  double gradient;  // relative root mean square
+  double floor;     // half the distance of two subnormals; float32 may flush all of them to zero
+};
+
+inline Accuracy accuracy(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::float64:
+      return {1e-13, 0, 1e-12, 0x1p-1022};
+    case Dtype::float32:
+      return {3e-7, 0, 2e-6, 0x1p-126};
+    case Dtype::bfloat16:
+      return {3e-7, 0x1p-8, 1e-2, 0x1p-126};
+    case Dtype::float16:
+      return {3e-7, 0x1p-11, 2e-3, 0x1p-25};
+  }
+  return {};
+}
+
+// Of an output that was stored once, after `layers` of which each hands its own error on to gates
+// that do not amplify it: the weights' rows are U(+-1/sqrt(H)), the slopes at most 1.
+inline Tolerance forward_tolerance(Dtype dtype, std::int64_t steps, int layers = 1) {
+  const Accuracy a = accuracy(dtype);
+  const double doublings = 1 + std::log2(static_cast<double>(std::max<std::int64_t>(steps, 1)));
+  return {a.forward * doublings * layers, a.rounding, a.floor};
+}
+
+inline double gradient_tolerance(Dtype dtype) { return accuracy(dtype).gradient; }
+
+}  // namespace scanrnn::test
