@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+# What a person runs: make demo | test | bench | format | lint. Each sets up what it needs first, on a
+# Debian that has git, make and python3: packages by apt-get, where they are missing, and .venv.
+.PHONY: demo test test-cpp test-sanitize test-python bench format lint clean
+.NOTPARALLEL:
+
+NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+CPP := $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+SOURCES := CMakeLists.txt pyproject.toml $(shell git ls-files scan dispatch lib python)
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(shell nproc)
+# The wheel and the tests are two builds of the same objects.
+export CMAKE_CXX_COMPILER_LAUNCHER = $(shell command -v ccache)
+export CMAKE_CUDA_COMPILER_LAUNCHER = $(CMAKE_CXX_COMPILER_LAUNCHER)
+ifneq ($(NVCC),)
+export CUDACXX := $(NVCC)
+endif
+
+demo: .venv/installed
+	python -m scanrnn demo
+
+test: test-cpp test-sanitize test-python lint
+
+test-cpp: .venv/ready
+	cmake --preset release -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
+	cmake --build --preset release
+	cmake --build --preset release --target all_verify_interface_header_sets
+	build/release/tests/scanrnn_tests --gtest_brief=1
+	ctest --preset release --exclude-regex '^scanrnn_tests$$'
+
+test-sanitize: .venv/ready
+	cmake --preset cpu-asan -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
+	cmake --build --preset cpu-asan
+	build/cpu-asan/tests/scanrnn_tests --gtest_brief=1
+
+test-python: .venv/installed
+	python -m pytest
+
+bench: .venv/installed
+	python -m scanrnn bench crossover
+
+format: .venv/ready
+	clang-format -i $(CPP)
+	ruff format
+	ruff check --fix
+
+lint: .venv/ready
+	clang-format --dry-run --Werror $(CPP)
+	ruff format --check
+	ruff check
+
+clean:
+	rm -rf build .venv
+
+# The package from the sources as they are. --no-build-isolation: with the tools in .venv, so that
+# only what has changed is compiled again.
+.venv/installed: .venv/ready $(SOURCES)
+	pip install --quiet --no-build-isolation '.[plot,test]'
+	python -m scanrnn info
+	touch $@
+
+.venv/ready: Makefile pyproject.toml
+	@missing=; \
+	have() { package=$$1; shift; "$$@" >/dev/null 2>&1 || missing="$$missing $$package"; }; \
+	have g++ command -v g++; \
+	have ccache command -v ccache; \
+	have libgtest-dev test -e /usr/include/gtest/gtest.h; \
+	have libhwy-dev test -e /usr/include/hwy/highway.h; \
+	have python3-dev python3 -c 'import os, sysconfig; \
+	  os.stat(sysconfig.get_path("include") + "/Python.h")'; \
+	have python3-venv python3 -c 'import ensurepip'; \
+	if [ -n "$$missing" ]; then \
+	  echo "Installing Debian packages:$$missing"; \
+	  sudo=$$([ $$(id -u) = 0 ] || echo sudo); \
+	  $$sudo apt-get update -q && $$sudo env DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -q -y --no-install-recommends $$missing; \
+	fi
+	python3 -m venv .venv
+	python -m pip install --quiet --upgrade pip
+	pip install --quiet --group build --group lint $(if $(NVCC),--group cuda)
+	touch $@
