@@ -209,7 +209,7 @@ void Stack::backward(const BackwardArgs& args) {
     const std::uint64_t seed = run.seed_of(layer - 1, args.seed);
     if (drop_input && !workspace.counting()) backend.dropout(in, dropped, options.dropout, seed);
     if (drop_input) in = dropped;
-    const TensorView din = layer == 0 ? dx : between[layer % 2];
+    const TensorView din = layer == 0 ? dx : between[(layer - 1) % 2];
     for (int direction = 0; direction < run.directions(); ++direction) {
       Pass pass = passes[static_cast<std::size_t>(layer * run.directions() + direction)];
       pass.x = in;
