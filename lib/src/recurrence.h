@@ -23,7 +23,8 @@ struct Strided {
   SCANRNN_HD T* at(Index t) const { return data + t * step; }
 };
 
-// Pre-activations of one line, without their bias, [.., G*H]; bias is [G*H], zero where there is none.
+// Pre-activations of one line, [.., G*H]. Where Memory::kAddsBias they lack their bias, [G*H], which
+// is zero where there is none.
 template <class Cell, class Memory>
 struct GateReader {
   using V = typename Memory::V;
@@ -42,8 +43,9 @@ struct GateReader {
   SCANRNN_HD typename Cell::template Gates<V> load(Index row, Index t) const {
     const T* step = preactivations.at(t);
     return Cell::template gather<V>([&](int gate) {
-      return Memory::read(step + gate * block, row, hidden) +
-             Memory::read(bias + gate * hidden, row, hidden);
+      const V value = Memory::read(step + gate * block, row, hidden);
+      if constexpr (!Memory::kAddsBias) return value;
+      return value + Memory::read(bias + gate * hidden, row, hidden);
     });
   }
 };
@@ -309,6 +311,30 @@ struct BareSink {
                         const scan::Carried<V>& state) const {
     Memory::write(h.at(t), row, width, state.h);
   }
+};
+
+// ---- what a kernel of one layer is called with, on any processor
+
+template <class T>
+struct ForwardKernelArgs {
+  Strided<const T> preactivations;
+  const T* bias = nullptr;
+  Strided<const T> skip;
+  Strided<T> y, states;
+};
+
+template <class T>
+struct BackwardKernelArgs {
+  Strided<const T> preactivations;
+  const T* bias = nullptr;
+  Strided<const T> skip, states, initial, dy;
+  Strided<T> dpreactivations, dskip;
+};
+
+template <class T>
+struct ScanKernelArgs {
+  Strided<const T> a, b, sign_b;
+  Strided<T> h;
 };
 
 }  // namespace scanrnn

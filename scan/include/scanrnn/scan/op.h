@@ -9,7 +9,8 @@
 //   then(Local, Step) -> Local           append one step
 //   promote(Local) -> Element
 //   combine(Element f, Element g)        "first f, then g": associative, not commutative
-//   apply(Step | Element, State) -> State
+//   apply(Step | Local | Element, State) -> State
+//   advance(Step, State) -> State        apply, where at most kLocalSteps of them follow an apply
 // combine and then take identities: local_identity(), identity().
 #pragma once
 
@@ -28,6 +29,13 @@ struct Range {
 // Lines of adjacent rows, each row walked along its steps.
 struct Extent {
   Index lines, rows, steps;
+};
+
+// One input of a line: its rows are adjacent, its steps `step` apart; `data` may be null.
+template <class T>
+struct Stream {
+  const T* data;
+  Index step, steps;
 };
 
 // How many steps a thread may compose in linear arithmetic before it must promote: short enough
@@ -74,6 +82,12 @@ SCANRNN_HD Carried<V> apply(const Affine<V>& f, const Carried<V>& s) {
   return {select(keeps, kept, fma(f.a, s.h, b)), select(keeps, (s.h - kept) + d, V(0))};
 }
 
+// The map as it is: what rounding takes in a few steps is not worth keeping.
+template <class V>
+SCANRNN_HD Carried<V> advance(const Affine<V>& f, const Carried<V>& s) {
+  return {fma(f.a, s.h, f.b), V(0)};
+}
+
 template <class V>
 struct AffineOp {
   using Step = Affine<V>;
@@ -89,6 +103,7 @@ struct AffineOp {
     return scan::then(f, g);
   }
   SCANRNN_HD static State apply(const Affine<V>& f, const State& s) { return scan::apply(f, s); }
+  SCANRNN_HD static State advance(const Step& f, const State& s) { return scan::advance(f, s); }
 };
 
 // log|x + y| for x = sx exp(lx), y = sy exp(ly), and its sign. log 0 is -infinity throughout.
@@ -132,6 +147,7 @@ struct LogAffineOp {
     return {exp(f.log_a), -expm1(f.log_a), f.sign_b * exp(f.log_b)};
   }
   SCANRNN_HD static State apply(const Step& f, const State& s) { return scan::apply(f, s); }
+  SCANRNN_HD static State advance(const Step& f, const State& s) { return scan::advance(f, s); }
   SCANRNN_HD static State apply(const Element& f, const State& s) {
     return scan::apply(linear(f), s);
   }

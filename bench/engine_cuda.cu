@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stand-alone check and benchmark of the CUDA engine on the bare recurrence h = a h + b: every kernel
+// against a float64 loop first, then against a copy and against Thrust's and CUB's scans.
+//   engine_cuda [--quick] [--json FILE]        quick: the check alone
+#include <thrust/iterator/counting_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
+#include <thrust/iterator/zip_iterator.h>
+#include <thrust/scan.h>
+
+#include <cub/device/device_scan.cuh>
+
+#include "engine_cuda.cuh"
+
+namespace scanrnn::bench {
+namespace {
+
+int failures = 0;
+
+struct Shape {
+  Index batch, steps, hidden;
+};
+
+// Buffers of one problem. In log form `a` holds log a, `b` log|b|, and `sign` its sign.
+template <class T, bool kLogForm>
+struct Bare {
+  using Memory = Units<T>;
+  Shape shape;
+  bool batch_major, reverse;
+  thrust::device_vector<T> a, b, sign, h, initial, last;
+
+  Bare(Shape s, bool batch_major, bool reverse, Fill decay, bool start, std::uint64_t seed)
+      : shape(s), batch_major(batch_major), reverse(reverse) {
+    const Index n = s.batch * s.steps * s.hidden;
+    a = filled<T>(n, decay, seed);
+    b = filled<T>(n, Fill::value, seed + 1);
+    if (kLogForm) {
+      sign = filled<T>(n, Fill::value, seed + 2);
+      thrust::transform(a.begin(), a.end(), a.begin(), LogOf{});
+      thrust::transform(b.begin(), b.end(), b.begin(), LogOf{});
+      thrust::transform(sign.begin(), sign.end(), sign.begin(), SignOf{});
+    }
+    h.resize(n);
+    if (start) initial = filled<T>(s.batch * s.hidden, Fill::value, seed + 3);
+    last.resize(s.batch * s.hidden);
+  }
+  struct LogOf {
+    __host__ __device__ T operator()(T x) const {
+      return static_cast<T>(logf(fabsf(static_cast<float>(x))));
+    }
+    __host__ __device__ static T of(double x);
+  };
+  struct SignOf {
+    __host__ __device__ T operator()(T x) const {
+      return static_cast<T>(static_cast<float>(x) < 0 ? -1.0f : 1.0f);
+    }
+  };
+
+  Extent extent() const { return {shape.batch, shape.hidden, shape.steps}; }
+  template <class U>
+  Strided<U> tensor(U* data) const {
+    return strided(data, batch_major, reverse, shape.batch, shape.steps, shape.hidden);
+  }
+  template <class Mem>
+  BareSource<Mem, kLogForm> source() {
+    return {tensor<const T>(raw(a)), tensor<const T>(raw(b)), tensor<const T>(raw(sign)),
+            shape.hidden, shape.steps};
+  }
+  BareSink<Memory> sink() { return {tensor(raw(h)), shape.hidden}; }
+  StateEnds<Memory> ends() {
+    return {{raw(initial), shape.hidden, 0}, {raw(last), shape.hidden, 0}, shape.hidden};
+  }
+};
+
+template <class T>
+struct WideEnds {
+  Strided<const T> initial;
+  Strided<double> final;
+  SCANRNN_HD scan::Carried<double> first(Index line, Index row) const {
+    return scan::carried(
+        initial.data ? Wide<T>::read(initial.at_line(line).data, row, 0) : 0.0);
+  }
+  SCANRNN_HD void last(Index line, Index row, const scan::Carried<double>& s) const {
+    final.at_line(line).data[row] = s.h;
+  }
+};
+
+template <class T, bool kLogForm>
+struct Expected {
+  thrust::device_vector<double> h, last;
+  double scale;  // errors are relative to the largest state
+  explicit Expected(Bare<T, kLogForm>& p) : h(p.h.size()), last(p.last.size()) {
+    const Index hidden = p.shape.hidden;
+    reference(p.extent(), p.template source<Wide<T>>(),
+              BareSink<Units<double>>{p.tensor(raw(h)), hidden},
+              WideEnds<T>{{raw(p.initial), hidden, 0}, {raw(last), hidden, 0}});
+    scale = std::max(largest(h), largest(last));
+  }
+};
+
+template <class Op, class T, bool kLogForm>
+double compare(Kernel kernel, Bare<T, kLogForm>& p, Expected<T, kLogForm>& want,
+               const Launch& launch, const char* what) {
+  const auto source = p.template source<Units<T>>();
+  thrust::device_vector<char> workspace(
+      scan::device_workspace<Op, kWarps, decltype(source)>(p.extent()), 0x5a);
+  thrust::device_vector<T> first;
+  double error = 0;
+  for (int twice = 0; twice < 2; ++twice) {
+    CHECK_CUDA(cudaMemset(raw(p.h), 0xff, p.h.size() * sizeof(T)));
+    CHECK_CUDA(cudaMemset(raw(p.last), 0xff, p.last.size() * sizeof(T)));
+    CHECK_CUDA(cudaDeviceSynchronize());  // the stream does not wait for the default one
+    CHECK_CUDA((run<Op>(kernel, p.extent(), source, p.sink(), p.ends(), raw(workspace), launch)));
+    CHECK_CUDA(cudaDeviceSynchronize());
+    if (twice == 0) {
+      error = std::max(worst_error(p.h, want.h, want.scale), worst_error(p.last, want.last, want.scale));
+      first = p.h;
+    } else if (!same_bits(first, p.h)) {
+      std::printf("FAIL two runs differ: %s\n", what);
+      ++failures;
+    }
+  }
+  if (!(error <= tolerance<T>(p.shape.steps))) {
+    std::printf("FAIL %s: error %.2e, bound %.2e\n", what, error, tolerance<T>(p.shape.steps));
+    ++failures;
+  }
+  return error;
+}
+
+template <class Op, class T, bool kLogForm>
+void check(const char* domain, const Launch& launch) {
+  const Index lengths[] = {0, 1, 2, 15, 16, 17, 127, 128, 129, 257, 1031, 3000};
+  const Index widths[] = {1, 5, 32, 40, 67, 96};
+  double worst = 0;
+  int count = 0;
+  for (const Kernel kernel : kKernels) {
+    for (const Index steps : lengths) {
+      for (const Index hidden : widths) {
+        // Every combination of the rest would add nothing but time: they are dealt round.
+        const int deal = count++;
+        Bare<T, kLogForm> p({deal % 3 == 0 ? 1 : 3, steps, hidden}, deal & 1, deal & 2,
+                            deal % 5 == 0 ? Fill::kept : Fill::decay, deal % 7 != 0, 11 + deal);
+        Expected<T, kLogForm> want(p);
+        const auto what = format("%s %s %s B%d T%d H%d %s%s", name_of(kernel), name_of<T>(), domain,
+                                 (int)p.shape.batch, (int)steps, (int)hidden,
+                                 p.batch_major ? "BTH" : "TBH", p.reverse ? " reversed" : "");
+        worst = std::max(worst, compare<Op>(kernel, p, want, launch, what.c_str()) /
+                                    tolerance<T>(steps));
+      }
+    }
+  }
+  std::printf("check %-9s %-12s %4d cases, worst error %.2f of its bound\n", name_of<T>(), domain,
+              count, worst);
+}
+
+template <class Op, class T>
+void measure(const char* domain, const Shape& s, bool batch_major, Fill decay,
+             std::initializer_list<Kernel> kernels, const Launch& launch, Report& report) {
+  const Index n = s.batch * s.steps * s.hidden;
+  const double bytes = 3.0 * n * sizeof(T);
+  const int sets = std::max(1, std::min(4, static_cast<int>(600e6 / bytes) + 1));
+  std::vector<Bare<T, false>> p;
+  for (int i = 0; i < sets; ++i) p.emplace_back(s, batch_major, false, decay, true, 100 + 10 * i);
+  Expected<T, false> want(p[0]);
+  const auto source = p[0].template source<Units<T>>();
+  thrust::device_vector<char> workspace(
+      scan::device_workspace<Op, kWarps, decltype(source)>(p[0].extent()), 0x5a);
+  for (const Kernel kernel : kernels) {
+    const auto what = format("%-10s %-8s %-6s %s B%-2d T%-7d H%-4d", name_of(kernel), name_of<T>(),
+                             domain, batch_major ? "BTH" : "TBH", (int)s.batch, (int)s.steps,
+                             (int)s.hidden);
+    const double error = compare<Op>(kernel, p[0], want, launch, what.c_str());
+    if (decay == Fill::kept) {
+      std::printf("%s kept: error %.2e of bound %.2e\n", what.c_str(), error,
+                  tolerance<T>(s.steps));
+      continue;
+    }
+    const auto time = time_calls(launch.stream, 4, [&](int i) {
+      auto& q = p[i % sets];
+      CHECK_CUDA((run<Op>(kernel, q.extent(), q.template source<Units<T>>(), q.sink(), q.ends(),
+                          raw(workspace), launch)));
+    });
+    const double gbps = bytes / time.ms / 1e6, share = gbps / report.copy();
+    std::printf("%s %8.4f ms (+-%.4f) %6.0f GB/s %5.1f %%  error %.1e\n", what.c_str(), time.ms,
+                time.spread, gbps, 100 * share, error);
+    report.add(format(
+        "{\"bench\": \"scan\", \"impl\": \"scanrnn\", \"strategy\": \"%s\", \"domain\": \"%s\", "
+        "\"pass\": \"forward\", \"layout\": \"%s\", \"B\": %d, \"T\": %d, \"H\": %d, "
+        "\"dtype\": \"%s\", \"ms\": %.5f, \"ms_spread\": %.5f, \"gbps\": %.1f, "
+        "\"copy_share\": %.4f, \"max_error\": %.3e}",
+        name_of(kernel), domain, batch_major ? "BTH" : "TBH", (int)s.batch, (int)s.steps,
+        (int)s.hidden, name_of<T>(), time.ms, time.spread, gbps, share, error));
+  }
+}
+
+// The peers scan pairs along contiguous memory, so they are given time contiguous: [B,H,T].
+struct Pair {
+  float a, b;
+};
+struct Compose {
+  __host__ __device__ Pair operator()(const Pair& f, const Pair& g) const {
+    return {g.a * f.a, fmaf(g.a, f.b, g.b)};
+  }
+};
+struct PairAt {
+  const float *a, *b;
+  __host__ __device__ Pair operator()(Index i) const { return {a[i], b[i]}; }
+};
+struct RowOf {
+  Index steps;
+  __host__ __device__ Index operator()(Index i) const { return i / steps; }
+};
+
+void peers(const Shape& s, const Launch& launch, Report& report) {
+  const Index rows = s.batch * s.hidden, n = rows * s.steps;
+  auto a = filled<float>(n, Fill::decay, 1), b = filled<float>(n, Fill::value, 2);
+  thrust::device_vector<Pair> out(n);
+  const auto pairs =
+      thrust::make_transform_iterator(thrust::counting_iterator<Index>(0), PairAt{raw(a), raw(b)});
+  const auto keys =
+      thrust::make_transform_iterator(thrust::counting_iterator<Index>(0), RowOf{s.steps});
+  std::size_t bytes = 0;
+  CHECK_CUDA(cub::DeviceScan::InclusiveScanByKey(nullptr, bytes, keys, pairs, out.begin(), Compose(),
+                                                 n, cuda::std::equal_to<>(), launch.stream));
+  thrust::device_vector<char> workspace(bytes);
+  const auto cub_scan = [&](int) {
+    CHECK_CUDA(cub::DeviceScan::InclusiveScanByKey(raw(workspace), bytes, keys, pairs, out.begin(),
+                                                   Compose(), n, cuda::std::equal_to<>(),
+                                                   launch.stream));
+  };
+  const auto add = [&](const char* name, Timing time) {
+    const double gbps = 12.0 * n / time.ms / 1e6;
+    std::printf("%-34s B%-2d T%-7d H%-4d %8.4f ms %6.0f GB/s %5.1f %%\n", name, (int)s.batch,
+                (int)s.steps, (int)s.hidden, time.ms, gbps, 100 * gbps / report.copy());
+    report.add(format("{\"bench\": \"scan\", \"impl\": \"%s\", \"domain\": \"linear\", "
+                      "\"pass\": \"forward\", \"layout\": \"BHT\", \"B\": %d, \"T\": %d, "
+                      "\"H\": %d, \"dtype\": \"float32\", \"ms\": %.5f, \"ms_spread\": %.5f, "
+                      "\"gbps\": %.1f, \"copy_share\": %.4f}",
+                      name, (int)s.batch, (int)s.steps, (int)s.hidden, time.ms, time.spread, gbps,
+                      gbps / report.copy()));
+  };
+  add("cub::DeviceScan::InclusiveScanByKey", time_calls(launch.stream, 4, cub_scan));
+  // Thrust allocates inside, so it is timed outside of a graph.
+  cudaEvent_t begin, end;
+  CHECK_CUDA(cudaEventCreate(&begin));
+  CHECK_CUDA(cudaEventCreate(&end));
+  std::vector<double> times;
+  for (int i = 0; i < 7; ++i) {
+    CHECK_CUDA(cudaEventRecord(begin, launch.stream));
+    thrust::inclusive_scan_by_key(thrust::cuda::par.on(launch.stream), keys, keys + n, pairs,
+                                  out.begin(), thrust::equal_to<Index>(), Compose());
+    CHECK_CUDA(cudaEventRecord(end, launch.stream));
+    CHECK_CUDA(cudaEventSynchronize(end));
+    float ms;
+    CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
+    if (i >= 2) times.push_back(ms);
+  }
+  std::sort(times.begin(), times.end());
+  add("thrust::inclusive_scan_by_key", {times[times.size() / 2], times.back() - times.front()});
+}
+
+template <class T>
+void measure_all(const Launch& launch, Report& report) {
+  using Linear = scan::AffineOp<float>;
+  using Log = scan::LogAffineOp<float>;
+  constexpr auto S = Kernel::sequential, B = Kernel::block, D = Kernel::device;
+  for (const bool batch_major : {false, true}) {
+    measure<Linear, T>("linear", {8, 4096, 1536}, batch_major, Fill::decay, {S, B, D}, launch, report);
+    measure<Log, T>("log", {8, 4096, 1536}, batch_major, Fill::decay, {B, D}, launch, report);
+    measure<Linear, T>("linear", {16, 1024, 768}, batch_major, Fill::decay, {S, B, D}, launch, report);
+    measure<Log, T>("log", {16, 1024, 768}, batch_major, Fill::decay, {B, D}, launch, report);
+  }
+  measure<Linear, T>("linear", {1, 65536, 1024}, false, Fill::decay, {D}, launch, report);
+  measure<Log, T>("log", {1, 65536, 1024}, false, Fill::decay, {D}, launch, report);
+  measure<Linear, T>("linear", {1, 1 << 20, 64}, false, Fill::decay, {D}, launch, report);
+  measure<Log, T>("log", {1, 1 << 20, 64}, false, Fill::decay, {D}, launch, report);
+  measure<Linear, T>("linear", {64, 1024, 1024}, false, Fill::decay, {S, B, D}, launch, report);
+}
+
+int run_all(int argc, char** argv) {
+  bool quick = false;
+  const char* json = nullptr;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--quick") {
+      quick = true;
+    } else if (word == "--json" && i + 1 < argc) {
+      json = argv[++i];
+    } else {
+      std::fprintf(stderr, "usage: %s [--quick] [--json FILE]\n", argv[0]);
+      return 2;
+    }
+  }
+  Launch launch;
+  CHECK_CUDA(cudaStreamCreateWithFlags(&launch.stream, cudaStreamNonBlocking));
+  CHECK_CUDA(cudaDeviceGetAttribute(&launch.units, cudaDevAttrMultiProcessorCount, 0));
+
+  check<scan::AffineOp<float>, float, false>("linear", launch);
+  check<scan::LogAffineOp<float>, float, false>("log", launch);
+  check<scan::LogAffineOp<float>, float, true>("log inputs", launch);
+  check<scan::AffineOp<float>, __nv_bfloat16, false>("linear", launch);
+  check<scan::LogAffineOp<float>, __half, false>("log", launch);
+  check<scan::AffineOp<double>, double, false>("linear", launch);
+  check<scan::LogAffineOp<double>, double, false>("log", launch);
+  if (!quick) {
+    Report report(json, argc, argv, copy_gbps(launch.stream, launch.units));
+    std::printf("copy: %.0f GB/s\n", report.copy());
+    const Shape longest = {1, 1 << 20, 64};
+    using Linear = scan::AffineOp<float>;
+    using Log = scan::LogAffineOp<float>;
+    measure<Linear, float>("linear", longest, false, Fill::kept, {Kernel::device}, launch, report);
+    measure<Log, float>("log", longest, false, Fill::kept, {Kernel::device}, launch, report);
+    measure<Linear, float>("linear", {1, 4096, 96}, false, Fill::kept, {Kernel::device}, launch, report);
+    measure<Log, float>("log", {1, 4096, 96}, false, Fill::kept, {Kernel::device}, launch, report);
+    measure_all<float>(launch, report);
+    measure_all<__nv_bfloat16>(launch, report);
+    peers({8, 4096, 1536}, launch, report);
+    peers({1, 65536, 1024}, launch, report);
+  }
+  std::printf(failures ? "%d FAILURES\n" : "ok\n", failures);
+  return failures != 0;
+}
+
+}  // namespace
+}  // namespace scanrnn::bench
+
+int main(int argc, char** argv) { return scanrnn::bench::run_all(argc, argv); }
