@@ -64,15 +64,14 @@ def seed_value(value: Any) -> int | None:
 
 
 def dtype(value: Any) -> np.dtype[Any]:
-    """One of DTYPES, by name or as NumPy knows it."""
-    name = value if isinstance(value, str) else None
-    if name == "bfloat16" or (name is None and getattr(value, "__name__", "") == "bfloat16"):
+    """One of DTYPES by name, or what NumPy takes for one of them."""
+    if value == "bfloat16":
         return _bfloat16()
     try:
-        found = np.dtype(value)
+        found = None if value is None else np.dtype(value)
     except TypeError:
         found = None
-    if value is None or found is None or str(found) not in DTYPES:
+    if str(found) not in DTYPES or (isinstance(value, str) and value not in DTYPES):
         raise ValueError(f"dtype: expected one of {_listed(DTYPES)}, got {value!r}")
     return found
 
@@ -93,6 +92,8 @@ def array(name: str, value: Any, wanted: np.dtype[Any] | None) -> Array:
 
     `wanted` None stands for any of DTYPES. Arrays of other libraries will come in here.
     """
+    if isinstance(value, np.generic):  # what NumPy gives for one element of a 1-d array
+        value = np.asarray(value)
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name}: expected a NumPy array, got {_foreign(value)}")
     if value.dtype != wanted if wanted is not None else str(value.dtype) not in DTYPES:

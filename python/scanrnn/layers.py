@@ -16,7 +16,7 @@ import numpy as np
 from . import _core, arguments, profile
 from .arguments import Array
 from .registry import CellInfo
-from .run import Pair, Pullback, Run, log
+from .run import Pair, Pullback, Run, log, states
 
 
 class Layer:
@@ -108,11 +108,12 @@ class Layer:
     def step(self, x_t: Array, h: Array | None = None) -> Pair:
         """One step, equal to running the sequence: x_t [B,C], h [L*D,B,H] -> y_t [B,H], state."""
         x_t = arguments.array("x_t", x_t, self.dtype)
-        h = None if h is None else arguments.array("h", h, self.dtype)
+        if x_t.ndim not in (1, 2):
+            wanted = "(B, C), or (C,) for one sequence"
+            raise ValueError(f"x_t: expected {wanted}, got shape {x_t.shape}")
         single = x_t.ndim == 1
-        if single:
-            x_t = x_t[None]
-            h = None if h is None else h[:, None]
+        x_t = x_t[None] if single else x_t
+        h = None if h is None else states("h", h, self.dtype, single)
         batch = x_t.shape[0]
         plan = self.plan(1, batch)
         y = np.empty((batch, self._core.directions * self.hidden_size), self.dtype)

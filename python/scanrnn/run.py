@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,8 +34,8 @@ class Run:
             )
         self.single = x.ndim == 2
         self.x = self.as_batch(x)
-        self.h_0 = None if h_0 is None else self.state("h_0", h_0)
-        if training and h_0 is not None:
+        self.h_0 = None if h_0 is None else states("h_0", h_0, layer.dtype, self.single)
+        if training and self.h_0 is not None:
             self.h_0 = self.h_0.copy()  # small, and the caller may well reuse it
         batch, steps = self.x.shape[:2] if layer.batch_first else self.x.shape[1::-1]
         self.plan = layer.plan(steps, batch, strategy, training)
@@ -56,8 +56,8 @@ class Run:
     ) -> tuple[Array, Array, dict[str, Array]]:
         layer = self.layer
         if dy is not None:
-            dy = self.as_batch(self.like("dy", dy, self.y.ndim - self.single))
-        dh_n = None if dh_n is None else self.state("dh_n", dh_n)
+            dy = self.as_batch(_like_x("dy", dy, layer.dtype, self.single))
+        dh_n = None if dh_n is None else states("dh_n", dh_n, layer.dtype, self.single)
         dx, dh_0 = np.empty(self.x.shape, layer.dtype), np.empty(self.h_n.shape, layer.dtype)
         dparams = {name: np.empty(shape, layer.dtype) for name, shape in layer._shapes.items()}
         layer._core.backward(
@@ -65,19 +65,6 @@ class Run:
             list(dparams.values()), self.reserve, self.seed,
         )  # fmt: skip
         return self.as_given(dx), dh_0[:, 0] if self.single else dh_0, dparams
-
-    def like(self, name: str, value: Array, axes: int) -> Array:
-        value = arguments.array(name, value, self.layer.dtype)
-        if value.ndim != axes:
-            kind = "one sequence" if self.single else "a batch"
-            raise ValueError(
-                f"{name}: expected {axes} axes, x being {kind}, got shape {value.shape}"
-            )
-        return value
-
-    def state(self, name: str, value: Array) -> Array:
-        value = self.like(name, value, 2 if self.single else 3)
-        return value[:, None] if self.single else value
 
     def as_batch(self, value: Array) -> Array:
         if not self.single:
@@ -88,6 +75,20 @@ class Run:
         if not self.single:
             return value
         return value[0] if self.layer.batch_first else value[:, 0]
+
+
+def states(name: str, value: Array, dtype: np.dtype[Any], single: bool) -> Array:
+    """States as the core takes them, [L*D,B,H]."""
+    value = _like_x(name, value, dtype, single)
+    return value[:, None] if single else value
+
+
+def _like_x(name: str, value: Array, dtype: np.dtype[Any], single: bool) -> Array:
+    value, axes = arguments.array(name, value, dtype), 2 if single else 3
+    if value.ndim != axes:
+        kind = "one sequence" if single else "a batch"
+        raise ValueError(f"{name}: expected {axes} axes, x being {kind}, got shape {value.shape}")
+    return value
 
 
 def log(plan: _core.Plan) -> None:

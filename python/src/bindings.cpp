@@ -225,7 +225,7 @@ PYBIND11_MODULE(_core, m) {
       .def_property_readonly("runner_up",
                              [](const PlannedCall& c) { return name(c.plan.runner_up); })
       .def_property_readonly(
-          "reason", [](const PlannedCall& c) { return py::cast(c.plan.reason).attr("name"); })
+          "reason", [](const PlannedCall& c) { return py::str(py::cast(c.plan.reason).attr("name")); })
       .def_property_readonly("tile_steps", [](const PlannedCall& c) { return c.plan.tile_steps; })
       .def_property_readonly("chunk_steps", [](const PlannedCall& c) { return c.plan.chunk_steps; })
       .def_property_readonly("profile", [](const PlannedCall& c) { return c.plan.profile; })

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle: every cell in plain NumPy and float64, one step at a time, straight from its formula."""
+"""The oracle: every cell in float64 NumPy, one step at a time, straight from its formula."""
 
 import numpy as np
 

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-
 import scanrnn
 
 CELLS = [cell.name for cell in scanrnn.cells()]
@@ -18,7 +17,7 @@ ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bflo
 
 
 def tolerance(dtype, steps, inner=16):
-    """Of states, as a share of the largest: the scan's bound, the GEMM's, rounding of the result."""
+    """Of states, as a share of the largest: the scan, the GEMM, and rounding of the result."""
     compute = 1e-13 if dtype == "float64" else 3e-7
     bound = compute * (1 + math.log2(max(steps, 1))) + inner * (compute / 4)
     return bound + (0 if dtype in ("float64", "float32") else 2 * ROUNDOFF[dtype])

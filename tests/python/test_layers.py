@@ -7,6 +7,9 @@ import math
 import numpy as np
 import pytest
 import reference
+import scanrnn
+from hypothesis import given
+from hypothesis import strategies as st
 from support import (
     CELLS,
     OPTION,
@@ -17,10 +20,6 @@ from support import (
     normal,
     tolerance,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-import scanrnn
 
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 LENGTHS = [1, 2, 3, 15, 16, 17, 61, 300]

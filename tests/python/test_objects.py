@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers as objects: attributes, state_dict, pickle, threads; what the module says of itself."""
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import scanrnn
+from support import CELLS, OPTION, STRATEGIES, make, normal
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_attributes(cell):
+    rnn = make(cell, 3, 5, num_layers=2, bidirectional=True, dropout=0.25, batch_first=True)
+    assert (rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.dropout) == (3, 5, 2, 0.25)
+    assert (rnn.bias, rnn.batch_first, rnn.bidirectional) == (True, True, True)
+    assert (rnn.domain, rnn.dtype, rnn.device) == ("log", np.float32, "cpu")
+    assert getattr(rnn, OPTION[cell]) in ("g", "identity")
+    assert repr(rnn).startswith(f"{cell}(3, 5, num_layers=2, batch_first=True, dropout=0.25, bid")
+    assert eval(repr(rnn), vars(scanrnn).copy()).weight_ih_l1.shape == rnn.weight_ih_l1.shape
+    assert isinstance(rnn, scanrnn.Layer)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_parameters_have_torchs_names(cell):
+    info = next(c for c in scanrnn.cells() if c.name == cell)
+    rnn = make(cell, 3, 5, num_layers=2, bidirectional=True)
+    rows = {"MinGRU": (10, 10), "MinLSTM": (15, 15), "SRU": (20, 20)}[cell]
+    bias = {"MinGRU": 10, "MinLSTM": 15, "SRU": 10}[cell]
+    assert {name: value.shape for name, value in rnn.state_dict().items()} == {
+        "weight_ih_l0": (rows[0], 3),
+        "bias_ih_l0": (bias,),
+        "weight_ih_l0_reverse": (rows[0], 3),
+        "bias_ih_l0_reverse": (bias,),
+        "weight_ih_l1": (rows[1], 10),
+        "bias_ih_l1": (bias,),
+        "weight_ih_l1_reverse": (rows[1], 10),
+        "bias_ih_l1_reverse": (bias,),
+    }
+    assert info.gates == {"MinGRU": 2, "MinLSTM": 3, "SRU": 3}[cell]
+    assert make(cell, 5, 5).weight_ih_l0.shape == (info.gates * 5, 5)  # no highway block
+    assert list(make(cell, bias=False).state_dict()) == ["weight_ih_l0"]
+    for name, value in rnn.state_dict().items():
+        np.testing.assert_array_equal(getattr(rnn, name), value)
+        assert name in dir(rnn)
+
+
+def test_state_dict_round_trip(tmp_path):
+    one, other = make("MinLSTM", seed=1), make("MinLSTM", seed=2)
+    x = normal(6, 2, 3)
+    assert not np.array_equal(one(x)[0], other(x)[0])
+    np.savez(tmp_path / "weights.npz", **one.state_dict())
+    other.load_state_dict(np.load(tmp_path / "weights.npz"))
+    np.testing.assert_array_equal(one(x)[0], other(x)[0])
+    state = one.state_dict()
+    state["weight_ih_l0"][:] = 0  # a copy, on both ways
+    np.testing.assert_array_equal(one(x)[0], other(x)[0])
+    one.load_state_dict(state)
+    state["weight_ih_l0"][:] = 1
+    assert not one.weight_ih_l0.any()
+
+
+def test_load_state_dict_is_all_or_nothing():
+    rnn = make("MinGRU", num_layers=2)
+    before, good = rnn.state_dict(), {k: v + 1 for k, v in rnn.state_dict().items()}
+    for change, kind, message in [
+        (
+            {"bias_ih_l1": np.zeros(3, np.float32)},
+            ValueError,
+            r"^bias_ih_l1: expected shape \(10,\), got",
+        ),
+        (
+            {"bias_ih_l1": np.zeros(10)},
+            TypeError,
+            "^bias_ih_l1: expected dtype float32, got float64",
+        ),
+        ({"bias_ih_l1": [0.0] * 10}, TypeError, "^bias_ih_l1: expected a NumPy array, got list"),
+        (
+            {"bias_hh_l0": good["bias_ih_l0"]},
+            ValueError,
+            r"missing \[\], unexpected \['bias_hh_l0'\]",
+        ),
+    ]:
+        with pytest.raises(kind, match=message):
+            rnn.load_state_dict(good | change)
+    with pytest.raises(ValueError, match=r"missing \['weight_ih_l1', 'bias_ih_l1'\]"):
+        rnn.load_state_dict({k: v for k, v in good.items() if "l0" in k})
+    for name, value in before.items():
+        np.testing.assert_array_equal(getattr(rnn, name), value)
+
+
+def test_parameters_and_description_cannot_be_written():
+    rnn = make("SRU")
+    with pytest.raises(ValueError, match="read-only"):
+        rnn.weight_ih_l0[0] = 1
+    for name in ("weight_ih_l0", "hidden_size", "anything"):
+        with pytest.raises(AttributeError, match=f"^{name}: .*load_state_dict"):
+            setattr(rnn, name, 1)
+    with pytest.raises(AttributeError, match="'SRU' has no attribute 'weight_hh_l0'"):
+        _ = rnn.weight_hh_l0
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_pickle_and_deepcopy(cell, dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    rnn = make(cell, num_layers=2, dtype=dtype, batch_first=True, seed=5)
+    x = normal(2, 6, 3).astype(rnn.dtype)
+    for other in (pickle.loads(pickle.dumps(rnn)), copy.deepcopy(rnn), copy.copy(rnn)):
+        assert type(other) is type(rnn)
+        assert repr(other) == repr(rnn)
+        np.testing.assert_array_equal(other(x)[0], rnn(x)[0])
+        other.load_state_dict({k: v * 0 for k, v in rnn.state_dict().items()})
+        assert rnn.weight_ih_l0.any()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.dtype("float64"), "float32", float])
+def test_dtype_as_numpy_knows_it(dtype):
+    assert make("MinGRU", dtype=dtype).dtype == np.dtype(dtype)
+
+
+def test_dtype_as_ml_dtypes_knows_it():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    for dtype in ("bfloat16", bfloat16, np.dtype(bfloat16)):
+        assert make("MinGRU", dtype=dtype).dtype == bfloat16
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_one_object_in_several_threads(cell):
+    rnn = make(cell, 16, 64, num_layers=2)
+    inputs = [normal(120, 2, 16, seed=seed) for seed in range(6)]
+
+    def work(x, strategy):
+        (y, _), pullback = rnn.vjp(x, strategy=strategy)
+        return [y, pullback(np.ones_like(y))[0], rnn.step(x[0])[0]]
+
+    for strategy in STRATEGIES:
+        alone = [work(x, strategy) for x in inputs]
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(work, inputs * 4, [strategy] * 24))
+        for index, results in enumerate(together):
+            for got, wanted in zip(results, alone[index % 6], strict=True):
+                np.testing.assert_array_equal(got, wanted)
+
+
+def test_new_parameters_while_running():
+    """A call sees the old parameters or the new ones, never some of each."""
+    rnn = make("MinGRU", 4, 8, num_layers=2, dtype="float64")
+    x = normal(20, 1, 4, dtype=np.float64)
+    states = [
+        make("MinGRU", 4, 8, num_layers=2, dtype="float64", seed=s).state_dict() for s in (1, 2)
+    ]
+    results = []
+    for state in states:
+        rnn.load_state_dict(state)
+        results.append(rnn(x)[0])
+    stop = threading.Event()
+
+    def swap():
+        while not stop.is_set():
+            for state in states:
+                rnn.load_state_dict(state)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        for _ in range(300):
+            y = rnn(x)[0]
+            assert any(np.array_equal(y, result) for result in results)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_other_threads_run_meanwhile():
+    """The interpreter's lock is released: a counter in another thread moves during one call."""
+    rnn, x = make("MinLSTM", 256, 256), normal(4000, 4, 256)
+    ticks, stop = [0], threading.Event()
+
+    def tick():
+        while not stop.wait(1e-4):
+            ticks[0] += 1
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # nobody takes the lock from a thread that does not give it
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        before = ticks[0]
+        rnn(x)
+        moved = ticks[0] - before
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        thread.join()
+    assert moved > 3
+
+
+def test_plan_says_what_and_why(capfd, monkeypatch):
+    rnn = make("MinGRU", 8, 16)
+    plan = rnn.plan(5000, 1)
+    assert isinstance(plan, scanrnn.Plan)
+    assert plan.strategy == "parallel_scan"
+    assert plan.reason == "few_rows"
+    assert plan.runner_up == "fused_sequential"
+    assert plan.chunk_steps > 0
+    assert plan.workspace_bytes > 0
+    assert plan.reserve_bytes == 0
+    assert rnn.plan(5000, 1, training=True).reserve_bytes >= 0
+    assert plan.profile == "cpu-generic"
+    assert all(word in str(plan) for word in ("parallel_scan", "T=5000", "cpu-generic", "bytes"))
+    forced = rnn.plan(T=5000, B=1, strategy="fused_sequential")
+    assert (forced.strategy, forced.reason) == ("fused_sequential", "forced")
+    assert forced.chunk_steps == 0
+    assert forced.tile_steps > 0
+    assert rnn.plan(1, 1).strategy == "direct"
+
+    rnn(normal(3, 1, 8))
+    assert capfd.readouterr().err == ""
+    monkeypatch.setenv("SCANRNN_LOG", "plan")
+    rnn(normal(3, 1, 8), strategy="parallel_scan")
+    rnn.vjp(normal(3, 1, 8))
+    rnn.step(normal(1, 8))
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["scanrnn:", "parallel_scan"],
+        ["scanrnn:", "direct"],
+        ["scanrnn:", "direct"],
+    ]
+    assert "training" in lines[1]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_forced_strategy_is_the_one_that_runs(strategy, capfd, monkeypatch):
+    monkeypatch.setenv("SCANRNN_LOG", "plan")
+    make("SRU")(normal(40, 2, 3), strategy=strategy)
+    assert f"scanrnn: {strategy} for T=40 B=2 H=5" in capfd.readouterr().err
+
+
+def test_registry():
+    assert CELLS == ["MinGRU", "MinLSTM", "SRU"]
+    assert set(CELLS) < set(scanrnn.__all__)
+    for cell in scanrnn.cells():
+        assert cell.recurrence == "linear"
+        assert cell.variants
+        assert len(cell.row_order) == cell.gates
+        assert cell.name in (getattr(scanrnn, cell.name).__doc__ or "")
+    first = scanrnn.devices()[0]
+    assert first.device == "cpu"
+    assert first.units >= 1
+    assert first.memory > 2**20
+    assert len(scanrnn.devices()) == 1 or scanrnn.cuda_available()
+    assert "version:" in scanrnn.build_info()
+
+
+def test_import_brings_in_nothing_heavy():
+    code = (
+        "import sys, scanrnn; heavy = {'torch', 'matplotlib', 'tqdm', 'ml_dtypes', 'jax', 'cupy'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout.strip() == "[]"

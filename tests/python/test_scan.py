@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bare recurrence: any shape, both directions, linear and logarithmic, against the oracle."""
+
+import numpy as np
+import pytest
+import reference
+import scanrnn
+from hypothesis import given
+from hypothesis import strategies as st
+from support import assert_close, normal, tolerance
+
+SHAPES = [(1,), (7,), (300,), (1, 1), (17, 3), (64, 2, 5), (5, 2, 3, 4), (2000, 2)]
+DTYPES = ["float64", "float32", "float16", "bfloat16"]
+
+
+def decays(*shape, seed=1):
+    return 1 / (1 + np.exp(-3 * normal(*shape, dtype=np.float64, seed=seed)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_scan(shape, reverse, dtype):
+    if dtype == "bfloat16":
+        ml_dtypes = pytest.importorskip("ml_dtypes")
+        dtype = ml_dtypes.bfloat16
+    a, b = decays(*shape).astype(dtype), normal(*shape).astype(dtype)
+    h_0 = normal(*shape[1:], seed=2).astype(dtype)
+    share = tolerance(str(a.dtype), shape[0])
+    got = scanrnn.scan(a, b, h_0, reverse=reverse)
+    assert got.dtype == a.dtype
+    assert_close(got, reference.scan(a, b, h_0, reverse), share, "with h_0")
+    assert_close(scanrnn.scan(a, b, reverse=reverse), reference.scan(a, b, None, reverse), share)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_scan_log(shape, dtype):
+    a, b = decays(*shape), normal(*shape, dtype=np.float64)
+    h_0 = -normal(*shape[1:], seed=2).astype(dtype)
+    log_a, log_b, sign_b = (v.astype(dtype) for v in (np.log(a), np.log(np.abs(b)), np.sign(b)))
+    a, b = np.exp(log_a.astype(np.float64)), sign_b * np.exp(log_b.astype(np.float64))
+    share = 4 * tolerance(dtype, shape[0])
+    got = scanrnn.scan_log(log_a, log_b, sign_b, h_0)
+    assert_close(got, reference.scan(a, b, h_0), share)
+    assert_close(scanrnn.scan_log(log_a, log_b), reference.scan(a, np.abs(b)), share)
+
+
+def test_scan_log_knows_zero():
+    log_a = np.log(np.array([0.5, 0.5, 0.5, 0.5]))
+    log_b = np.array([-np.inf, 0.0, -np.inf, -np.inf])
+    np.testing.assert_allclose(scanrnn.scan_log(log_a, log_b), [0, 1, 0.5, 0.25], rtol=1e-15)
+    log_a[3] = -np.inf
+    np.testing.assert_allclose(scanrnn.scan_log(log_a, log_b), [0, 1, 0.5, 0], rtol=1e-15)
+
+
+@pytest.mark.parametrize("steps", [4096, 100_000])
+def test_scan_log_survives_where_products_underflow(steps):
+    """A product of these decays is e^-2000 and less; the states are as exact as at the start."""
+    a = np.full((steps, 2), 0.5, np.float32)
+    b = np.ones_like(a)
+    got = scanrnn.scan_log(np.log(a), np.zeros_like(b))
+    assert_close(got, reference.scan(a, b), 3e-7 * (1 + np.log2(steps)))
+    assert abs(got[-1, 0] - 2) < 1e-5
+
+
+def test_scan_keeps_a_long_memory():
+    """Decays within 1e-7 of 1 over 2^17 steps."""
+    steps = 2**17
+    a = np.full((steps, 1), 1 - 2.0**-23, np.float32)
+    b = normal(steps, 1)
+    assert_close(scanrnn.scan(a, b), reference.scan(a, b), 3e-7 * 18)
+
+
+@given(
+    steps=st.integers(0, 200),
+    rows=st.lists(st.integers(0, 4), max_size=2),
+    reverse=st.booleans(),
+    scale=st.sampled_from([1e-6, 1.0, 1e6]),
+)
+def test_any_shape(steps, rows, reverse, scale):
+    shape = (steps, *rows)
+    a, b = normal(*shape, dtype=np.float64), scale * normal(*shape, dtype=np.float64, seed=3)
+    a = np.clip(a, -1, 1)  # decays of both signs
+    h_0 = scale * normal(*rows, dtype=np.float64, seed=4)
+    h_0 = np.asarray(h_0)
+    got = scanrnn.scan(a, b, h_0, reverse=reverse)
+    assert_close(got, reference.scan(a, b, h_0, reverse), 1e-12)
+
+
+def test_no_cast_and_no_broadcast():
+    a = np.ones((4, 2, 3), np.float32)
+    with pytest.raises(TypeError, match=r"^b: expected dtype float32, got float64"):
+        scanrnn.scan(a, a.astype(np.float64))
+    with pytest.raises(TypeError, match=r"^a: expected dtype one of 'float64', .*, got int64"):
+        scanrnn.scan(np.ones(4, np.int64), a)
+    with pytest.raises(ValueError, match=r"^b: expected shape \(4, 2, 3\) .* got \(4, 3, 2\)"):
+        scanrnn.scan(a, a.reshape(4, 3, 2))
+    with pytest.raises(ValueError, match=r"^h_0: expected shape \(2, 3\) .* got \(6,\)"):
+        scanrnn.scan(a, a, np.ones(6, np.float32))
+    with pytest.raises(ValueError, match=r"^a: expected at least one axis, time, got shape \(\)"):
+        scanrnn.scan(np.ones((), np.float32), a)
+    with pytest.raises(ValueError, match=r"^sign_b: expected shape"):
+        scanrnn.scan_log(a, a, a[0])
+    with pytest.raises(TypeError, match=r"^reverse: expected True or False, got 1"):
+        scanrnn.scan(a, a, reverse=1)
+    with pytest.raises(TypeError, match=r"^log_b: expected a NumPy array, got list"):
+        scanrnn.scan_log(a, [1.0])
