@@ -59,10 +59,17 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
     out.strategy = problem.forced;
     out.reason = Reason::forced;
   }
+  const bool parallel = out.strategy == Strategy::parallel_scan;
+  if (device.processor == Processor::cuda) {
+    const std::int64_t rows = problem.batch * problem.hidden_size;
+    out.across_blocks = parallel && rows <= out.thresholds.blocks_max_rows_per_unit * device.units;
+    return out;
+  }
   out.tile_steps = std::max<std::int64_t>(
-      1, kCpuTileTokens / std::max<std::int64_t>(1, problem.batch));
-  if (out.strategy == Strategy::direct) out.tile_steps = std::max<std::int64_t>(1, problem.steps);
-  if (out.strategy == Strategy::parallel_scan) out.chunk_steps = chunk_steps(problem, device);
+      1, out.strategy == Strategy::direct
+             ? problem.steps
+             : kCpuTileTokens / std::max<std::int64_t>(1, problem.batch));
+  if (parallel) out.chunk_steps = chunk_steps(problem, device);
   return out;
 }
 
@@ -97,8 +104,13 @@ std::string explain(const Plan& plan) {
   std::ostringstream out;
   out << name(plan.strategy) << " for T=" << p.steps << " B=" << p.batch << " H=" << p.hidden_size
       << (p.training ? " (training)" : " (inference)");
-  if (plan.strategy == Strategy::fused_sequential) out << ", tiles of " << plan.tile_steps << " steps";
+  if (plan.strategy == Strategy::fused_sequential && plan.tile_steps > 0) {
+    out << ", tiles of " << plan.tile_steps << " steps";
+  }
   if (plan.chunk_steps > 0) out << ", chunks of " << plan.chunk_steps << " steps";
+  if (plan.device.processor == Processor::cuda && plan.strategy == Strategy::parallel_scan) {
+    out << (plan.across_blocks ? ", time over blocks" : ", time inside a block");
+  }
   out << ": ";
   switch (plan.reason) {
     case Reason::forced:

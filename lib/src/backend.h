@@ -5,15 +5,12 @@
 
 #include <algorithm>
 #include <memory>
-#include <utility>
 
+#include "pass.h"
 #include "scanrnn/context.h"
-#include "scanrnn/layer.h"
 #include "scanrnn/linear_scan.h"
 
 namespace scanrnn {
-
-using Index = std::int64_t;
 
 // Hands out parts of a workspace; with no memory behind it, it only counts.
 class Arena {
@@ -39,38 +36,6 @@ class Arena {
   std::size_t used_ = 0, peak_ = 0;
 };
 
-// One layer in one direction. Tensors have the backend's own dtype for the layer's (inner_type).
-struct Pass {
-  Cell cell = Cell::MinGRU;
-  int variant = 0;
-  Domain domain = Domain::log;
-  bool reverse = false;      // time runs from T-1 to 0
-  bool batch_major = false;  // order of the tokens in the pre-activations: [B,T] instead of [T,B]
-  Index steps = 0, batch = 0, input = 0, hidden = 0;
-  int gates = 0;        // row blocks of weight, the highway projection included
-
-  TensorView x;               // [T,B,C]
-  TensorView weight, bias;    // [gates*H,C]; absent, or the bias of the row blocks that have one
-  TensorView h0, hn;          // [B,H], may be absent
-  TensorView y;               // [T,B,H]
-  void* preactivations = nullptr;  // kept for backward: [tokens, gates*H]; null in inference
-  void* states = nullptr;          // the same, [tokens,H], of a cell whose output is not its state
-
-  // Backward only.
-  TensorView dy, dhn, dx, dh0, dweight, dbias;  // those that are absent are zeros, or not wanted
-  bool accumulate_dx = false;
-
-  Index width() const { return gates * hidden; }
-  Index tokens() const { return steps * batch; }
-  // The highway input comes from the last row block, or is x itself.
-  bool highway_projection() const { return info(cell).highway && input != hidden; }
-  // The row blocks [first, second) that have a bias: the last ones of the cell's own gates.
-  std::pair<int, int> biased() const {
-    const CellInfo& cell_info = info(cell);
-    return {cell_info.gates - cell_info.bias_gates, cell_info.gates};
-  }
-};
-
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -92,6 +57,7 @@ class Backend {
 };
 
 std::unique_ptr<Backend> make_cpu_backend(const ContextOptions& options);
+Backend& cpu_counting_backend();
 // The same functions' memory without a device: how sizes(plan) counts.
 Backend& counting_backend(dispatch::Processor processor);
 

@@ -4,6 +4,7 @@
 
 #include "backend.h"
 #include "check.h"
+#include "cuda_device.h"
 
 namespace scanrnn {
 namespace {
@@ -12,10 +13,23 @@ std::unique_ptr<Backend> make_backend(const ContextOptions& options) {
   require(options.threads >= 0,
           "threads: expected 0 for all or a positive number, got " + std::to_string(options.threads));
   if (options.device.kind == Device::Kind::cpu) return make_cpu_backend(options);
+#ifdef SCANRNN_WITH_CUDA
+  return make_cuda_backend(options);
+#else
   throw cuda_error("device: " + name(options.device) + " was asked for, but this build has no CUDA");
+#endif
 }
 
 }  // namespace
+
+Backend& counting_backend(dispatch::Processor processor) {
+#ifdef SCANRNN_WITH_CUDA
+  if (processor == dispatch::Processor::cuda) return cuda_counting_backend();
+#else
+  static_cast<void>(processor);
+#endif
+  return cpu_counting_backend();
+}
 
 Context::Context(ContextOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->options = options;

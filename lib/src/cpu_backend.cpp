@@ -11,18 +11,9 @@
 namespace scanrnn {
 namespace {
 
-// One pseudo-random number for each element, a function of seed and position alone (the finaliser
-// of splitmix64), so that backward finds the same mask.
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 template <class T>
 void drop(const TensorView& from, const TensorView& to, double share, std::uint64_t seed) {
-  const auto threshold = static_cast<std::uint64_t>(share * 18446744073709549568.0);
+  const std::uint64_t threshold = drop_threshold(share);
   const T scale = static_cast<T>(1.0 / (1.0 - share));
   for (Index i = 0; i < from.sizes[0]; ++i) {
     for (Index j = 0; j < from.sizes[1]; ++j) {
@@ -98,7 +89,7 @@ std::unique_ptr<Backend> make_cpu_backend(const ContextOptions& options) {
   return std::make_unique<CpuBackend>(options.threads > 0 ? options.threads : available);
 }
 
-Backend& counting_backend(dispatch::Processor) {
+Backend& cpu_counting_backend() {
   static CpuBackend cpu(1);
   return cpu;
 }

@@ -5,9 +5,7 @@
 
 #include <cstring>
 
-#include "scanrnn/cells/mingru.h"
-#include "scanrnn/cells/minlstm.h"
-#include "scanrnn/cells/sru.h"
+#include "all_cells.h"
 #include "simd.h"
 
 namespace scanrnn::HWY_NAMESPACE {

@@ -10,28 +10,6 @@
 
 namespace scanrnn {
 
-template <class T>
-struct ForwardKernelArgs {
-  Strided<const T> preactivations;
-  const T* bias;
-  Strided<const T> skip;
-  Strided<T> y, states;
-};
-
-template <class T>
-struct BackwardKernelArgs {
-  Strided<const T> preactivations;
-  const T* bias;
-  Strided<const T> skip, states, initial, dy;
-  Strided<T> dpreactivations, dskip;
-};
-
-template <class T>
-struct ScanKernelArgs {
-  Strided<const T> a, b, sign_b;
-  Strided<T> h;
-};
-
 // What part of the sequence a call walks and the memory it works in. States and elements of a row
 // are whole vectors, so memory for them is counted in units of padded(hidden).
 struct CpuSchedule {

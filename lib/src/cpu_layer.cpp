@@ -35,66 +35,6 @@ const CpuTypeKernels<T>& kernels() {
   }
 }
 
-struct Tile {
-  Index first_step, steps, first_line, lines;
-  Index tokens() const { return steps * lines; }
-};
-
-// A tile of a [T,B,.] tensor as the engine walks it.
-template <class T>
-Strided<T> walked(const TensorView& view, const Tile& tile, bool reverse) {
-  Strided<T> out{static_cast<T*>(view.data), view.strides[1], view.strides[0]};
-  if (!out.data) return out;
-  out.data += tile.first_step * out.step + tile.first_line * out.line;
-  if (reverse) {
-    out.data += (tile.steps - 1) * out.step;
-    out.step = -out.step;
-  }
-  return out;
-}
-
-template <class T>
-Strided<const T> as_const(const Strided<T>& s) {
-  return {s.data, s.line, s.step};
-}
-
-// A [T,B,width] view of tokens that lie densely in the pass's order.
-TensorView dense(void* data, Index steps, Index batch, Index width, bool batch_major) {
-  TensorView out;
-  out.data = data;
-  out.rank = 3;
-  out.sizes = {steps, batch, width};
-  out.strides = {batch_major ? width : batch * width, batch_major ? steps * width : width, 1};
-  return out;
-}
-
-// Tokens of a tile are adjacent in the pass's order; this is the first of them.
-Index first_token(const Pass& pass, const Tile& tile) {
-  return pass.batch_major ? tile.first_line * pass.steps + tile.first_step
-                          : tile.first_step * pass.batch;
-}
-
-// Runs of tokens of a tile, in the pass's order, that are evenly spaced in `view`:
-// use(first element in view, spacing, index of the first token in the tile, count).
-template <class T, class F>
-void for_runs(const Pass& pass, const Tile& tile, const TensorView& view, F&& use) {
-  const Index step = view.strides[0], line = view.strides[1];
-  auto* first = static_cast<T*>(view.data) + tile.first_step * step + tile.first_line * line;
-  const Index outer = pass.batch_major ? tile.lines : tile.steps;
-  const Index inner = pass.batch_major ? tile.steps : tile.lines;
-  const Index outer_stride = pass.batch_major ? line : step;
-  const Index inner_stride = pass.batch_major ? step : line;
-  const Index width = view.sizes[2];
-  if (inner == 1 || outer == 1 || outer_stride == inner * inner_stride) {
-    const Index spacing = inner == 1 ? outer_stride : inner_stride;
-    use(first, std::max(spacing, width), Index{0}, outer * inner);
-    return;
-  }
-  for (Index i = 0; i < outer; ++i) {
-    use(first + i * outer_stride, std::max(inner_stride, width), i * inner, inner);
-  }
-}
-
 // Memory that a recurrence works in.
 struct Scratch {
   void *carry, *totals = nullptr, *starts = nullptr;
@@ -214,6 +154,10 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   });
 }
 
+// Tokens that one product adds up for a weight gradient. Rounding grows with the root of the terms of
+// a sum: of this many sums of this many, each level costs the same at the longest sequence (2^20).
+constexpr Index kSummedTokens = 1024;
+
 template <class T>
 void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const Index width = pass.width(), tokens = pass.tokens();
@@ -285,9 +229,11 @@ void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
       const Index stride = pass.dweight.strides[0];
       if (tokens == 0) gemm<T>(team, SplitBy::rows, width, pass.input, 0, {dgates, width, true}, {dgates, 1}, dweight, stride, false);
       for_runs<T>(pass, all, pass.x, [&](const T* x, Index spacing, Index first, Index count) {
-        if (count == 0) return;
-        gemm<T>(team, SplitBy::rows, width, pass.input, count, {dgates + first * width, width, true},
-                {x, spacing}, dweight, stride, first > 0);
+        for (Index i = 0; i < count; i += kSummedTokens) {
+          gemm<T>(team, SplitBy::rows, width, pass.input, std::min(kSummedTokens, count - i),
+                  {dgates + (first + i) * width, width, true}, {x + i * spacing, spacing}, dweight,
+                  stride, first + i > 0);
+        }
       });
     }
     if (pass.dbias) {

@@ -7,8 +7,12 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "cpu_kernels.h"
 #include "check.h"
+#include "cpu_kernels.h"
+#include "cuda_device.h"
+#ifdef SCANRNN_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
 
 namespace scanrnn {
 
@@ -59,7 +63,45 @@ std::string processor_name() {
   return "cpu";
 }
 
+#ifdef SCANRNN_WITH_CUDA
+std::string cuda_build() {
+  return std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10) +
+         ", code for " SCANRNN_CUDA_ARCHITECTURES;
+}
+// Without a driver there are no devices; that is no error until one is asked for.
+int cuda_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+DeviceInfo cuda_device(int index) {
+  cudaDeviceProp properties{};
+  DeviceInfo out;
+  out.device = Device::cuda(index);
+  if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) return out;
+  out.name = properties.name;
+  out.units = properties.multiProcessorCount;
+  out.memory = static_cast<std::int64_t>(properties.totalGlobalMem);
+  out.architecture =
+      "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
+  return out;
+}
+#else
+std::string cuda_build() { return "no"; }
+int cuda_count() { return 0; }
+DeviceInfo cuda_device(int) { return {}; }
+#endif
+
 }  // namespace
+
+DeviceInfo find_cuda_device(int index) {
+  if (index < 0 || index >= cuda_count()) {
+    throw cuda_error("device: there is no " + name(Device::cuda(index)) + "; CUDA devices here: " +
+                     std::to_string(cuda_count()));
+  }
+  return cuda_device(index);
+}
 
 const CpuKernels& cpu_kernels() {
   static const CpuKernels& table = choose();
@@ -67,21 +109,23 @@ const CpuKernels& cpu_kernels() {
 }
 
 std::vector<DeviceInfo> devices() {
-  DeviceInfo cpu;
+  std::vector<DeviceInfo> out(1);
+  DeviceInfo& cpu = out.front();
   cpu.name = processor_name();
   cpu.units = std::min(omp_get_max_threads(), omp_get_num_procs());
   cpu.memory = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
   cpu.architecture = cpu_kernels().name;
-  return {cpu};
+  for (int index = 0; index < cuda_count(); ++index) out.push_back(cuda_device(index));
+  return out;
 }
 
-bool cuda_available() { return false; }
+bool cuda_available() { return cuda_count() > 0; }
 
 std::string build_info() {
   std::string sets;
   for (const InstructionSet& isa : instruction_sets()) sets = isa.name + (sets.empty() ? "" : " " + sets);
   return std::string("version: ") + SCANRNN_VERSION + "\ncompiler: " + __VERSION__ +
-         "\nblas: " SCANRNN_BLAS_NAME "\ninstruction sets: " + sets + "\ncuda: no\n";
+         "\nblas: " SCANRNN_BLAS_NAME "\ninstruction sets: " + sets + "\ncuda: " + cuda_build() + "\n";
 }
 
 }  // namespace scanrnn

@@ -21,6 +21,11 @@ struct Strided {
 
   SCANRNN_HD Strided at_line(Index i) const { return {data ? data + i * line : nullptr, line, step}; }
   SCANRNN_HD T* at(Index t) const { return data + t * step; }
+  // The same tensor counted from (row, t), and moved on by a step.
+  SCANRNN_HD Strided from(Index row, Index t) const {
+    return {data ? data + t * step + row : nullptr, line, step};
+  }
+  SCANRNN_HD void next() { data += step; }
 };
 
 // Pre-activations of one line, [.., G*H]. Where Memory::kAddsBias they lack their bias, [G*H], which
@@ -52,6 +57,7 @@ struct GateReader {
 
 // A kernel that copies a line's inputs ahead of their use asks a Source for its streams, and for the
 // same Source over a tile of them: streams `stream` apart, steps `step` apart, from (row, t) on.
+// It asks a Sink for a cursor: the same Sink counted from (row, t), that next() moves on by a step.
 
 // ---- forward: h_t = a_t h_{t-1} + b_t
 
@@ -104,6 +110,13 @@ struct ForwardSink {
 
   SCANRNN_HD ForwardSink line(Index i) const {
     return {y.at_line(i), states.at_line(i), hidden};
+  }
+  SCANRNN_HD ForwardSink from(Index row, Index t) const {
+    return {y.from(row, t), states.from(row, t), hidden};
+  }
+  SCANRNN_HD void next() {
+    y.next();
+    if (Cell::kReadout && states.data) states.next();
   }
   SCANRNN_HD void store(Index row, Index t, const ForwardItem<Cell, Memory>& item,
                         const scan::Carried<V>&, const scan::Carried<V>& state) const {
@@ -217,6 +230,13 @@ struct BackwardSink {
   SCANRNN_HD BackwardSink line(Index i) const {
     return {dpreactivations.at_line(i), dskip.at_line(i), hidden};
   }
+  SCANRNN_HD BackwardSink from(Index row, Index t) const {
+    return {dpreactivations.from(row, t), dskip.from(row, t), hidden};
+  }
+  SCANRNN_HD void next() {
+    dpreactivations.next();
+    if (Cell::kReadout) dskip.next();
+  }
   SCANRNN_HD void store(Index row, Index t, const BackwardItem<Cell, Memory>& item,
                         const scan::Carried<V>& before, const scan::Carried<V>&) const {
     const V lambda = item.dh() + before.h;
@@ -306,6 +326,8 @@ struct BareSink {
   Index width;
 
   SCANRNN_HD BareSink line(Index i) const { return {h.at_line(i), width}; }
+  SCANRNN_HD BareSink from(Index row, Index t) const { return {h.from(row, t), width}; }
+  SCANRNN_HD void next() { h.next(); }
   template <class Item>
   SCANRNN_HD void store(Index row, Index t, const Item&, const scan::Carried<V>&,
                         const scan::Carried<V>& state) const {

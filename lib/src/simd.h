@@ -120,6 +120,7 @@ struct Lanes {
   using T = Scalar;
   using V = Vec<T>;
   using D = typename V::D;
+  static constexpr bool kAddsBias = true;
 
   SCANRNN_INLINE static V read(const T* line, scan::Index row, scan::Index hidden) {
     const scan::Index first = row * V::kLanes;

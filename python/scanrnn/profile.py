@@ -16,7 +16,12 @@ from typing import Any
 
 from . import _core
 
-THRESHOLDS = ("direct_max_tokens", "parallel_min_steps", "parallel_max_rows_per_unit")
+THRESHOLDS = (
+    "direct_max_tokens",
+    "parallel_min_steps",
+    "parallel_max_rows_per_unit",
+    "blocks_max_rows_per_unit",
+)
 MODES = ("inference", "training")
 
 

@@ -44,17 +44,18 @@ Device make_device(const std::string& text) {
   return device;
 }
 
-dispatch::Thresholds make_thresholds(const std::array<std::int64_t, 3>& values) {
-  return {values[0], values[1], values[2]};
+dispatch::Thresholds make_thresholds(const std::array<std::int64_t, 4>& values) {
+  return {values[0], values[1], values[2], values[3]};
 }
 
-std::array<std::int64_t, 3> values(const dispatch::Thresholds& t) {
-  return {t.direct_max_tokens, t.parallel_min_steps, t.parallel_max_rows_per_unit};
+std::array<std::int64_t, 4> values(const dispatch::Thresholds& t) {
+  return {t.direct_max_tokens, t.parallel_min_steps, t.parallel_max_rows_per_unit,
+          t.blocks_max_rows_per_unit};
 }
 
 Profile make_profile(const std::string& name, const std::string& origin,
-                     const std::array<std::int64_t, 3>& inference,
-                     const std::array<std::int64_t, 3>& training) {
+                     const std::array<std::int64_t, 4>& inference,
+                     const std::array<std::int64_t, 4>& training) {
   Profile out{};
   std::strncpy(out.name, name.c_str(), sizeof out.name - 1);
   std::strncpy(out.origin, origin.c_str(), sizeof out.origin - 1);

@@ -49,8 +49,9 @@ struct Plan {
   Reason reason = Reason::enough_rows;
   Thresholds thresholds{};   // those that decided
   char profile[64] = {};     // and whose they are
-  std::int64_t tile_steps = 0;   // steps of one projection tile
-  std::int64_t chunk_steps = 0;  // steps of one chunk of the parallel scan; 0 for other strategies
+  std::int64_t tile_steps = 0;   // CPU: steps of one projection tile
+  std::int64_t chunk_steps = 0;  // CPU: steps of a parallel scan's chunk; 0 for other strategies
+  bool across_blocks = false;    // CUDA: a parallel scan splits time over blocks, not inside one
 };
 
 Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn::dispatch {
@@ -12,6 +13,7 @@ struct Thresholds {
   std::int64_t direct_max_tokens;           // B*T up to which one launch does everything
   std::int64_t parallel_min_steps;          // T from which splitting time can pay
   std::int64_t parallel_max_rows_per_unit;  // and rows per unit up to which it does
+  std::int64_t blocks_max_rows_per_unit;    // CUDA: and up to which it is split over blocks
 };
 
 struct Profile {
@@ -20,8 +22,11 @@ struct Profile {
   Thresholds inference, training;
 };
 
-// The profile that an unknown device falls back to. Defined by the build from profiles/*.json.
+// The profiles that an unknown device falls back to, and those measured on a device, by the name of
+// its architecture ("sm_90"), null when there is none. Defined by the build from profiles/*.json.
 const Profile& generic_cpu_profile();
+const Profile& generic_cuda_profile();
+const Profile* find_profile(const std::string& name);
 
 }  // namespace scanrnn::dispatch
 #pragma GCC visibility pop

@@ -13,4 +13,8 @@ inline constexpr std::int64_t kCpuMinChunk = 16;
 inline constexpr std::int64_t kCpuMaxChunk = 256;
 inline constexpr std::int64_t kCpuChunksPerThread = 4;
 
+// CUDA. Warps of a block that hold one tile of time, each a few steps of 32 rows.
+inline constexpr int kCudaBlockWarps = 8;
+inline constexpr int kCudaDeviceWarps = 8;
+
 }  // namespace scanrnn::dispatch

@@ -2,9 +2,10 @@
 // What the CUDA kernels share: a lane is a row, so that each access of a warp is one piece of memory,
 // and a warp's chunk of a few steps is copied to shared memory while an earlier one is worked on.
 //
-// A Source and a Sink are those of cpu.h, with two additions to a Source of adjacent rows of T:
-//   kStreams, stream(i) -> Stream<T>      the inputs of this line, in the order that a tile holds them
-//   staged(tile, step, stream, row, t)    the same line, read from a tile that starts at (row, t)
+// A Source and a Sink are those of cpu.h with a few additions, rows being adjacent elements of T:
+//   Source::kStreams, stream(i) -> Stream<T>    the inputs of this line, in the order of a tile
+//   Source::staged(tile, step, stream, row, t)  the same line, read from a tile that starts there
+//   Sink::from(row, t), next()                  the same line counted from there, moved on by a step
 // and a kernel is given the states at both ends of time:
 //   Ends::first(line, row) -> State,  Ends::last(line, row, State)
 #pragma once
@@ -78,6 +79,13 @@ __device__ __forceinline__ int unit_of(const Extent& extent, Index row) {
   return extent.rows - row > lane ? lane : static_cast<int>(extent.rows - row) - 1;
 }
 
+// The lane, asked anew: what is computed from it is not kept in registers from tile to tile.
+__device__ __forceinline__ int fresh_lane() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
 template <int kBytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
@@ -103,7 +111,7 @@ __device__ __forceinline__ void await_copies() {
 template <int kSteps, class T>
 __device__ __forceinline__ void fetch_stream(const Stream<T>& stream, T* tile, Index row,
                                              Index rows, Index t, bool vectors) {
-  const int lane = threadIdx.x % kLanes;
+  const int lane = fresh_lane();
   const Index left = stream.steps - t;
   if (vectors) {
     constexpr int kPiece = kVectorBytes / sizeof(T), kPieces = kLanes / kPiece;

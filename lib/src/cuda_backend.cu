@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CUDA device as a backend: each layer is a product and a kernel on the caller's stream. Nothing
+// here allocates device memory or waits for the device.
+#include "backend.h"
+#include "cuda_device.h"
+#include "cuda_kernels.h"
+#include "cuda_pointwise.cuh"
+#include "cuda_status.h"
+#include "gemm_cuda.h"
+
+namespace scanrnn {
+namespace {
+
+template <class T>
+const CudaCellTable<T>& kernels_of(Cell cell) {
+  switch (cell) {
+#define SCANRNN_CELL(name, ...) \
+  case Cell::name:              \
+    return cuda_cell_table<Cell::name, T>();
+#include "scanrnn/cells.def"
+#undef SCANRNN_CELL
+  }
+  throw value_error("cell: there is no such cell");
+}
+
+template <class T>
+struct LayerRun {
+  using V = typename scan::Units<T>::V;
+  static constexpr bool kAddsBias = scan::Units<T>::kAddsBias;
+
+  const dispatch::Plan& plan;
+  const Pass& pass;
+  Arena& arena;
+  CudaGemm* gemm;
+  cudaStream_t stream;
+
+  Index tokens() const { return pass.tokens(); }
+  Index width() const { return pass.width(); }
+  Tile all() const { return {0, pass.steps, 0, pass.batch}; }
+  T* take(Index count) { return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T))); }
+  TensorView rows(const void* data, Index columns) const {
+    return dense(const_cast<void*>(data), pass.steps, pass.batch, columns, pass.batch_major);
+  }
+  static const T* data(const TensorView& view) { return static_cast<const T*>(view.data); }
+
+  CudaSchedule schedule() const {
+    CudaSchedule out;
+    out.extent = {pass.batch, pass.hidden, pass.steps};
+    out.strategy = plan.strategy;
+    out.across_blocks = plan.across_blocks;
+    out.log_domain = plan.problem.log_domain;
+    out.units = static_cast<int>(plan.device.units);
+    out.stream = stream;
+    return out;
+  }
+
+  // The bias of every row block; zeros where a row block has none.
+  T* spread_bias() {
+    T* out = take(width());
+    if (arena.counting()) return out;
+    const auto [first, last] = pass.biased();
+    pointwise::spread<<<pointwise::blocks_for(width()), pointwise::kThreads, 0, stream>>>(
+        data(pass.bias), first * pass.hidden, (last - first) * pass.hidden, out, width());
+    SCANRNN_CUDA(cudaGetLastError());
+    return out;
+  }
+
+  void product(Index m, Index n, Index k, CudaMatrix a, CudaMatrix b, void* c, Index c_stride,
+               bool accumulate, const void* bias, void* workspace) {
+    CudaProduct p;
+    p.dtype = pass.y.dtype;
+    p.m = m;
+    p.n = n;
+    p.k = k;
+    p.a = a;
+    p.b = b;
+    p.c = c;
+    p.c_stride = c_stride;
+    p.accumulate = accumulate;
+    p.bias = bias;
+    gemm->run(p, workspace, stream);
+  }
+
+  void forward() {
+    const auto& kernels = kernels_of<T>(pass.cell)[pass.variant];
+    CudaSchedule s = schedule();
+    const bool direct = plan.strategy == dispatch::Strategy::direct;
+    T* bias = spread_bias();
+    T* gates = static_cast<T*>(pass.preactivations);
+    void* gemm_space = nullptr;
+    if (!direct) {
+      if (!gates) gates = take(tokens() * width());
+      gemm_space = arena.take(CudaGemm::kWorkspace);
+      s.workspace = arena.take(kernels.workspace(s));
+    }
+    if (arena.counting() || pass.batch == 0) return;
+    s.initial = pass.h0.data;
+    s.initial_line = pass.h0.strides[0];
+    s.final = pass.hn.data;
+    s.final_line = pass.hn.strides[0];
+    const TensorView states = rows(pass.states, pass.hidden);
+    const Strided<T> walked_gates = walked<T>(rows(gates, width()), all(), pass.reverse);
+    const Strided<T> y = walked<T>(pass.y, all(), pass.reverse);
+    const Strided<T> kept_states = walked<T>(states, all(), pass.reverse);
+    const Strided<const T> x = as_const(walked<T>(pass.x, all(), pass.reverse));
+    if (direct) {
+      DirectKernelArgs<T> args;
+      args.weight = data(pass.weight);
+      args.weight_stride = pass.weight.strides[0];
+      args.input = pass.input;
+      args.bias = bias;
+      args.x = x;
+      if (!pass.highway_projection()) args.skip = x;
+      args.preactivations = walked_gates;
+      args.y = y;
+      args.states = kept_states;
+      SCANRNN_CUDA(kernels.direct(s, args));
+      return;
+    }
+    for_runs<T>(pass, all(), pass.x, [&](const T* from, Index spacing, Index first, Index count) {
+      product(count, width(), pass.input, {from, spacing},
+              {pass.weight.data, pass.weight.strides[0], true}, gates + first * width(), width(),
+              false, kAddsBias || !pass.bias ? nullptr : bias, gemm_space);
+    });
+    ForwardKernelArgs<T> args;
+    args.preactivations = as_const(walked_gates);
+    args.bias = bias;
+    args.skip = x;
+    if (pass.highway_projection()) {
+      args.skip = args.preactivations;
+      args.skip.data += (pass.gates - 1) * pass.hidden;
+    }
+    args.y = y;
+    args.states = kept_states;
+    SCANRNN_CUDA(kernels.forward(s, args));
+  }
+
+  void backward() {
+    const auto& kernels = kernels_of<T>(pass.cell)[pass.variant];
+    CudaSchedule s = schedule();
+    if (s.strategy == dispatch::Strategy::direct) s.strategy = dispatch::Strategy::fused_sequential;
+    const bool adds_skip = info(pass.cell).highway && !pass.highway_projection();
+    // The highway's cotangent goes to dx, which the product then adds to; or it waits beside it.
+    const bool skip_aside = adds_skip && (pass.accumulate_dx || !pass.dx || arena.counting());
+    T* bias = spread_bias();
+    T* dgates = take(tokens() * width());
+    T* dskip = skip_aside ? take(tokens() * pass.hidden) : nullptr;
+    void* gemm_space = arena.take(CudaGemm::kWorkspace);
+    s.workspace = arena.take(kernels.workspace(s));
+    auto* parts = static_cast<V*>(arena.take(
+        static_cast<std::size_t>(pointwise::kParts * width()) * sizeof(V)));
+    if (arena.counting()) return;
+
+    const auto walk = [&](const TensorView& v) { return walked<T>(v, all(), !pass.reverse); };
+    s.initial = pass.dhn.data;
+    s.initial_line = pass.dhn.strides[0];
+    s.final = pass.dh0.data;
+    s.final_line = pass.dh0.strides[0];
+    BackwardKernelArgs<T> args;
+    args.preactivations = as_const(walk(rows(pass.preactivations, width())));
+    args.bias = bias;
+    args.states = as_const(walk(pass.states ? rows(pass.states, pass.hidden) : pass.y));
+    args.initial = {data(pass.h0), pass.h0.strides[0], 0};
+    args.dy = as_const(walk(pass.dy));
+    args.dpreactivations = walk(rows(dgates, width()));
+    if (adds_skip) {
+      args.skip = as_const(walk(pass.x));
+      args.dskip = skip_aside ? walk(rows(dskip, pass.hidden)) : walk(pass.dx);
+    } else if (pass.highway_projection()) {
+      args.skip = args.preactivations;
+      args.skip.data += (pass.gates - 1) * pass.hidden;
+      args.dskip = args.dpreactivations;
+      args.dskip.data += (pass.gates - 1) * pass.hidden;
+    }
+    if (pass.batch > 0) SCANRNN_CUDA(kernels.backward(s, args));
+
+    if (pass.dx && tokens() > 0) {
+      for_runs<T>(pass, all(), pass.dx, [&](T* dx, Index spacing, Index first, Index count) {
+        product(count, pass.input, width(), {dgates + first * width(), width()},
+                {pass.weight.data, pass.weight.strides[0]}, dx, spacing,
+                pass.accumulate_dx || (adds_skip && !skip_aside), nullptr, gemm_space);
+      });
+      if (skip_aside) {
+        pointwise::add<<<pointwise::blocks_for(tokens() * pass.hidden), pointwise::kThreads, 0, stream>>>(
+            as_const(walked<T>(rows(dskip, pass.hidden), all(), false)),
+            walked<T>(pass.dx, all(), false), pass.steps, pass.batch, pass.hidden);
+        SCANRNN_CUDA(cudaGetLastError());
+      }
+    }
+    if (pass.dweight) {
+      auto* dweight = static_cast<T*>(pass.dweight.data);
+      const Index stride = pass.dweight.strides[0];
+      if (tokens() == 0) {
+        SCANRNN_CUDA(cudaMemset2DAsync(dweight, static_cast<std::size_t>(stride) * sizeof(T), 0,
+                                       static_cast<std::size_t>(pass.input) * sizeof(T),
+                                       static_cast<std::size_t>(width()), stream));
+      } else {
+        for_runs<T>(pass, all(), pass.x, [&](const T* x, Index spacing, Index first, Index count) {
+          product(width(), pass.input, count, {dgates + first * width(), width(), true},
+                  {x, spacing}, dweight, stride, first > 0, nullptr, gemm_space);
+        });
+      }
+    }
+    if (pass.dbias) {
+      const auto [first, last] = pass.biased();
+      const Index columns = (last - first) * pass.hidden;
+      const unsigned blocks = static_cast<unsigned>((columns + pointwise::kThreads - 1) / pointwise::kThreads);
+      pointwise::partial_sums<<<dim3(blocks, pointwise::kParts), pointwise::kThreads, 0, stream>>>(
+          dgates + first * pass.hidden, tokens(), width(), columns, parts);
+      SCANRNN_CUDA(cudaGetLastError());
+      pointwise::total_sums<<<blocks, pointwise::kThreads, 0, stream>>>(
+          parts, columns, static_cast<T*>(pass.dbias.data));
+      SCANRNN_CUDA(cudaGetLastError());
+    }
+  }
+};
+
+// Calls use(T()) with the type of `dtype`.
+template <class F>
+void with_type(Dtype dtype, F&& use) {
+  switch (dtype) {
+    case Dtype::float64:
+      return use(double());
+    case Dtype::float32:
+      return use(float());
+    case Dtype::bfloat16:
+      return use(__nv_bfloat16());
+    case Dtype::float16:
+      return use(__half());
+  }
+}
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend() { limits_.processor = dispatch::Processor::cuda; }  // counts, and runs nothing
+  explicit CudaBackend(const ContextOptions& options) : CudaBackend() {
+    device_ = options.device.index;
+    stream_ = static_cast<cudaStream_t>(options.stream);
+    const DeviceInfo found = find_cuda_device(device_);
+    limits_.units = found.units;
+    const dispatch::Profile* measured = dispatch::find_profile(found.architecture);
+    if (measured) profile_ = measured;
+    const DeviceGuard guard(device_);
+    gemm_ = std::make_unique<CudaGemm>(options.cublas_lt, options.matmul_precision);
+  }
+  ~CudaBackend() override {
+    if (!gemm_) return;
+    cudaSetDevice(device_);
+    gemm_.reset();
+  }
+
+  const dispatch::DeviceLimits& limits() const override { return limits_; }
+  const dispatch::Profile& default_profile() const override {
+    return *profile_;
+  }
+  Dtype inner_type(Dtype dtype) const override { return dtype; }
+
+  void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) override {
+    with_type(pass.y.dtype, [&](auto type) {
+      on_device(arena, [&] {
+        LayerRun<decltype(type)>{plan, pass, arena, gemm_.get(), stream_}.forward();
+      });
+    });
+  }
+  void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) override {
+    with_type(pass.y.dtype, [&](auto type) {
+      on_device(arena, [&] {
+        LayerRun<decltype(type)>{plan, pass, arena, gemm_.get(), stream_}.backward();
+      });
+    });
+  }
+  void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) override {
+    with_type(args.h.dtype, [&](auto type) {
+      using T = decltype(type);
+      const auto& kernels = cuda_scan_kernels<T>();
+      CudaSchedule s;
+      s.extent = {1, plan.problem.hidden_size, plan.problem.steps};
+      s.strategy = plan.strategy;
+      s.across_blocks = plan.across_blocks;
+      s.log_domain = plan.problem.log_domain;
+      s.units = static_cast<int>(plan.device.units);
+      s.workspace = arena.take(kernels.workspace(s, args.log_form));
+      if (arena.counting()) return;
+      s.stream = stream_;
+      s.initial = args.h0.data;
+      const auto along = [&](const TensorView& view) {
+        TensorView line = view;  // [T,N] as [T,1,N]
+        line.strides = {view.strides[0], 0, 1};
+        return walked<T>(line, {0, plan.problem.steps, 0, 1}, args.reverse);
+      };
+      const DeviceGuard guard(device_);
+      SCANRNN_CUDA(kernels.scan(s,
+                                {as_const(along(args.a)), as_const(along(args.b)),
+                                 as_const(along(args.sign_b)), along(args.h)},
+                                args.log_form));
+    });
+  }
+  void copy(const TensorView& from, const TensorView& to) override {
+    throw type_error(std::string("copy: CUDA works in the tensors' own dtype, got ") +
+                     name(from.dtype) + " and " + name(to.dtype));
+  }
+  void dropout(const TensorView& from, const TensorView& to, double share,
+               std::uint64_t seed) override {
+    const DeviceGuard guard(device_);
+    const Index steps = from.sizes[0], batch = from.sizes[1], width = from.sizes[2];
+    with_type(from.dtype, [&](auto type) {
+      using T = decltype(type);
+      const Tile all{0, steps, 0, batch};
+      pointwise::drop<<<pointwise::blocks_for(steps * batch * width), pointwise::kThreads, 0, stream_>>>(
+          as_const(walked<T>(from, all, false)), walked<T>(to, all, false), steps, batch, width,
+          drop_threshold(share), 1.0 / (1.0 - share), seed);
+      SCANRNN_CUDA(cudaGetLastError());
+    });
+  }
+
+ private:
+  template <class F>
+  void on_device(const Arena& arena, F&& work) {
+    if (arena.counting()) return work();
+    const DeviceGuard guard(device_);
+    work();
+  }
+
+  int device_ = 0;
+  cudaStream_t stream_ = nullptr;
+  dispatch::DeviceLimits limits_;
+  const dispatch::Profile* profile_ = &dispatch::generic_cuda_profile();
+  std::unique_ptr<CudaGemm> gemm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(const ContextOptions& options) {
+  return std::make_unique<CudaBackend>(options);
+}
+Backend& cuda_counting_backend() {
+  static CudaBackend backend;
+  return backend;
+}
+
+}  // namespace scanrnn

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA kernels of one cell and one dtype: SCANRNN_CUDA_CELL and SCANRNN_CUDA_TYPE. The build
+// compiles this file once for each pair, so that a cell costs a line in cells.def and nothing here.
+#include "all_cells.h"
+#include "cuda_direct.cuh"
+#include "cuda_launch.cuh"
+
+namespace scanrnn {
+namespace {
+
+using T = SCANRNN_CUDA_TYPE;
+using Memory = scan::Units<T>;
+
+template <class C>
+ForwardSource<C, Memory> forward_source(const CudaSchedule& s, const ForwardKernelArgs<T>& a) {
+  return {{a.preactivations, a.bias, s.extent.rows}, a.skip, s.extent.steps};
+}
+template <class C>
+BackwardSource<C, Memory> backward_source(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
+  return {{a.preactivations, a.bias, s.extent.rows}, a.skip, a.states, a.initial, a.dy,
+          s.extent.steps - 1};
+}
+
+template <class C>
+cudaError_t forward(const CudaSchedule& s, const ForwardKernelArgs<T>& a) {
+  return launch(s, forward_source<C>(s, a), ForwardSink<C, Memory>{a.y, a.states, s.extent.rows});
+}
+template <class C>
+cudaError_t backward(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
+  return launch(s, backward_source<C>(s, a),
+                BackwardSink<C, Memory>{a.dpreactivations, a.dskip, s.extent.rows});
+}
+template <class C>
+std::size_t workspace(const CudaSchedule& s) {
+  const std::size_t one = workspace_of<ForwardSource<C, Memory>>(s);
+  const std::size_t other = workspace_of<BackwardSource<C, Memory>>(s);
+  return one < other ? other : one;
+}
+
+template <template <class> class CellOf, class... Options>
+struct Table {
+  static constexpr CudaCellKernels<T> kernels[kMaxCudaVariants] = {
+      {forward<CellOf<Options>>, backward<CellOf<Options>>, launch_direct<CellOf<Options>, T>,
+       workspace<CellOf<Options>>}...};
+};
+template <template <class> class CellOf, class... Options>
+const CudaCellTable<T>& table(cell::Variants<Options...>) {
+  return Table<CellOf, Options...>::kernels;
+}
+
+template <Cell>
+const CudaCellTable<T>& table_of();
+#define SCANRNN_CELL(name, recurrence, option, list, ...)   \
+  template <>                                               \
+  inline const CudaCellTable<T>& table_of<Cell::name>() {   \
+    return table<cell::name>(cell::list());                 \
+  }
+#include "scanrnn/cells.def"
+#undef SCANRNN_CELL
+
+}  // namespace
+
+template <>
+const CudaCellTable<T>& cuda_cell_table<Cell::SCANRNN_CUDA_CELL, T>() {
+  return table_of<Cell::SCANRNN_CUDA_CELL>();
+}
+
+}  // namespace scanrnn

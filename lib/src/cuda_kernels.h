@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA kernels as tables of launchers: one table for each cell and dtype, compiled by itself.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include "recurrence.h"
+#include "scanrnn/dispatch/plan.h"
+#include "scanrnn/registry.h"
+
+namespace scanrnn {
+
+inline constexpr int kMaxCudaVariants = 3;
+
+// What a launch walks, and how. `initial` and `final` are [lines][rows], their lines apart; both may
+// be null. Every launcher is asynchronous and returns the launch's status.
+struct CudaSchedule {
+  scan::Extent extent;
+  dispatch::Strategy strategy = dispatch::Strategy::fused_sequential;
+  bool across_blocks = false;  // parallel scan: time over blocks, which needs `workspace`
+  bool log_domain = true;
+  int units = 1;  // multiprocessors
+  const void* initial = nullptr;
+  void* final = nullptr;
+  Index initial_line = 0, final_line = 0;
+  void* workspace = nullptr;
+  cudaStream_t stream = nullptr;
+};
+
+// A projection and its recurrence in one launch. Rows of weight are [gates * H, C].
+template <class T>
+struct DirectKernelArgs {
+  const T* weight = nullptr;
+  Index weight_stride = 0, input = 0;
+  const T* bias = nullptr;  // [gates * H], or null
+  Strided<const T> x, skip;  // skip is null where the last row block projects it
+  Strided<T> preactivations;  // kept for backward, or null
+  Strided<T> y, states;
+};
+
+template <class T>
+struct CudaCellKernels {
+  cudaError_t (*forward)(const CudaSchedule&, const ForwardKernelArgs<T>&) = nullptr;
+  cudaError_t (*backward)(const CudaSchedule&, const BackwardKernelArgs<T>&) = nullptr;
+  cudaError_t (*direct)(const CudaSchedule&, const DirectKernelArgs<T>&) = nullptr;
+  // The larger of what forward and backward take.
+  std::size_t (*workspace)(const CudaSchedule&) = nullptr;
+};
+template <class T>
+using CudaCellTable = CudaCellKernels<T>[kMaxCudaVariants];
+
+template <class T>
+struct CudaScanKernels {
+  cudaError_t (*scan)(const CudaSchedule&, const ScanKernelArgs<T>&, bool log_form);
+  std::size_t (*workspace)(const CudaSchedule&, bool log_form);
+};
+
+// Defined by cuda_cell.cu and cuda_scan.cu, each compiled once for each cell and dtype.
+template <Cell cell, class T>
+const CudaCellTable<T>& cuda_cell_table();
+template <class T>
+const CudaScanKernels<T>& cuda_scan_kernels();
+
+}  // namespace scanrnn

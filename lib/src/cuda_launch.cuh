@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs any Source and Sink by the engine's kernel that the schedule names.
+#pragma once
+
+#include "cuda_kernels.h"
+#include "scanrnn/dispatch/tiles.h"
+#include "scanrnn/scan/cuda_block.cuh"
+#include "scanrnn/scan/cuda_device.cuh"
+#include "scanrnn/scan/cuda_sequential.cuh"
+
+namespace scanrnn {
+
+using dispatch::kCudaBlockWarps;
+using dispatch::kCudaDeviceWarps;
+
+template <class Memory>
+StateEnds<Memory> ends_of(const CudaSchedule& s) {
+  using T = typename Memory::T;
+  return {{static_cast<const T*>(s.initial), s.initial_line, 0},
+          {static_cast<T*>(s.final), s.final_line, 0},
+          s.extent.rows};
+}
+
+// The domain is the form in which elements cross blocks; inside a block a state is walked.
+template <class Source, class Sink>
+cudaError_t launch(const CudaSchedule& s, const Source& source, const Sink& sink) {
+  using Memory = scan::Units<typename Source::T>;
+  using V = typename Memory::V;
+  const auto ends = ends_of<Memory>(s);
+  const scan::Launch on{s.stream, s.units};
+  if (s.strategy != dispatch::Strategy::parallel_scan) {
+    return scan::launch_sequential<scan::AffineOp<V>>(s.extent, source, sink, ends, on);
+  }
+  if (!s.across_blocks) {
+    return scan::launch_block<scan::AffineOp<V>, kCudaBlockWarps>(s.extent, source, sink, ends, on);
+  }
+  if (s.log_domain) {
+    return scan::launch_device<scan::LogAffineOp<V>, kCudaDeviceWarps>(s.extent, source, sink, ends,
+                                                                       s.workspace, on);
+  }
+  return scan::launch_device<scan::AffineOp<V>, kCudaDeviceWarps>(s.extent, source, sink, ends,
+                                                                  s.workspace, on);
+}
+
+template <class Source>
+std::size_t workspace_of(const CudaSchedule& s) {
+  using V = typename Source::V;
+  if (s.strategy != dispatch::Strategy::parallel_scan || !s.across_blocks) return 0;
+  return s.log_domain
+             ? scan::device_workspace<scan::LogAffineOp<V>, kCudaDeviceWarps, Source>(s.extent)
+             : scan::device_workspace<scan::AffineOp<V>, kCudaDeviceWarps, Source>(s.extent);
+}
+
+}  // namespace scanrnn

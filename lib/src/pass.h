@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// One layer in one direction, as stacks ask for it and backends run it, and its tokens in memory.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "recurrence.h"
+#include "scanrnn/layer.h"
+
+namespace scanrnn {
+
+// One layer in one direction. Tensors have the backend's own dtype for the layer's (inner_type).
+struct Pass {
+  Cell cell = Cell::MinGRU;
+  int variant = 0;
+  Domain domain = Domain::log;
+  bool reverse = false;      // time runs from T-1 to 0
+  bool batch_major = false;  // order of the tokens in the pre-activations: [B,T] instead of [T,B]
+  Index steps = 0, batch = 0, input = 0, hidden = 0;
+  int gates = 0;        // row blocks of weight, the highway projection included
+
+  TensorView x;               // [T,B,C]
+  TensorView weight, bias;    // [gates*H,C]; absent, or the bias of the row blocks that have one
+  TensorView h0, hn;          // [B,H], may be absent
+  TensorView y;               // [T,B,H]
+  void* preactivations = nullptr;  // kept for backward: [tokens, gates*H]; null in inference
+  void* states = nullptr;          // the same, [tokens,H], of a cell whose output is not its state
+
+  // Backward only.
+  TensorView dy, dhn, dx, dh0, dweight, dbias;  // those that are absent are zeros, or not wanted
+  bool accumulate_dx = false;
+
+  Index width() const { return gates * hidden; }
+  Index tokens() const { return steps * batch; }
+  // The highway input comes from the last row block, or is x itself.
+  bool highway_projection() const { return info(cell).highway && input != hidden; }
+  // The row blocks [first, second) that have a bias: the last ones of the cell's own gates.
+  std::pair<int, int> biased() const {
+    const CellInfo& cell_info = info(cell);
+    return {cell_info.gates - cell_info.bias_gates, cell_info.gates};
+  }
+};
+
+struct Tile {
+  Index first_step, steps, first_line, lines;
+  Index tokens() const { return steps * lines; }
+};
+
+// A tile of a [T,B,.] tensor as the engine walks it.
+template <class T>
+Strided<T> walked(const TensorView& view, const Tile& tile, bool reverse) {
+  Strided<T> out{static_cast<T*>(view.data), view.strides[1], view.strides[0]};
+  if (!out.data) return out;
+  out.data += tile.first_step * out.step + tile.first_line * out.line;
+  if (reverse) {
+    out.data += (tile.steps - 1) * out.step;
+    out.step = -out.step;
+  }
+  return out;
+}
+
+template <class T>
+Strided<const T> as_const(const Strided<T>& s) {
+  return {s.data, s.line, s.step};
+}
+
+// A [T,B,width] view of tokens that lie densely in the pass's order.
+inline TensorView dense(void* data, Index steps, Index batch, Index width, bool batch_major) {
+  TensorView out;
+  out.data = data;
+  out.rank = 3;
+  out.sizes = {steps, batch, width};
+  out.strides = {batch_major ? width : batch * width, batch_major ? steps * width : width, 1};
+  return out;
+}
+
+// Tokens of a tile are adjacent in the pass's order; this is the first of them.
+inline Index first_token(const Pass& pass, const Tile& tile) {
+  return pass.batch_major ? tile.first_line * pass.steps + tile.first_step
+                          : tile.first_step * pass.batch;
+}
+
+// Runs of tokens of a tile, in the pass's order, that are evenly spaced in `view`:
+// use(first element in view, spacing, index of the first token in the tile, count).
+template <class T, class F>
+void for_runs(const Pass& pass, const Tile& tile, const TensorView& view, F&& use) {
+  const Index step = view.strides[0], line = view.strides[1];
+  auto* first = static_cast<T*>(view.data) + tile.first_step * step + tile.first_line * line;
+  const Index outer = pass.batch_major ? tile.lines : tile.steps;
+  const Index inner = pass.batch_major ? tile.steps : tile.lines;
+  const Index outer_stride = pass.batch_major ? line : step;
+  const Index inner_stride = pass.batch_major ? step : line;
+  const Index width = view.sizes[2];
+  if (inner == 1 || outer == 1 || outer_stride == inner * inner_stride) {
+    const Index spacing = inner == 1 ? outer_stride : inner_stride;
+    use(first, std::max(spacing, width), Index{0}, outer * inner);
+    return;
+  }
+  for (Index i = 0; i < outer; ++i) {
+    use(first + i * outer_stride, std::max(inner_stride, width), i * inner, inner);
+  }
+}
+
+// One pseudo-random number for each element, a function of seed and position alone (the finaliser
+// of splitmix64), so that backward finds the same mask.
+SCANRNN_HD std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// Elements whose number is below this are dropped.
+inline std::uint64_t drop_threshold(double share) {
+  return static_cast<std::uint64_t>(share * 18446744073709549568.0);  // the last double below 2^64
+}
+
+}  // namespace scanrnn
