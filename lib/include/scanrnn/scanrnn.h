@@ -6,5 +6,6 @@
 #include "scanrnn/error.h"
 #include "scanrnn/layer.h"
 #include "scanrnn/linear_scan.h"
+#include "scanrnn/memory.h"
 #include "scanrnn/registry.h"
 #include "scanrnn/tensor.h"

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory on a context's device, for a caller that has no allocator of its own.
+#pragma once
+
+#include <cstddef>
+
+#include "scanrnn/context.h"
+
+#pragma GCC visibility push(default)  // exported from the library
+
+namespace scanrnn {
+
+// Owns memory of one device, 256-byte aligned. On CUDA everything is ordered on the stream of the
+// context that it was made with: allocation, copies and release; the context must outlive it.
+class Buffer {
+ public:
+  Buffer() = default;
+  // Throws cuda_error or std::bad_alloc. The contents are not set.
+  Buffer(Context& context, std::size_t bytes);
+  ~Buffer();
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  Span span() const { return {data_, bytes_}; }
+
+  // From or to host memory, at most bytes(). Both return when the host memory may be used again.
+  void upload(const void* host, std::size_t bytes);
+  void download(void* host, std::size_t bytes) const;
+
+ private:
+  void release() noexcept;
+
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  Device device_;
+  void* stream_ = nullptr;
+};
+
+// Waits for everything that was enqueued on the context's stream. Nothing else in the library waits
+// for a device, but for Buffer's copies.
+void synchronize(Context& context);
+
+}  // namespace scanrnn
+
+#pragma GCC visibility pop
