@@ -55,6 +55,10 @@ SCANRNN_INLINE Vec<T> fma(Vec<T> a, Vec<T> b, Vec<T> c) {
   return hn::MulAdd(a.raw, b.raw, c.raw);
 }
 template <class T>
+SCANRNN_INLINE Vec<T> reciprocal(Vec<T> x) {
+  return Vec<T>(1) / x;
+}
+template <class T>
 SCANRNN_INLINE Vec<T> abs(Vec<T> x) {
   return hn::Abs(x.raw);
 }
@@ -144,3 +148,8 @@ struct Lanes {
 };
 
 }  // namespace scanrnn::HWY_NAMESPACE
+
+namespace scanrnn::scan {
+template <class T>
+inline constexpr double kHalfExponent<HWY_NAMESPACE::Vec<T>> = kHalfExponent<T>;
+}  // namespace scanrnn::scan

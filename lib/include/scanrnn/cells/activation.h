@@ -14,10 +14,12 @@ using scan::less;
 using scan::log1p;
 using scan::max;
 using scan::min;
+using scan::reciprocal;
 using scan::select;
 using scan::tanh;
 
-// sigma(x) = 1 / (1 + e^-x) and 1 - sigma(x), both to full relative precision in both tails.
+// sigma(x) = 1 / (1 + e^-x) and 1 - sigma(x), both to full relative precision in both tails (of
+// float32: as far as x = 80).
 template <class V>
 struct Logistic {
   V value, complement;
@@ -25,11 +27,10 @@ struct Logistic {
 
 template <class V>
 SCANRNN_HD Logistic<V> logistic(V x) {
-  const V e = exp(-abs(x));
-  const V near_one = V(1) / (V(1) + e);
-  const V near_zero = e * near_one;
-  const auto negative = less(x, V(0));
-  return {select(negative, near_zero, near_one), select(negative, near_one, near_zero)};
+  // Past the bound the complement no longer falls, and is nothing beside any number near 1.
+  const V e = exp(min(x, V(2 * scan::kHalfExponent<V>)));
+  const V complement = reciprocal(V(1) + e);
+  return {e * complement, complement};
 }
 
 // An activation: value f(x), and slope f'(x).

@@ -46,15 +46,15 @@ struct MinLSTM : StateIsOutput {
   struct Shares {
     V forget, input;
   };
-  // f / (f + i) = (1 + e^-q) / ((1 + e^-p) + (1 + e^-q)), scaled by the largest of the three
-  // exponentials so that none overflows: a sum of positive terms, so no epsilon and no cancellation.
+  // f / (f + i) = (1 + e^-q) / ((1 + e^-p) + (1 + e^-q)): a sum of positive terms, so no epsilon and
+  // no cancellation. Both exponents are lowered alike where one would overflow; beside it the 1s are
+  // nothing.
   template <class V>
   SCANRNN_HD static Shares<V> shares(const Gates<V>& g) {
-    const V shift = min(min(g.p, g.q), V(0));
-    const V one = exp(shift);
-    const V not_f = one + exp(shift - g.p);
-    const V not_i = one + exp(shift - g.q);
-    const V scale = V(1) / (not_f + not_i);
+    const V shift = max(V(-scan::kHalfExponent<V>) - min(g.p, g.q), V(0));
+    const V not_f = V(1) + exp(-g.p - shift);
+    const V not_i = V(1) + exp(-g.q - shift);
+    const V scale = reciprocal(not_f + not_i);
     return {not_i * scale, not_f * scale};
   }
 };
