@@ -19,7 +19,7 @@ scan::Extent extent_of(const CpuSchedule& s) {
 template <class Op, class T, class Source, class Sink>
 void run(const CpuSchedule& s, const Source& source, const Sink& sink) {
   const scan::Extent extent = extent_of<T>(s);
-  auto* carry = static_cast<typename Op::State*>(s.carry);
+  auto* carry = static_cast<typename Op::State*>(s.carry) + s.first_line * extent.rows;
   if (s.chunk == 0) {
     scan::sequential<Op>(s.team, extent, source, sink, {0, s.steps}, carry);
   } else {

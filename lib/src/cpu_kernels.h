@@ -15,7 +15,8 @@ namespace scanrnn {
 struct CpuSchedule {
   scan::Team team;
   Index lines = 0, hidden = 0, steps = 0;
-  Index chunk = 0;  // 0: fused-sequential; else the chunk of the parallel scan
+  Index first_line = 0;  // of these lines among those of the carry
+  Index chunk = 0;       // 0: fused-sequential; else the chunk of the parallel scan
   bool log_domain = true;
   void* carry = nullptr;   // kCarryFields values for each padded unit and line
   void* totals = nullptr;  // kTotalFields, and for each chunk (parallel scan)

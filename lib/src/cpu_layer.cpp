@@ -133,8 +133,7 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
       team.barrier();
       schedule.lines = tile.lines;
       schedule.steps = tile.steps;
-      const Index units = padded(pass.hidden) * kCarryFields;
-      schedule.carry = static_cast<T*>(scratch.carry) + tile.first_line * units;
+      schedule.first_line = tile.first_line;
       ForwardKernelArgs<T> args;
       const Tile here{0, tile.steps, 0, tile.lines};
       args.preactivations = as_const(walked<T>(
@@ -149,7 +148,6 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
       team.barrier();
     }
     schedule.lines = pass.batch;
-    schedule.carry = scratch.carry;
     table.store_carry(schedule, static_cast<T*>(pass.hn.data), pass.hn.strides[0]);
   });
 }

@@ -91,6 +91,11 @@ SCANRNN_INLINE Vec<T> exp(Vec<T> x) {
   return keep_nan(x, select(less(limit, x), infinity<T>(), y));
 }
 template <class T>
+SCANRNN_INLINE Vec<T> bounded_exp(Vec<T> x) {
+  const Vec<T> bounded = min(x, Vec<T>(2 * scan::kHalfExponent<T>));
+  return keep_nan(x, Vec<T>(hn::Exp(hn::ScalableTag<T>(), bounded.raw)));
+}
+template <class T>
 SCANRNN_INLINE Vec<T> expm1(Vec<T> x) {
   const Vec<T> limit(kMaxExp<T>);
   const Vec<T> y = hn::Expm1(hn::ScalableTag<T>(), min(x, limit).raw);

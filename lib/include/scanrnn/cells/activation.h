@@ -8,18 +8,17 @@
 namespace scanrnn::cell {
 
 using scan::abs;
-using scan::exp;
+using scan::bounded_exp;
 using scan::fma;
 using scan::less;
-using scan::log1p;
 using scan::max;
 using scan::min;
 using scan::reciprocal;
 using scan::select;
 using scan::tanh;
 
-// sigma(x) = 1 / (1 + e^-x) and 1 - sigma(x), both to full relative precision in both tails (of
-// float32: as far as x = 80).
+// sigma(x) = 1 / (1 + e^-x) and 1 - sigma(x), both to full relative precision in both tails as far as
+// bounded_exp goes.
 template <class V>
 struct Logistic {
   V value, complement;
@@ -27,8 +26,7 @@ struct Logistic {
 
 template <class V>
 SCANRNN_HD Logistic<V> logistic(V x) {
-  // Past the bound the complement no longer falls, and is nothing beside any number near 1.
-  const V e = exp(min(x, V(2 * scan::kHalfExponent<V>)));
+  const V e = bounded_exp(x);
   const V complement = reciprocal(V(1) + e);
   return {e * complement, complement};
 }
@@ -82,7 +80,7 @@ struct PositiveG {
   static constexpr const char* name = "g";
   template <class V>
   SCANRNN_HD static V value(V x) {
-    return select(less(x, V(0)), logistic(x).value, x + V(0.5));
+    return select(less(x, V(0)), reciprocal(V(1) + bounded_exp(-x)), x + V(0.5));
   }
   template <class V>
   SCANRNN_HD static V slope(V x) {

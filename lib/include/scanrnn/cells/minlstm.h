@@ -52,8 +52,8 @@ struct MinLSTM : StateIsOutput {
   template <class V>
   SCANRNN_HD static Shares<V> shares(const Gates<V>& g) {
     const V shift = max(V(-scan::kHalfExponent<V>) - min(g.p, g.q), V(0));
-    const V not_f = V(1) + exp(-g.p - shift);
-    const V not_i = V(1) + exp(-g.q - shift);
+    const V not_f = V(1) + bounded_exp(-g.p - shift);
+    const V not_i = V(1) + bounded_exp(-g.q - shift);
     const V scale = reciprocal(not_f + not_i);
     return {not_i * scale, not_f * scale};
   }

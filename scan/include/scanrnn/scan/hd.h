@@ -15,22 +15,6 @@
 namespace scanrnn::scan {
 
 #if defined(__CUDA_ARCH__)
-// 2^t on the special function unit, t = x log2(e), and the part of x that t's rounding left out:
-// relative error below 4e-7 wherever the result is a normal number.
-SCANRNN_HD float exp(float x) {
-  asm("max.NaN.f32 %0, %0, 0fC2D00000;" : "+f"(x));  // -104: an infinity has no remainder
-  const float t = x * 1.44269504f;
-  const float left = fmaf(-t, -1.90465421e-9f, fmaf(-t, 0.693147182f, x));
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
-  return power * (1.0f + left);
-}
-// 1 / x to one unit in the last place, for a normal x.
-SCANRNN_HD float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 SCANRNN_HD float max(float a, float b) {
   asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
   return a;
@@ -39,12 +23,32 @@ SCANRNN_HD float min(float a, float b) {
   asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
   return a;
 }
+// 1 / x to one unit in the last place, for a normal x.
+SCANRNN_HD float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 2^t on the special function unit, t = x log2(e), and the part of x that t's rounding left out:
+// a relative error below 4e-7.
+SCANRNN_HD float bounded_exp(float x) {
+  x = max(min(x, 80.0f), -104.0f);
+  const float t = x * 1.44269504f;
+  const float left = fmaf(t, -0.693147182f, x);
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
+  return fmaf(power, left, power);
+}
 #else
-SCANRNN_HD float exp(float x) { return ::expf(x); }
 SCANRNN_HD float reciprocal(float x) { return 1.0f / x; }
+SCANRNN_HD float bounded_exp(float x) { return ::expf(80.0f < x ? 80.0f : x); }
 #endif
-SCANRNN_HD double exp(double x) { return ::exp(x); }
 SCANRNN_HD double reciprocal(double x) { return 1.0 / x; }
+// e^x for x up to a bound, past which it stays: 80, in float64 700, so that a
+// cell need not think of infinities.
+SCANRNN_HD double bounded_exp(double x) { return ::exp(700.0 < x ? 700.0 : x); }
+SCANRNN_HD float exp(float x) { return ::expf(x); }
+SCANRNN_HD double exp(double x) { return ::exp(x); }
 SCANRNN_HD float expm1(float x) { return ::expm1f(x); }
 SCANRNN_HD double expm1(double x) { return ::expm1(x); }
 SCANRNN_HD float log(float x) { return ::logf(x); }
@@ -78,7 +82,7 @@ SCANRNN_HD T select(bool condition, T yes, T no) {
   return condition ? yes : no;
 }
 
-// Half the largest exponent that exp() takes without overflow, rounded down.
+// Half of bounded_exp's bound: two such exponentials can be multiplied or added.
 template <class V>
 inline constexpr double kHalfExponent = 350;
 template <>
