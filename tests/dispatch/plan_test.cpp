@@ -14,7 +14,7 @@ namespace scanrnn::dispatch {
 namespace {
 
 // Inference and training differ, so that taking the wrong ones shows.
-constexpr Profile kProfile{"test-profile", "this file", {8, 100, 10}, {4, 200, 5}};
+constexpr Profile kProfile{"test-profile", "this file", {8, 100, 10, 6}, {4, 200, 5, 2}};
 
 Problem problem(std::int64_t steps, std::int64_t batch, std::int64_t hidden) {
   Problem out;
@@ -130,6 +130,34 @@ TEST(Plan, Tiles) {
   }
 }
 
+// On a GPU the tiles are the kernels' own, and a parallel scan is split over blocks or stays in one.
+TEST(Plan, Cuda) {
+  const auto on_cuda = [](Problem wanted, Strategy forced = Strategy::automatic) {
+    wanted.forced = forced;
+    return plan(wanted, {Processor::cuda, 4}, kProfile);
+  };
+  EXPECT_TRUE(on_cuda(problem(100, 2, 12)).across_blocks);
+  EXPECT_FALSE(on_cuda(problem(100, 5, 5)).across_blocks) << "25 rows are few, but not that few";
+  EXPECT_EQ(on_cuda(problem(100, 5, 5)).strategy, Strategy::parallel_scan);
+  EXPECT_TRUE(on_cuda(problem(10, 2, 12), Strategy::parallel_scan).across_blocks);
+  EXPECT_FALSE(on_cuda(problem(100, 2, 12), Strategy::fused_sequential).across_blocks);
+  EXPECT_FALSE(on_cuda(problem(100, 1, 41)).across_blocks);
+  Problem training = problem(200, 1, 8);
+  training.training = true;
+  EXPECT_TRUE(on_cuda(training).across_blocks);
+  training.hidden_size = 9;
+  EXPECT_FALSE(on_cuda(training).across_blocks);
+  for (Strategy strategy : kStrategies) {
+    const Plan got = on_cuda(problem(100, 2, 12), strategy);
+    EXPECT_EQ(got.tile_steps, 0);
+    EXPECT_EQ(got.chunk_steps, 0);
+  }
+  EXPECT_NE(explain(on_cuda(problem(100, 2, 12))), explain(on_cuda(problem(100, 5, 5))));
+  EXPECT_NE(explain(on_cuda(problem(100, 2, 12))).find("over blocks"), std::string::npos);
+  EXPECT_NE(explain(on_cuda(problem(100, 5, 5))).find("inside a block"), std::string::npos);
+  EXPECT_FALSE(on(problem(100, 2, 12)).across_blocks) << "a CPU has no blocks";
+}
+
 // B*H and B*T beyond 32 bits, to the last.
 TEST(Plan, LargeSizes) {
   const std::int64_t large = std::int64_t{1} << 31;
@@ -211,15 +239,25 @@ TEST(Names, UnknownLeavesTheStrategyAlone) {
   }
 }
 
-TEST(Profile, GenericIsUsable) {
-  const Profile& generic = generic_cpu_profile();
-  EXPECT_STREQ(generic.name, "cpu-generic");
-  EXPECT_STREQ(generic.origin, "built in");
-  for (const Thresholds& t : {generic.inference, generic.training}) {
-    EXPECT_GE(t.direct_max_tokens, 1) << "one-step decoding of one sequence is direct";
-    EXPECT_GE(t.parallel_min_steps, 1);
-    EXPECT_GE(t.parallel_max_rows_per_unit, 0);
+TEST(Profile, GenericOnesAreUsable) {
+  for (const Profile* generic : {&generic_cpu_profile(), &generic_cuda_profile()}) {
+    EXPECT_STREQ(generic->origin, "built in");
+    for (const Thresholds& t : {generic->inference, generic->training}) {
+      EXPECT_GE(t.direct_max_tokens, 1) << "one-step decoding of one sequence is direct";
+      EXPECT_GE(t.parallel_min_steps, 1);
+      EXPECT_GE(t.parallel_max_rows_per_unit, 0);
+      EXPECT_GE(t.blocks_max_rows_per_unit, 0);
+    }
   }
+  EXPECT_STREQ(generic_cpu_profile().name, "cpu-generic");
+}
+
+TEST(Profile, IsFoundByName) {
+  const Profile* found = find_profile("cpu-generic");
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(std::memcmp(&found->inference, &generic_cpu_profile().inference, sizeof(Thresholds)), 0);
+  EXPECT_EQ(find_profile("sm_1"), nullptr);
+  EXPECT_EQ(find_profile(""), nullptr);
 }
 
 }  // namespace

@@ -56,6 +56,14 @@ struct Result {
   std::vector<Values> dparams;
 };
 
+// How large what was added up is, where the sum itself may have cancelled: of a state the largest on
+// its way, of a gradient the root of the sum of its terms' squares.
+struct Terms {
+  double state = 0;
+  Values dh0;
+  std::vector<Values> dparams;
+};
+
 inline Data random_data(const Case& c, Random& random) {
   const auto draw = [&](std::int64_t count, double bound) {
     Values out = random.uniform(count, -bound, bound);
@@ -64,7 +72,8 @@ inline Data random_data(const Case& c, Random& random) {
   };
   Data data;
   const double bound = 1 / std::sqrt(static_cast<double>(c.layer.hidden_size));
-  for (const ParameterInfo& parameter : Layer(c.layer).parameters()) {
+  const Layer layer(c.layer);
+  for (const ParameterInfo& parameter : layer.parameters()) {
     std::int64_t count = 1;
     for (std::int64_t size : parameter.sizes) count *= size;
     data.params.push_back(draw(count, bound));

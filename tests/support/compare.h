@@ -41,11 +41,12 @@ inline testing::AssertionResult usable(const std::string& what, const std::vecto
   return testing::AssertionSuccess();
 }
 
-// Every element within its tolerance.
+// Every element within its tolerance; `largest` is a magnitude that the reference is known to come
+// from, where its own values may all be smaller.
 inline testing::AssertionResult close(const std::string& what, const std::vector<double>& got,
-                                      const std::vector<double>& want, const Tolerance& tolerance) {
+                                      const std::vector<double>& want, const Tolerance& tolerance,
+                                      double largest = 0) {
   if (auto result = usable(what, got, want); !result) return result;
-  double largest = 0;
   for (double value : want) largest = std::fmax(largest, std::fabs(value));
   double worst = 0, worst_error = 0, worst_allowed = 0;
   std::size_t at = want.size();
@@ -64,10 +65,11 @@ inline testing::AssertionResult close(const std::string& what, const std::vector
   return mismatch(what, at, got[at], want[at], worst_error, worst_allowed);
 }
 
-// The root of the mean square error, relative to that of the reference.
+// The root of the mean square error, relative to that of the reference and of `terms`, if there are
+// any: what each element was summed from.
 inline testing::AssertionResult close_rms(const std::string& what, const std::vector<double>& got,
                                           const std::vector<double>& want, double relative,
-                                          double floor) {
+                                          double floor, const std::vector<double>& terms = {}) {
   if (auto result = usable(what, got, want); !result) return result;
   long double errors = 0, reference = 0;
   double worst = -1;
@@ -78,6 +80,7 @@ inline testing::AssertionResult close_rms(const std::string& what, const std::ve
     reference += static_cast<long double>(want[i]) * want[i];
     if (!(error <= worst)) worst = static_cast<double>(error), at = i;
   }
+  for (double term : terms) reference += static_cast<long double>(term) * term;
   const double count = static_cast<double>(want.size());
   const auto error = static_cast<double>(std::sqrt(errors));
   const auto allowed = static_cast<double>(relative * std::sqrt(reference)) + floor * std::sqrt(count);

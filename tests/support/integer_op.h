@@ -15,7 +15,7 @@ struct IntegerMap {
 };
 
 // Its types are four, so that an engine cannot mix up what the contract keeps apart. A Local counts
-// its steps: promote() answers with nonsense when there are more than kLocalSteps of them.
+// its steps: then() answers with nonsense when more than kLocalSteps are appended.
 struct IntegerOp {
   struct Step : IntegerMap {};
   struct Local : IntegerMap {
@@ -27,12 +27,13 @@ struct IntegerOp {
   SCANRNN_HD static Local local_identity() { return {{1, 0}, 0}; }
   SCANRNN_HD static Element identity() { return {{1, 0}}; }
   SCANRNN_HD static Local then(const Local& f, const Step& g) {
+    if (f.steps >= scan::kLocalSteps) return {{0xDEAD, 0xBEEF}, f.steps};
     return {{g.a * f.a, g.a * f.b + g.b}, f.steps + 1};
   }
-  SCANRNN_HD static Element promote(const Local& f) {
-    if (f.steps > scan::kLocalSteps) return {{0xDEAD, 0xBEEF}};
-    return {{f.a, f.b}};
+  SCANRNN_HD static Local join(const Local& f, const Local& g) {
+    return {{g.a * f.a, g.a * f.b + g.b}, scan::kLocalSteps};
   }
+  SCANRNN_HD static Element promote(const Local& f) { return {{f.a, f.b}}; }
   SCANRNN_HD static Element combine(const Element& f, const Element& g) {
     return {{g.a * f.a, g.a * f.b + g.b}};
   }

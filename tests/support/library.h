@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,8 @@ namespace scanrnn::test {
 // [T,B,n] to the layout of the case and back.
 inline Values swap_axes(const Values& values, std::int64_t outer, std::int64_t inner) {
   Values out(values.size());
-  const std::int64_t n = outer * inner ? static_cast<std::int64_t>(values.size()) / (outer * inner) : 0;
+  const std::int64_t pairs = std::max<std::int64_t>(outer * inner, 1);
+  const std::int64_t n = static_cast<std::int64_t>(values.size()) / pairs;
   for (std::int64_t i = 0; i < outer; ++i) {
     for (std::int64_t j = 0; j < inner; ++j) {
       for (std::int64_t k = 0; k < n; ++k) {

@@ -94,6 +94,16 @@ struct Equations {
   }
 };
 
+// Sums, and the sums of the squares of what was added.
+struct Sum {
+  Reals values, squares;
+  explicit Sum(std::size_t count) : values(count), squares(count) {}
+  void add(std::size_t i, Real term) {
+    values[i] += term;
+    squares[i] += term * term;
+  }
+};
+
 // One direction of one layer over tensors in [T,B,.] order.
 struct Direction {
   Equations cell;
@@ -127,11 +137,12 @@ struct Direction {
 
   // states[t] is the state after step t; y gets this direction's columns of a row of `width`.
   void forward(const Reals& x, Reals& states, Reals& y, std::int64_t width, std::int64_t column,
-               Real* hn) const {
+               Real* hn, Real& largest) const {
     states.assign(static_cast<std::size_t>(steps * batch * hidden), 0);
     for (std::int64_t b = 0; b < batch; ++b) {
       for (std::int64_t j = 0; j < hidden; ++j) {
         Real h = start(b, j);
+        largest = std::fmax(largest, std::fabs(h));
         for (std::int64_t s = 0; s < steps; ++s) {
           const std::int64_t t = reverse ? steps - 1 - s : s;
           const Real* x_t = x.data() + (t * batch + b) * in;
@@ -139,6 +150,7 @@ struct Direction {
           project(x_t, j, k);
           const auto step = cell.lift(k);
           h = step.a * h + step.b;
+          largest = std::fmax(largest, std::fabs(h));
           states[static_cast<std::size_t>((t * batch + b) * hidden + j)] = h;
           y[static_cast<std::size_t>((t * batch + b) * width + column + j)] =
               cell.reads_out() ? cell.readout(k, h, skip(x_t, j, k)) : h;
@@ -149,11 +161,11 @@ struct Direction {
   }
 
   void backward(const Reals& x, const Reals& states, const Reals& dy, std::int64_t width,
-                std::int64_t column, const Values& dhn, Reals& dx, Real* dh0, Reals& dweight,
-                Reals* dbias) const {
+                std::int64_t column, const Values& dhn, Reals& dx, Real* dh0, Real* dh0_squares,
+                Sum& dweight, Sum* dbias) const {
     for (std::int64_t b = 0; b < batch; ++b) {
       for (std::int64_t j = 0; j < hidden; ++j) {
-        Real dh = dhn[h0_at + static_cast<std::size_t>(b * hidden + j)];
+        Real dh = dhn[h0_at + static_cast<std::size_t>(b * hidden + j)], squares = dh * dh;
         for (std::int64_t s = steps - 1; s >= 0; --s) {
           const std::int64_t t = reverse ? steps - 1 - s : s, before = reverse ? t + 1 : t - 1;
           const Real* x_t = x.data() + (t * batch + b) * in;
@@ -169,34 +181,48 @@ struct Direction {
             Real dc, dskip;
             cell.readout_vjp(k, h, skip(x_t, j, k), out, dk, dc, dskip);
             dh += dc;
+            squares += dc * dc;
             (highway() ? dk[3] : dx_t[j]) += dskip;
           } else {
             dh += out;
+            squares += out * out;
           }
           cell.lift_vjp(k, dh * previous, dh, dk);
-          dh *= cell.lift(k).a;
+          const Real a = cell.lift(k).a;
+          dh *= a;
+          squares *= a * a;
           for (int g = 0; g < blocks(); ++g) {
             const std::int64_t row = g * hidden + j;
             for (std::int64_t c = 0; c < in; ++c) {
               const auto at = static_cast<std::size_t>(row * in + c);
-              dweight[at] += dk[g] * x_t[c];
+              dweight.add(at, dk[g] * x_t[c]);
               dx_t[c] += dk[g] * (*weight)[at];
             }
             if (dbias && g < cell.gates() && cell.bias_block(g) >= 0) {
-              (*dbias)[static_cast<std::size_t>(cell.bias_block(g) * hidden + j)] += dk[g];
+              dbias->add(static_cast<std::size_t>(cell.bias_block(g) * hidden + j), dk[g]);
             }
           }
         }
         dh0[b * hidden + j] = dh;
+        dh0_squares[b * hidden + j] = squares;
       }
     }
   }
 };
 
 inline Values narrow(const Reals& values) { return {values.begin(), values.end()}; }
+inline Values roots(const Reals& squares) {
+  Values out;
+  for (Real value : squares) out.push_back(static_cast<double>(std::sqrt(value)));
+  return out;
+}
+
+struct Answer : Result {
+  Terms terms;
+};
 
 // The whole stack.
-inline Result run(const Case& c, const Data& data, bool with_backward = true) {
+inline Answer run(const Case& c, const Data& data, bool with_backward = true) {
   const CellInfo& cell = info(c.layer.cell);
   const Equations equations{cell.name, cell.variants[static_cast<std::size_t>(c.layer.variant)]};
   const std::int64_t hidden = c.layer.hidden_size, tokens = c.steps * c.batch;
@@ -216,39 +242,49 @@ inline Result run(const Case& c, const Data& data, bool with_backward = true) {
                      at * static_cast<std::size_t>(c.batch * hidden)};
   };
 
-  Result out;
-  Reals hn(static_cast<std::size_t>(c.states())), dh0(hn.size());
+  Answer out;
+  Real largest = 0;
+  Reals hn(static_cast<std::size_t>(c.states())), dh0(hn.size()), dh0_squares(hn.size());
   std::vector<Reals> inputs{{data.x.begin(), data.x.end()}}, states;
   for (int l = 0; l < c.layer.num_layers; ++l) {
     Reals y(static_cast<std::size_t>(tokens * width));
     for (int d = 0; d < c.directions(); ++d) {
       const Direction part = direction(l, d);
       states.emplace_back();
-      part.forward(inputs.back(), states.back(), y, width, d * hidden, hn.data() + part.h0_at);
+      part.forward(inputs.back(), states.back(), y, width, d * hidden, hn.data() + part.h0_at,
+                   largest);
     }
     if (l + 1 == c.layer.num_layers) out.y = narrow(y);
     inputs.push_back(std::move(y));
   }
   out.hn = narrow(hn);
+  out.terms.state = static_cast<double>(largest);
   if (!with_backward) return out;
 
   Reals dy(data.dy.begin(), data.dy.end());
   out.dparams.resize(data.params.size());
+  out.terms.dparams.resize(data.params.size());
   for (int l = c.layer.num_layers - 1; l >= 0; --l) {
     Reals dx(static_cast<std::size_t>(tokens * c.input_size(l)));
     for (int d = 0; d < c.directions(); ++d) {
       const Direction part = direction(l, d);
       const auto at = static_cast<std::size_t>(l * c.directions() + d);
-      Reals dweight(part.weight->size()), dbias(part.bias ? part.bias->size() : 0);
+      Sum dweight(part.weight->size()), dbias(part.bias ? part.bias->size() : 0);
       part.backward(inputs[static_cast<std::size_t>(l)], states[at], dy, width, d * hidden, data.dhn,
-                   dx, dh0.data() + part.h0_at, dweight, part.bias ? &dbias : nullptr);
-      out.dparams[at * each] = narrow(dweight);
-      if (part.bias) out.dparams[at * each + 1] = narrow(dbias);
+                    dx, dh0.data() + part.h0_at, dh0_squares.data() + part.h0_at, dweight,
+                    part.bias ? &dbias : nullptr);
+      out.dparams[at * each] = narrow(dweight.values);
+      out.terms.dparams[at * each] = roots(dweight.squares);
+      if (part.bias) {
+        out.dparams[at * each + 1] = narrow(dbias.values);
+        out.terms.dparams[at * each + 1] = roots(dbias.squares);
+      }
     }
     dy = std::move(dx);
   }
   out.dx = narrow(dy);
   out.dh0 = narrow(dh0);
+  out.terms.dh0 = roots(dh0_squares);
   return out;
 }
 

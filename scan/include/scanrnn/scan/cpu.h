@@ -42,14 +42,15 @@ void walk(const Cursor& source, const Output& sink, Range rows, Range steps,
   }
 }
 
-// Composes the steps of each row to total[row]: at most kLocalSteps of them before each promotion.
+// Composes the steps of each row to total[row]: one promotion for the whole chunk, since each would
+// round a logarithm.
 template <class Op, class Cursor>
 void reduce(const Cursor& source, Range rows, Range steps, typename Op::Element* total) {
   constexpr Index kBlock = 16;  // locals of this many rows stay in the first-level cache
   for (Index block = rows.begin; block < rows.end; block += kBlock) {
     const Index count = std::min(kBlock, rows.end - block);
-    typename Op::Local local[kBlock];
-    for (Index i = 0; i < count; ++i) total[block + i] = Op::identity();
+    typename Op::Local chunk[kBlock], local[kBlock];
+    for (Index i = 0; i < count; ++i) chunk[i] = Op::local_identity();
     for (Index first = steps.begin; first < steps.end; first += kLocalSteps) {
       const Index last = std::min<Index>(first + kLocalSteps, steps.end);
       for (Index i = 0; i < count; ++i) local[i] = Op::local_identity();
@@ -58,10 +59,9 @@ void reduce(const Cursor& source, Range rows, Range steps, typename Op::Element*
           local[i] = Op::then(local[i], source.step(source.load(block + i, t)));
         }
       }
-      for (Index i = 0; i < count; ++i) {
-        total[block + i] = Op::combine(total[block + i], Op::promote(local[i]));
-      }
+      for (Index i = 0; i < count; ++i) chunk[i] = Op::join(chunk[i], local[i]);
     }
+    for (Index i = 0; i < count; ++i) total[block + i] = Op::promote(chunk[i]);
   }
 }
 

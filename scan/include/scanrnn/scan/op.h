@@ -3,10 +3,11 @@
 //
 // An Op says what a recurrence is made of; the engine asks for nothing else:
 //   Step     what a Source gives for one (row, t)
-//   Local    the composition of at most kLocalSteps steps inside one thread
+//   Local    the composition of some steps inside one thread
 //   Element  a composition that crosses threads, warps, blocks
 //   State    what is walked along time
-//   then(Local, Step) -> Local           append one step
+//   then(Local, Step) -> Local           append one step, kLocalSteps times at most
+//   join(Local f, Local g) -> Local      "first f, then g", inside one thread
 //   promote(Local) -> Element
 //   combine(Element f, Element g)        "first f, then g": associative, not commutative
 //   apply(Step | Local | Element, State) -> State
@@ -38,8 +39,8 @@ struct Stream {
   Index step, steps;
 };
 
-// How many steps a thread may compose in linear arithmetic before it must promote: short enough
-// that rounding stays at 16 units and that the composition is a sum of few terms.
+// How many steps a thread may append before it must join or promote: short enough that rounding stays
+// at 16 units and that the composition is a sum of few terms.
 inline constexpr int kLocalSteps = 16;
 
 // x -> a x + b. z = 1 - a is held beside a, because an a close to 1 has no bits left for it:
@@ -99,11 +100,20 @@ struct AffineOp {
   SCANRNN_HD static Element identity() { return local_identity(); }
   SCANRNN_HD static Local then(const Local& f, const Step& g) { return scan::then(f, g); }
   SCANRNN_HD static Element promote(const Local& f) { return f; }
-  SCANRNN_HD static Element combine(const Element& f, const Element& g) {
-    return scan::then(f, g);
+  SCANRNN_HD static Local join(const Local& f, const Local& g) {
+    const V z = through(g, f.z, g.z);
+    return {select(less(abs(z), V(0.5)), V(1) - z, g.a * f.a), z, through(g, f.b, g.b)};
   }
+  SCANRNN_HD static Element combine(const Element& f, const Element& g) { return join(f, g); }
   SCANRNN_HD static State apply(const Affine<V>& f, const State& s) { return scan::apply(f, s); }
   SCANRNN_HD static State advance(const Step& f, const State& s) { return scan::advance(f, s); }
+
+ private:
+  // g.a x + y, from z where most is kept: there a is rounded to a unit of 1, and where gates repeat
+  // the same error adds up over a span.
+  SCANRNN_HD static V through(const Element& g, V x, V y) {
+    return select(less(abs(g.z), V(0.5)), x + fma(-g.z, x, y), fma(g.a, x, y));
+  }
 };
 
 // log|x + y| for x = sx exp(lx), y = sy exp(ly), and its sign. log 0 is -infinity throughout.
@@ -133,6 +143,7 @@ struct LogAffineOp {
     return {V(0), V(-std::numeric_limits<double>::infinity()), V(1)};
   }
   SCANRNN_HD static Local then(const Local& f, const Step& g) { return scan::then(f, g); }
+  SCANRNN_HD static Local join(const Local& f, const Local& g) { return AffineOp<V>::join(f, g); }
   SCANRNN_HD static Element promote(const Local& f) {
     return {select(less(f.z, V(0.5)), log1p(-f.z), log(f.a)), log(abs(f.b)),
             select(less(f.b, V(0)), V(-1), V(1))};

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gates that break naive scans, and long sequences of them. The weights pick, so the pre-activations
+// are exactly what is asked for and all of the error is the recurrence's.
+#include <gtest/gtest.h>
+
+#include "support/cases.h"
+#include "support/conform.h"
+#include "support/oracle.h"
+
+namespace scanrnn::test {
+namespace {
+
+using dispatch::Strategy;
+
+Case picking_case(LayerOptions options, std::int64_t hidden) {
+  Case c;
+  c.layer = options;
+  c.layer.hidden_size = hidden;
+  c.layer.input_size = info(options.cell).gates * hidden;
+  c.layer.bias = false;
+  c.batch = 1;
+  c.threads = 3;
+  return c;
+}
+
+// One reference, every strategy and domain.
+void check_everywhere(Case c, const Data& data, const std::string& what) {
+  const oracle::Answer want = oracle::run(c, data);
+  for (Strategy strategy : dispatch::kStrategies) {
+    for (Domain domain : {Domain::log, Domain::linear}) {
+      if (domain == Domain::linear && strategy != Strategy::parallel_scan) continue;  // one code
+      c.strategy = strategy;
+      c.layer.domain = domain;
+      expect_conforms(c, library(c, data), want, what + ": ");
+    }
+  }
+}
+
+class GatesTest : public testing::TestWithParam<GatePattern> {
+ protected:
+  void check(const LayerOptions& options, Dtype dtype, std::int64_t steps, std::int64_t hidden) {
+    Case c = picking_case(options, hidden);
+    c.layer.dtype = dtype;
+    c.steps = steps;
+    for (int start = 0; start < 3; ++start) {  // zeros, both signs, all negative
+      c.h0 = start > 0;
+      Random random(static_cast<std::uint64_t>(steps + start));
+      Data data = picking_data(c, GetParam(), random);
+      if (start == 2) {
+        for (double& value : data.h0) value = -std::fabs(value);
+      }
+      check_everywhere(c, data, GetParam().name);
+    }
+  }
+};
+
+TEST_P(GatesTest, ShortSequences) {
+  for (const LayerOptions& options : all_variants()) {
+    for (std::int64_t steps : {1, 2, 16, 17, 61}) check(options, Dtype::float32, steps, 5);
+    check(options, Dtype::float64, 61, 5);
+    check(options, Dtype::bfloat16, 61, 5);
+    check(options, Dtype::float16, 61, 5);
+  }
+}
+
+TEST_P(GatesTest, Thousands) {
+  for (const LayerOptions& options : few_variants()) check(options, Dtype::float32, 4099, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Pattern, GatesTest, testing::ValuesIn(gate_patterns()),
+                         [](const auto& info) { return info.param.name; });
+
+class LongTest : public testing::TestWithParam<GatePattern> {};
+
+TEST_P(LongTest, HundredThousandSteps) {
+  for (const CellInfo& cell : cells()) {
+    LayerOptions options;
+    options.cell = cell.cell;
+    Case c = picking_case(options, 1);
+    c.steps = 100003;
+    Random random(5);
+    check_everywhere(c, picking_data(c, GetParam(), random), GetParam().name);
+  }
+}
+
+// "nearly_kept_random": rounding errors stay for a million steps.
+TEST(VeryLong, MillionSteps) {
+  Case c = picking_case({}, 1);
+  c.steps = std::int64_t{1} << 20;
+  Random random(6);
+  check_everywhere(c, picking_data(c, gate_patterns()[6], random), "nearly_kept_random");
+}
+
+INSTANTIATE_TEST_SUITE_P(Pattern, LongTest, testing::ValuesIn(gate_patterns()),
+                         [](const auto& info) { return info.param.name; });
+
+// Opposite inputs that cancel in the state: the bound is relative to the largest state.
+TEST(Cancellation, OppositeInputs) {
+  for (const LayerOptions& options : all_variants()) {
+    const CellInfo& cell = info(options.cell);
+    Case c = picking_case(options, 3);
+    c.steps = 513;
+    Random random(8);
+    const GatePattern pattern{"", [](const LayerOptions& layer, Random& random) {
+                                return gates_for(layer, 1e-3, random.bits() & 1 ? 2 : -2);
+                              }};
+    check_everywhere(c, picking_data(c, pattern, random), "cancelling " + cell.name);
+  }
+}
+
+}  // namespace
+}  // namespace scanrnn::test

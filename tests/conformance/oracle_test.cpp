@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole registry against the oracle, forward and backward: every pair of choices once, and the
+// lengths around each strategy's own tiles for every cell.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "support/cases.h"
+#include "support/conform.h"
+#include "support/oracle.h"
+#include "support/pairwise.h"
+
+namespace scanrnn::test {
+namespace {
+
+using dispatch::Strategy;
+
+TEST(Pairwise, EveryPairIsThere) {
+  const std::vector<int> sizes{9, 4, 3, 2, 7, 2};
+  const auto rows = pairwise(sizes);
+  std::set<Pair> seen;
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      for (std::size_t j = i + 1; j < sizes.size(); ++j) seen.insert(pair_of(i, row[i], j, row[j]));
+    }
+  }
+  std::size_t all = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    for (std::size_t j = i + 1; j < sizes.size(); ++j) {
+      all += static_cast<std::size_t>(sizes[i] * sizes[j]);
+    }
+  }
+  EXPECT_EQ(seen.size(), all);
+  EXPECT_LT(rows.size(), 2u * 9 * 7);
+}
+
+struct Trial {
+  Case run;
+  Memory memory;
+};
+void PrintTo(const Trial& trial, std::ostream* out) { *out << text(trial.run); }
+
+std::vector<Trial> trials() {
+  const std::vector<LayerOptions> variants = all_variants();
+  const std::vector<Strategy> strategies{Strategy::direct, Strategy::fused_sequential,
+                                         Strategy::parallel_scan, Strategy::automatic};
+  const std::vector<std::int64_t> steps = lengths(16, 257), batches{0, 1, 3},
+                                  hidden{1, 7, 16, 17, 64, 129};
+  const auto count = [](const auto& values) { return static_cast<int>(values.size()); };
+  std::vector<Trial> out;
+  for (const auto& row : pairwise({count(variants), count(dtypes()), count(strategies), count(steps),
+                                   count(batches), count(hidden), 3, 3, 2, 2, 2, 2, 2, 2, 2, 2})) {
+    const auto at = [](const auto& values, int i) { return values[static_cast<std::size_t>(i)]; };
+    Trial trial;
+    Case& c = trial.run;
+    c.layer = at(variants, row[0]);
+    c.layer.dtype = at(dtypes(), row[1]);
+    c.strategy = at(strategies, row[2]);
+    c.steps = at(steps, row[3]);
+    c.batch = at(batches, row[4]);
+    c.layer.hidden_size = at(hidden, row[5]);
+    c.layer.input_size = row[6] == 0 ? c.layer.hidden_size : row[6] == 1 ? 5 : 37;
+    c.threads = 1 + row[7];
+    c.layer.domain = row[8] ? Domain::log : Domain::linear;
+    c.layer.batch_first = row[9];
+    c.h0 = row[10];
+    c.layer.bias = row[11];
+    c.layer.num_layers = 1 + row[12];
+    c.layer.bidirectional = row[13];
+    trial.memory.gap = 3 * row[14];
+    trial.memory.offset = row[15];
+    out.push_back(trial);
+  }
+  return out;
+}
+
+class ConformanceTest : public testing::TestWithParam<Trial> {};
+
+TEST_P(ConformanceTest, MatchesTheOracle) {
+  const auto& [c, memory] = GetParam();
+  Random random(static_cast<std::uint64_t>(c.steps * 131 + c.layer.hidden_size));
+  const Data data = random_data(c, random);
+  const oracle::Answer want = oracle::run(c, data);
+  expect_conforms(c, library(c, data, memory), want, "training: ");
+  expect_forward(c, library_inference(c, data, memory), want, "inference: ");
+}
+
+INSTANTIATE_TEST_SUITE_P(Pairwise, ConformanceTest, testing::ValuesIn(trials()),
+                         [](const auto& info) {
+                           return std::to_string(info.index) + "_" + text(info.param.run);
+                         });
+
+// Lengths around the tile that the planner itself chose.
+class LengthTest : public testing::TestWithParam<Strategy> {};
+
+TEST_P(LengthTest, AroundTheTile) {
+  Random random(11);
+  for (LayerOptions options : few_variants()) {
+    for (int layout = 0; layout < 4; ++layout) {
+      Case c;
+      c.layer = options;
+      c.layer.input_size = 2;
+      c.layer.hidden_size = 3;
+      c.layer.batch_first = layout & 1;
+      c.layer.bidirectional = layout & 2;
+      c.strategy = GetParam();
+      c.threads = 2;
+      c.batch = 2;
+      const Context context = make_context(c.threads);
+      const dispatch::Plan plan =
+          Layer(c.layer).plan(context, 2000, c.batch, Mode::training, c.strategy);
+      const std::int64_t tile = c.strategy == Strategy::parallel_scan ? plan.chunk_steps
+                                : c.strategy == Strategy::direct      ? 3
+                                                                      : plan.tile_steps;
+      for (std::int64_t steps : lengths(tile, 2 * tile + 7)) {
+        c.steps = steps;
+        const Data data = random_data(c, random);
+        expect_conforms(c, library(c, data), oracle::run(c, data));
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Strategy, LengthTest, testing::ValuesIn(dispatch::kStrategies),
+                         [](const auto& info) { return std::string(name(info.param)); });
+
+}  // namespace
+}  // namespace scanrnn::test

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What it means that a result conforms: each tensor within the table's tolerance of the reference.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "support/library.h"
+#include "support/oracle.h"
+#include "support/tolerance.h"
+
+namespace scanrnn::test {
+
+inline void expect_forward(const Case& c, const Result& got, const oracle::Answer& want,
+                           const std::string& what = "") {
+  const Tolerance tolerance = forward_tolerance(c.layer.dtype, c.steps, c.layer.num_layers);
+  EXPECT_TRUE(close(what + "y", got.y, want.y, tolerance)) << text(c);
+  EXPECT_TRUE(close(what + "h_n", got.hn, want.hn, tolerance, want.terms.state)) << text(c);
+}
+
+inline void expect_backward(const Case& c, const Result& got, const oracle::Answer& want,
+                            const std::string& what = "") {
+  const double relative = gradient_tolerance(c.layer.dtype);
+  const double floor = accuracy(c.layer.dtype).floor;
+  EXPECT_TRUE(close_rms(what + "dx", got.dx, want.dx, relative, floor)) << text(c);
+  EXPECT_TRUE(close_rms(what + "dh_0", got.dh0, want.dh0, relative, floor, want.terms.dh0))
+      << text(c);
+  ASSERT_EQ(got.dparams.size(), want.dparams.size());
+  const Layer layer(c.layer);
+  for (std::size_t i = 0; i < want.dparams.size(); ++i) {
+    EXPECT_TRUE(close_rms(what + "d" + layer.parameters()[i].name, got.dparams[i], want.dparams[i],
+                          relative, floor, want.terms.dparams[i]))
+        << text(c);
+  }
+}
+
+inline void expect_conforms(const Case& c, const Result& got, const oracle::Answer& want,
+                            const std::string& what = "") {
+  expect_forward(c, got, want, what);
+  expect_backward(c, got, want, what);
+}
+
+}  // namespace scanrnn::test
