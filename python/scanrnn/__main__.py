@@ -21,10 +21,12 @@ def info() -> None:
     for cell in cells():
         options = "|".join(cell.variants)
         print(f"cell {cell.name}: {cell.recurrence}, {cell.variant_option}={options}")
-    path = profile.load_users()
-    active = _core.profile(_core.Device("cpu"))
-    print(f"profile: {json.dumps(profile.as_json(active))}")
-    print(f"your own: {path or f'none at {profile.user_file()} (python -m scanrnn tune)'}")
+    loaded = profile.load_users()
+    for kind in sorted({found.device.partition(":")[0] for found in devices()}):
+        active = _core.profile(_core.Device(kind))
+        print(f"profile {kind}: {json.dumps(profile.as_json(active))}")
+        own = loaded.get(kind, f"none at {profile.user_file(kind)} (python -m scanrnn tune)")
+        print(f"  your own: {own}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--grid", choices=("small", "full"), default="small")
     for sub, out in ((crossover, "crossover-cpu.json"), (layer, "layer-cpu.json"), (tune, None)):
         sub.add_argument("--cells", nargs="+", choices=names, default=names, metavar="CELL")
-        sub.add_argument("--device", default="cpu")
+        sub.add_argument("--device", choices=("cpu",), default="cpu", help="of host arrays")
         where = "your own profile" if out is None else f"bench/results/{out}"
         default = None if out is None else Path("bench/results", out)
         sub.add_argument("--out", type=Path, default=default, help=f"JSON file ({where})")

@@ -15,7 +15,7 @@ class Device:
     def units(self) -> int: ...
 
 class Buffer:
-    def __init__(self, nbytes: int) -> None: ...
+    def __init__(self, device: Device, nbytes: int) -> None: ...
     @property
     def nbytes(self) -> int: ...
 
@@ -37,6 +37,9 @@ class Plan:
     @property
     def reserve_bytes(self) -> int: ...
 
+class Parameters:
+    def __init__(self, device: Device, arrays: Sequence[Array]) -> None: ...
+
 class Layer:
     def __init__(self, cell: str, *options: Any) -> None: ...
     @property
@@ -48,7 +51,7 @@ class Layer:
     def forward(
         self,
         plan: Plan,
-        params: Sequence[Array],
+        params: Parameters,
         x: Array,
         h_0: Array | None,
         y: Array,
@@ -59,7 +62,7 @@ class Layer:
     def step(
         self,
         plan: Plan,
-        params: Sequence[Array],
+        params: Parameters,
         x: Array,
         h_0: Array | None,
         y: Array,
@@ -70,7 +73,7 @@ class Layer:
     def backward(
         self,
         plan: Plan,
-        params: Sequence[Array],
+        params: Parameters,
         x: Array,
         h_0: Array | None,
         y: Array,

@@ -23,8 +23,8 @@ from .arguments import Array
 from .baseline import Stack
 from .optional import plots, progress
 
-BATCH, STEPS = 32, 128
-PEAK_RATE = 6e-3
+BATCH, STEPS = 16, 64
+PEAK_RATE = 1e-2
 HELD_OUT = 40_000
 
 
@@ -55,14 +55,18 @@ def load_text(limit: int = 1_500_000) -> Text:
     return Text(symbols.tobytes(), indices[:-HELD_OUT], indices[-HELD_OUT:])
 
 
-def batches(text: Array) -> Iterator[tuple[Array, Array]]:
-    """BATCH streams walked side by side, STEPS at a time, for ever: (inputs, targets) [T,B]."""
-    length = (len(text) - 1) // BATCH
-    inputs = text[: BATCH * length].reshape(BATCH, length).T
-    targets = text[1 : BATCH * length + 1].reshape(BATCH, length).T
+def batches(text: Array, seed: int) -> Iterator[Array]:
+    """BATCH windows from anywhere in the text, STEPS characters and the next one: [STEPS+1,B]."""
+    random = np.random.default_rng(seed)
+    offsets = np.arange(STEPS + 1)[:, None]
     while True:
-        for start in range(0, length - STEPS + 1, STEPS):
-            yield inputs[start : start + STEPS], targets[start : start + STEPS]
+        yield text[random.integers(0, len(text) - STEPS, BATCH) + offsets]
+
+
+def one_hot(text: Text) -> Array:
+    """A row for each symbol, of the unit variance that layers' initial values are meant for."""
+    size = len(text.symbols)
+    return np.eye(size, dtype=np.float32) * np.float32(math.sqrt(size))
 
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
@@ -106,20 +110,20 @@ class Curve(NamedTuple):
 
 
 def train(
-    title: str, recurrent: Any, params: dict[str, Array], text: Text, seconds: float
+    title: str, recurrent: Any, params: dict[str, Array], text: Text, seconds: float, seed: int
 ) -> Curve:
     """Trains in place for a time. `recurrent` has vjp and load_state_dict; the rest is shared."""
-    one_hot = np.eye(len(text.symbols), dtype=np.float32)
+    symbols = one_hot(text)
     weights = [name for name in params if not name.startswith("out_")]
     layers = sum(name.startswith("weight_ih") for name in weights)
-    h = np.zeros((layers, BATCH, params["out_weight"].shape[1]), np.float32)
+    h_0 = np.zeros((layers, BATCH, params["out_weight"].shape[1]), np.float32)
     adam, curve, start = Adam(params), Curve([], [], 0), time.perf_counter()
     with progress(seconds, title, bar_format="{desc} {bar} {n:.0f}/{total:.0f} s{postfix}") as bar:
-        for inputs, targets in batches(text.train):
-            (y, h), pullback = recurrent.vjp(one_hot[inputs], h)
+        for window in batches(text.train, seed):
+            (y, _), pullback = recurrent.vjp(symbols[window[:-1]], h_0)
             flat = y.reshape(-1, y.shape[-1])
             bits, dlogits = cross_entropy(
-                flat @ params["out_weight"].T + params["out_bias"], targets.ravel()
+                flat @ params["out_weight"].T + params["out_bias"], window[1:].ravel()
             )
             grads = {"out_weight": dlogits.T @ flat, "out_bias": dlogits.sum(axis=0)}
             grads |= pullback((dlogits @ params["out_weight"]).reshape(y.shape))[2]
@@ -141,8 +145,7 @@ def train(
 def test_bits(rnn: scanrnn.Layer, params: dict[str, Array], text: Text) -> float:
     """The test text in one call, as a single sequence."""
     rnn.load_state_dict({name: params[name] for name in rnn.state_dict()})
-    one_hot = np.eye(len(text.symbols), dtype=np.float32)
-    y, _ = rnn(one_hot[text.test[:-1]])
+    y, _ = rnn(one_hot(text)[text.test[:-1]])
     return cross_entropy(y @ params["out_weight"].T + params["out_bias"], text.test[1:])[0]
 
 
@@ -151,10 +154,10 @@ def sample(
 ) -> str:
     """Text written by the model, one step() a character."""
     random, temperature = np.random.default_rng(seed), 0.6
-    one_hot = np.eye(len(text.symbols), dtype=np.float32)
+    symbols = one_hot(text)
     h, current, out = None, text.symbols.index(b"\n"), []
     for _ in range(length):
-        y, h = rnn.step(one_hot[current], h)
+        y, h = rnn.step(symbols[current], h)
         logits = (params["out_weight"] @ y + params["out_bias"]) / temperature
         # The largest of Gumbel-perturbed logits is a draw from their softmax.
         current = int(np.argmax(logits + random.gumbel(size=len(logits))))
@@ -197,7 +200,7 @@ def run(seconds: float, hidden: int, out: Path, seed: int, device: str = "cpu") 
     curves, results = {}, {"unigram": unigram}
     for title, make in makers.items():  # the same start, batches, rate and wall time for both
         params = {name: value.copy() for name, value in start.items()}
-        curves[title] = train(title, make(), params, text, seconds)
+        curves[title] = train(title, make(), params, text, seconds, seed)
         results[title] = test_bits(rnn, params, text)
         print(
             f"{title:10}: {results[title]:.2f} bits a character on held-out text after "

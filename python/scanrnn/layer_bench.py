@@ -20,6 +20,7 @@ from .registry import cells
 
 SHAPES = ((8, 1024, 512), (1, 1024, 512), (16, 128, 256))  # B, T, C = H
 STEP = (1, 1, 512)
+PAUSE = 0.3  # seconds, until the threads of the last one sleep
 
 
 def gemms(weight: Array, x: Array, direction: str) -> Callable[[], Any]:
@@ -71,7 +72,7 @@ def measure_one(point: crossover.Point, device: str, seconds: float) -> list[dic
         raise AssertionError(f"{point}: y differs from NumPy's by {error}")
     times = {}
     for name, call in calls.items():
-        time.sleep(0.3)
+        time.sleep(PAUSE)
         times |= measure.timed({name: call}, seconds)
     floor = times["GEMM alone"].ms
     common = {"domain": "log", "pass": point.direction, "layout": "TBH", "B": point.B}

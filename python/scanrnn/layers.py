@@ -30,6 +30,7 @@ class Layer:
 
     _cell: CellInfo
     _params: dict[str, Array]
+    _placed: _core.Parameters
     input_size: int
     hidden_size: int
     num_layers: int
@@ -77,7 +78,9 @@ class Layer:
         params = {name: np.array(values[name], self.dtype, order="C") for name in self._shapes}
         for value in params.values():
             value.flags.writeable = False
-        self.__dict__["_params"] = params  # one assignment: a running call keeps what it began with
+        placed = _core.Parameters(self._device, list(params.values()))
+        # One assignment each: a running call keeps what it began with.
+        self.__dict__["_params"], self.__dict__["_placed"] = params, placed
 
     # ---- running
 
@@ -100,7 +103,7 @@ class Layer:
         entropy = np.random.SeedSequence(arguments.seed_value(seed))
         run = Run(self, x, h_0, strategy, training=True)
         run.seed = int(entropy.generate_state(1, np.uint64)[0]) if self.dropout else 0
-        run.reserve = _core.Buffer(run.plan.reserve_bytes)
+        run.reserve = _core.Buffer(self._device, run.plan.reserve_bytes)
         results = run.forward()
         run.y.flags.writeable = results[0].flags.writeable = False
         return results, Pullback(run)
@@ -119,7 +122,7 @@ class Layer:
         y = np.empty((batch, self._core.directions * self.hidden_size), self.dtype)
         h_n = np.empty(self._state_shape(batch), self.dtype)
         log(plan)
-        self._core.step(plan, list(self._params.values()), x_t, h, y, h_n, None, 0)
+        self._core.step(plan, self._placed, x_t, h, y, h_n, None, 0)
         return (y[0], h_n[:, 0]) if single else (y, h_n)
 
     def plan(

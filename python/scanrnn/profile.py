@@ -54,20 +54,23 @@ def as_json(profile: _core.Profile) -> dict[str, Any]:
 
 
 @functools.cache
-def load_users() -> Path | None:
-    """Puts the user's profile to use, once; its path if there is one that can be used."""
-    path = user_file()
-    try:
-        found = parse(json.loads(path.read_text(encoding="utf-8")), str(path))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as problem:
-        warnings.warn(
-            f"scanrnn: the profile {path} is ignored: {problem} "
-            "(`python -m scanrnn tune` writes a new one)",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return None
-    _core.set_profile(_core.Device("cpu"), found)
-    return path
+def load_users() -> dict[str, Path]:
+    """Puts the user's profiles to use, once; the files that could be used, by kind of device."""
+    loaded = {}
+    for device in ("cpu", "cuda") if _core.cuda_available() else ("cpu",):
+        path = user_file(device)
+        try:
+            found = parse(json.loads(path.read_text(encoding="utf-8")), str(path))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as problem:
+            warnings.warn(
+                f"scanrnn: the profile {path} is ignored: {problem} "
+                "(`python -m scanrnn tune` writes a new one)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            continue
+        _core.set_profile(_core.Device(device), found)
+        loaded[device] = path
+    return loaded

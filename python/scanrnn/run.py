@@ -24,7 +24,7 @@ class Run:
     def __init__(
         self, layer: Layer, x: Array, h_0: Array | None, strategy: str | None, training: bool
     ) -> None:
-        self.layer, self.params = layer, list(layer._params.values())
+        self.layer, self.params = layer, layer._placed
         self.seed, self.reserve = 0, None
         x = arguments.array("x", x, layer.dtype)
         if x.ndim not in (2, 3):

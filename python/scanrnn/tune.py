@@ -16,17 +16,18 @@ from .crossover import Measured
 NEVER = 2**31  # more steps than any sequence has
 NOISE = 0.02  # a difference that timing cannot tell
 
-Thresholds = tuple[int, int, int]
+Thresholds = tuple[int, int, int, int]  # in the order of profile.THRESHOLDS
 
 
 def candidates(results: list[Measured], units: int) -> Iterator[Thresholds]:
     """From the simplest choice (always fused-sequential) on: of equals the first is taken."""
     found = [result.point for result in results]
+    blocks = 0  # is for CUDA alone
     tokens = [0, *sorted({p.B * p.T for p in found})]
     steps = sorted({p.T for p in found}, reverse=True)
     rows = sorted({-(-p.B * p.H // units) for p in found})
     for split in [(NEVER, 0), *itertools.product(steps, rows)]:
-        yield from ((direct, *split) for direct in tokens)
+        yield from ((direct, *split, blocks) for direct in tokens)
 
 
 class Fit:
@@ -41,8 +42,12 @@ class Fit:
 
     def picks(self, thresholds: Thresholds) -> list[Measured]:
         """The same measurements with what the planner picks under these thresholds."""
+        before = _core.profile(self.device)
         _core.set_profile(self.device, _core.Profile("candidate", "", thresholds, thresholds))
-        return [found._replace(pick=self._pick(found.point)) for found in self.results]
+        try:
+            return [found._replace(pick=self._pick(found.point)) for found in self.results]
+        finally:
+            _core.set_profile(self.device, before)
 
     def _pick(self, p: crossover.Point) -> str:
         layer = self.layers[p.cell, p.H]
@@ -54,11 +59,7 @@ class Fit:
         return sum(max(0.0, regret - NOISE) for regret in regrets)
 
     def best(self) -> Thresholds:
-        before = _core.profile(self.device)
-        try:
-            return min(candidates(self.results, self.device.units), key=self.cost)
-        finally:
-            _core.set_profile(self.device, before)
+        return min(candidates(self.results, self.device.units), key=self.cost)
 
 
 def run(grid: str, names: list[str], device: str, out: Path | None) -> None:

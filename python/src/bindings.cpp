@@ -109,48 +109,68 @@ PlannedCall plan_layer(const Layer& layer, Device device, std::int64_t steps, st
   return out;
 }
 
+// A layer's parameters where they are used; the arrays are kept alive and must not change.
+class Parameters {
+ public:
+  Parameters(Device device, std::vector<py::array> arrays) : arrays_(std::move(arrays)) {
+    Tensors tensors(context(device));
+    for (const py::array& array : arrays_) views_.push_back(tensors.in(array));
+    copies_ = tensors.take();
+  }
+  const std::vector<TensorView>& views() const { return views_; }
+
+ private:
+  std::vector<py::array> arrays_;
+  std::vector<Buffer> copies_;
+  std::vector<TensorView> views_;
+};
+
 using Run = void (Layer::*)(Context&, const dispatch::Plan&, const ForwardArgs&) const;
 
 template <Run run>
-void forward(const Layer& layer, const PlannedCall& call, const std::vector<py::array>& params,
+void forward(const Layer& layer, const PlannedCall& call, const Parameters& params,
              const py::array& x, const MaybeArray& h_0, py::array& y, py::array& h_n,
              const Buffer* reserve, std::uint64_t seed) {
+  Context& where = context(call.device);
+  Tensors tensors(where);
   ForwardArgs args;
-  args.params = views(params);
-  args.x = view(x);
-  args.h0.h = view(h_0);
-  args.y = view(y);
-  args.hn.h = view(h_n);
+  args.params = params.views();
+  args.x = tensors.in(x);
+  args.h0.h = tensors.in(h_0);
+  args.y = tensors.out(y);
+  args.hn.h = tensors.out(h_n);
   args.seed = seed;
   if (reserve) args.reserve = reserve->span();
-  Context& where = context(call.device);
   const py::gil_scoped_release unlocked;
-  const Buffer workspace(call.sizes.workspace);
+  const Buffer workspace(where, call.sizes.workspace);
   args.workspace = workspace.span();
   (layer.*run)(where, call.plan, args);
+  tensors.finish();
 }
 
-void backward(const Layer& layer, const PlannedCall& call, const std::vector<py::array>& params,
+void backward(const Layer& layer, const PlannedCall& call, const Parameters& params,
               const py::array& x, const MaybeArray& h_0, const py::array& y, const MaybeArray& dy,
               const MaybeArray& dh_n, py::array& dx, py::array& dh_0,
-              const std::vector<py::array>& dparams, const Buffer& reserve, std::uint64_t seed) {
+              std::vector<py::array>& dparams, const Buffer& reserve, std::uint64_t seed) {
+  Context& where = context(call.device);
+  Tensors tensors(where);
   BackwardArgs args;
-  args.params = views(params);
-  args.x = view(x);
-  args.h0.h = view(h_0);
-  args.y = view(y);
-  args.dy = view(dy);
-  args.dhn.h = view(dh_n);
-  args.dx = view(dx);
-  args.dh0.h = view(dh_0);
-  args.dparams = views(dparams);
+  args.params = params.views();
+  args.x = tensors.in(x);
+  args.h0.h = tensors.in(h_0);
+  args.y = tensors.in(y);
+  args.dy = tensors.in(dy);
+  args.dhn.h = tensors.in(dh_n);
+  args.dx = tensors.out(dx);
+  args.dh0.h = tensors.out(dh_0);
+  for (py::array& array : dparams) args.dparams.push_back(tensors.out(array));
   args.reserve = reserve.span();
   args.seed = seed;
-  Context& where = context(call.device);
   const py::gil_scoped_release unlocked;
-  const Buffer workspace(call.sizes.workspace);
+  const Buffer workspace(where, call.sizes.workspace);
   args.workspace = workspace.span();
   layer.backward(where, call.plan, args);
+  tensors.finish();
 }
 
 // ---- the bare scan
@@ -169,19 +189,21 @@ PlannedCall plan_scan(Device device, std::int64_t steps, std::int64_t rows,
 void run_scan(const PlannedCall& call, const py::array& a, const py::array& b,
               const MaybeArray& sign_b, const MaybeArray& h_0, py::array& h, bool log_form,
               bool reverse) {
+  Context& where = context(call.device);
+  Tensors tensors(where);
   ScanArgs args;
-  args.a = view(a);
-  args.b = view(b);
-  args.sign_b = view(sign_b);
-  args.h0 = view(h_0);
-  args.h = view(h);
+  args.a = tensors.in(a);
+  args.b = tensors.in(b);
+  args.sign_b = tensors.in(sign_b);
+  args.h0 = tensors.in(h_0);
+  args.h = tensors.out(h);
   args.log_form = log_form;
   args.reverse = reverse;
-  Context& where = context(call.device);
   const py::gil_scoped_release unlocked;
-  const Buffer workspace(call.sizes.workspace);
+  const Buffer workspace(where, call.sizes.workspace);
   args.workspace = workspace.span();
   linear_scan(where, call.plan, args);
+  tensors.finish();
 }
 
 void translate(std::exception_ptr thrown) {
@@ -208,7 +230,8 @@ PYBIND11_MODULE(_core, m) {
       .def_property_readonly("units", [](Device device) { return context(device).limits().units; });
 
   py::class_<Buffer>(m, "Buffer")
-      .def(py::init<std::size_t>())
+      .def(
+          py::init([](Device device, std::size_t bytes) { return Buffer(context(device), bytes); }))
       .def_property_readonly("nbytes", &Buffer::bytes);
 
   py::enum_<dispatch::Reason>(m, "Reason")
@@ -226,13 +249,16 @@ PYBIND11_MODULE(_core, m) {
       .def_property_readonly("runner_up",
                              [](const PlannedCall& c) { return name(c.plan.runner_up); })
       .def_property_readonly(
-          "reason", [](const PlannedCall& c) { return py::str(py::cast(c.plan.reason).attr("name")); })
+          "reason",
+          [](const PlannedCall& c) { return py::str(py::cast(c.plan.reason).attr("name")); })
       .def_property_readonly("tile_steps", [](const PlannedCall& c) { return c.plan.tile_steps; })
       .def_property_readonly("chunk_steps", [](const PlannedCall& c) { return c.plan.chunk_steps; })
       .def_property_readonly("profile", [](const PlannedCall& c) { return c.plan.profile; })
       .def_property_readonly("workspace_bytes",
                              [](const PlannedCall& c) { return c.sizes.workspace; })
       .def_property_readonly("reserve_bytes", [](const PlannedCall& c) { return c.sizes.reserve; });
+
+  py::class_<Parameters>(m, "Parameters").def(py::init<Device, std::vector<py::array>>());
 
   py::class_<Layer>(m, "Layer")
       .def(py::init(&make_layer))

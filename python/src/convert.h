@@ -6,13 +6,12 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <memory>
-#include <new>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "scanrnn/memory.h"
 #include "scanrnn/scanrnn.h"
 
 namespace scanrnn {
@@ -77,22 +76,6 @@ inline Device parse_device(const std::string& text) {
 
 // ---- memory
 
-inline constexpr std::align_val_t kAlignment{256};
-
-class Buffer {
- public:
-  explicit Buffer(std::size_t bytes) : data_(::operator new(bytes, kAlignment)), bytes_(bytes) {}
-  Span span() const { return {data_.get(), bytes_}; }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  struct Free {
-    void operator()(void* data) const { ::operator delete(data, kAlignment); }
-  };
-  std::unique_ptr<void, Free> data_;
-  std::size_t bytes_;
-};
-
 inline Dtype dtype_of(const py::dtype& dtype) {
   switch (dtype.num()) {  // the numbers of NumPy's own types are part of its ABI
     case py::detail::npy_api::NPY_FLOAT_:
@@ -120,13 +103,51 @@ inline TensorView view(const py::array& array) {
   return out;
 }
 
-inline TensorView view(const MaybeArray& array) { return array ? view(*array) : TensorView{}; }
+// The tensors of one call: the arrays' own memory on the CPU, copies in a GPU's memory elsewhere.
+// Memory belongs to the default stream, which outlives every context.
+class Tensors {
+ public:
+  explicit Tensors(Context& context)
+      : context_(context), on_host_(context.options().device.kind == Device::Kind::cpu) {}
 
-inline std::vector<TensorView> views(const std::vector<py::array>& arrays) {
-  std::vector<TensorView> out;
-  for (const auto& array : arrays) out.push_back(view(array));
-  return out;
-}
+  TensorView in(const MaybeArray& array) {
+    if (!array) return {};
+    if (on_host_) return view(*array);
+    const py::array packed = py::array::ensure(*array, py::array::c_style);
+    const TensorView host = view(packed);
+    const py::gil_scoped_release unlocked;
+    const TensorView out = place(host, packed.nbytes());
+    buffers_.back().upload(host.data, buffers_.back().bytes());
+    return out;
+  }
+  // A contiguous array, filled by finish().
+  TensorView out(py::array& array) {
+    const TensorView host = view(array);
+    if (on_host_) return host;
+    results_.emplace_back(buffers_.size(), host.data);
+    return place(host, array.nbytes());
+  }
+  // Waits for the results; the interpreter's lock need not be held.
+  void finish() const {
+    for (const auto& [index, host] : results_)
+      buffers_[index].download(host, buffers_[index].bytes());
+  }
+  // The copies, to outlive the call.
+  std::vector<Buffer> take() { return std::move(buffers_); }
+
+ private:
+  TensorView place(TensorView host, std::size_t bytes) {
+    buffers_.emplace_back(context_, bytes);
+    host.data = buffers_.back().data();
+    host.device = context_.options().device;
+    return host;
+  }
+
+  Context& context_;
+  bool on_host_;
+  std::vector<Buffer> buffers_;
+  std::vector<std::pair<std::size_t, void*>> results_;
+};
 
 // ---- registry
 
