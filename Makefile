@@ -32,6 +32,7 @@ test-sanitize: .venv/ready
 	cmake --preset cpu-asan -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 	cmake --build --preset cpu-asan
 	build/cpu-asan/tests/scanrnn_tests --gtest_brief=1
+	ctest --preset cpu-asan --exclude-regex '^scanrnn_tests$$'
 
 test-python: .venv/installed
 	python -m pytest
