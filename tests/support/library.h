@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/case.h"
+#include "support/device.h"
 #include "support/tensor.h"
 
 namespace scanrnn::test {
@@ -32,9 +33,60 @@ inline Values swap_axes(const Values& values, std::int64_t outer, std::int64_t i
 
 inline Context make_context(int threads) {
   ContextOptions options;
+  options.device = test_device();
   options.threads = threads;
   return Context(options);
 }
+
+// Host memory as a context's device sees it: the memory itself, or a copy that goes there, guards
+// and all, and comes back.
+class Mirror {
+ public:
+  explicit Mirror(Context& context) : context_(context) {}
+
+  TensorView view(Tensor& tensor) {
+    TensorView out = tensor.view();
+    out.data = at(out.data, tensor.bytes());
+    out.device = context_.options().device;
+    return out;
+  }
+  Span span(Workspace& workspace) {
+    const Span host = workspace.span();
+    return {at(host.data, workspace.bytes()), host.bytes};
+  }
+  void bring_back() {
+    for (Copy& copy : copies_) {
+      std::vector<std::uint8_t> all(copy.buffer.bytes());
+      copy.buffer.download(all.data(), all.size());
+      const auto first = all.begin() + static_cast<std::ptrdiff_t>(copy.shift);
+      std::copy(first, first + static_cast<std::ptrdiff_t>(copy.host->size()), copy.host->begin());
+    }
+  }
+
+ private:
+  struct Copy {
+    std::vector<std::uint8_t>* host;
+    Buffer buffer;
+    std::size_t shift;
+  };
+
+  // Where `data`, which lies in `bytes`, lies on the device; as aligned as it is here.
+  void* at(void* data, std::vector<std::uint8_t>& bytes) {
+    if (context_.options().device.kind == Device::Kind::cpu) return data;
+    constexpr std::size_t kAlign = 256;
+    const std::size_t shift = reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlign;
+    copies_.push_back({&bytes, Buffer(context_, bytes.size() + kAlign), shift});
+    std::vector<std::uint8_t> all(bytes.size() + kAlign, 0xFF);
+    std::copy(bytes.begin(), bytes.end(), all.begin() + static_cast<std::ptrdiff_t>(shift));
+    Buffer& buffer = copies_.back().buffer;
+    buffer.upload(all.data(), all.size());
+    return static_cast<std::uint8_t*>(buffer.data()) + shift +
+           (static_cast<std::uint8_t*>(data) - bytes.data());
+  }
+
+  Context& context_;
+  std::vector<Copy> copies_;
+};
 
 // All tensors of a case.
 class Buffers {
@@ -60,26 +112,26 @@ class Buffers {
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
-  ForwardArgs forward_args() {
+  ForwardArgs forward_args(Mirror& mirror) {
     ForwardArgs args;
-    for (Tensor& parameter : params) args.params.push_back(parameter.view());
-    args.x = x.view();
-    if (case_.h0) args.h0.h = h0.view();
-    args.y = y.view();
-    args.hn.h = hn.view();
+    for (Tensor& parameter : params) args.params.push_back(mirror.view(parameter));
+    args.x = mirror.view(x);
+    if (case_.h0) args.h0.h = mirror.view(h0);
+    args.y = mirror.view(y);
+    args.hn.h = mirror.view(hn);
     return args;
   }
-  BackwardArgs backward_args() {
+  BackwardArgs backward_args(Mirror& mirror) {
     BackwardArgs args;
-    for (Tensor& parameter : params) args.params.push_back(parameter.view());
-    for (Tensor& parameter : dparams) args.dparams.push_back(parameter.view());
-    args.x = x.view();
-    if (case_.h0) args.h0.h = h0.view();
-    args.y = y.view();
-    args.dy = dy.view();
-    args.dhn.h = dhn.view();
-    args.dx = dx.view();
-    args.dh0.h = dh0.view();
+    for (Tensor& parameter : params) args.params.push_back(mirror.view(parameter));
+    for (Tensor& parameter : dparams) args.dparams.push_back(mirror.view(parameter));
+    args.x = mirror.view(x);
+    if (case_.h0) args.h0.h = mirror.view(h0);
+    args.y = mirror.view(y);
+    args.dy = mirror.view(dy);
+    args.dhn.h = mirror.view(dhn);
+    args.dx = mirror.view(dx);
+    args.dh0.h = mirror.view(dh0);
     return args;
   }
 
@@ -89,11 +141,13 @@ class Buffers {
     const Sizes bytes = layer_.sizes(plan);
     Workspace workspace(bytes.workspace);
     reserve_ = Workspace(mode == Mode::training ? bytes.reserve : 0);
-    ForwardArgs args = forward_args();
-    args.workspace = workspace.span();
-    if (mode == Mode::training) args.reserve = reserve_.span();
+    Mirror mirror(context);
+    ForwardArgs args = forward_args(mirror);
+    args.workspace = mirror.span(workspace);
+    if (mode == Mode::training) args.reserve = mirror.span(reserve_);
     args.seed = seed;
     layer_.forward(context, plan, args);
+    mirror.bring_back();
     EXPECT_TRUE(workspace.intact() && reserve_.intact()) << "memory around the workspace changed";
     expect_intact();
     return explain(plan);
@@ -101,12 +155,14 @@ class Buffers {
   std::string backward(Context& context, std::uint64_t seed = 0) {
     const dispatch::Plan plan = plan_for(context, Mode::training);
     Workspace workspace(layer_.sizes(plan).workspace);
-    BackwardArgs args = backward_args();
-    args.workspace = workspace.span();
-    args.reserve = reserve_.span();
+    Mirror mirror(context);
+    BackwardArgs args = backward_args(mirror);
+    args.workspace = mirror.span(workspace);
+    args.reserve = mirror.span(reserve_);
     args.seed = seed;
     const auto reserve_before = reserve_.contents();
     layer_.backward(context, plan, args);
+    mirror.bring_back();
     EXPECT_TRUE(reserve_.contents() == reserve_before) << "backward changed the reserve";
     EXPECT_TRUE(workspace.intact()) << "memory around the workspace changed";
     expect_intact();

@@ -116,6 +116,8 @@ class Tensor {
     }
     return out;
   }
+  // All of it, guards and gaps too, and where view() points in it.
+  std::vector<std::uint8_t>& bytes() { return bytes_; }
   void poison() { std::fill(bytes_.begin(), bytes_.end(), std::uint8_t{0xFF}); }
 
   // Guard bands and gaps are as they were made.
@@ -173,6 +175,7 @@ class Workspace {
  public:
   explicit Workspace(std::size_t bytes) : size_(bytes), bytes_(bytes + 3 * kAlign, 0xFF) {}
   Span span() { return {bytes_.data() + begin(), size_}; }
+  std::vector<std::uint8_t>& bytes() { return bytes_; }
   std::vector<std::uint8_t> contents() const {
     return {bytes_.data() + begin(), bytes_.data() + begin() + size_};
   }
