@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation: its Python runs, its C++ is that of tests, its links lead somewhere."""
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page, language):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def region(path, mark):
+    """What stands between the two lines `// [mark]` of a source file."""
+    parts = re.split(rf"^ *// \[{mark}\]\n", (ROOT / path).read_text(encoding="utf-8"), flags=re.M)
+    assert len(parts) == 3, f"{path} has {len(parts) - 1} lines // [{mark}]"
+    return textwrap.dedent(parts[1])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python_api.md"])
+def test_python_runs(page):
+    """The blocks of a page are one program."""
+    found = blocks(page, "python")
+    assert found, f"{page} has no Python"
+    namespace = {}
+    for number, block in enumerate(found):
+        exec(compile(block, f"{page}, block {number}", "exec"), namespace)
+
+
+@pytest.mark.parametrize(
+    ("page", "source", "mark"),
+    [
+        ("README.md", "docs/examples/readme.cpp", "readme"),
+        ("docs/adding_a_cell.md", "tests/cells/adding_a_cell_test.cpp", "cell"),
+    ],
+)
+def test_cpp_is_compiled(page, source, mark):
+    wanted = region(source, mark)
+    found = blocks(page, "cpp")
+    assert wanted in found, f"no block of {page} is the region [{mark}] of {source}:\n{wanted}"
+
+
+def prose(page):
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+
+
+def anchors(page):
+    """Those that GitHub makes of a page's headings."""
+    titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.is_relative_to(ROOT), f"{target} leads out of the repository"
+        assert there.exists(), f"{target} does not exist"
+        assert not anchor or anchor in anchors(there), f"{target}: no such heading"
+
+
+def test_every_page_can_be_reached():
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for page in PAGES[1:]:
+        assert f"{page.name})" in text or f"{page.name}#" in text, f"nothing links to {page}"
