@@ -3,16 +3,43 @@
 #include "scanrnn/memory.h"
 
 #include <cstring>
+#include <limits>
+#include <map>
+#include <mutex>
 #include <new>
 #include <utility>
 
-#include "check.h"
 #include "backend.h"
+#include "check.h"
 #ifdef SCANRNN_WITH_CUDA
 #include "cuda_status.h"
 #endif
 
 namespace scanrnn {
+#ifdef SCANRNN_WITH_CUDA
+namespace {
+
+// The library's own pool of a device: unlike the default one it keeps what was freed for the next
+// buffer, and keeping it is nobody else's business.
+cudaMemPool_t pool_of(int device) {
+  static std::mutex mutex;
+  static std::map<int, cudaMemPool_t> pools;
+  const std::lock_guard<std::mutex> lock(mutex);
+  cudaMemPool_t& pool = pools[device];
+  if (!pool) {
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    properties.location.id = device;
+    SCANRNN_CUDA(cudaMemPoolCreate(&pool, &properties));
+    std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
+    SCANRNN_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
+  }
+  return pool;
+}
+
+}  // namespace
+#endif
 
 Buffer::Buffer(Context& context, std::size_t bytes)
     : bytes_(bytes), device_(context.options().device), stream_(context.options().stream) {
@@ -20,7 +47,8 @@ Buffer::Buffer(Context& context, std::size_t bytes)
 #ifdef SCANRNN_WITH_CUDA
   if (device_.kind == Device::Kind::cuda) {
     const DeviceGuard guard(device_.index);
-    SCANRNN_CUDA(cudaMallocAsync(&data_, bytes, static_cast<cudaStream_t>(stream_)));
+    SCANRNN_CUDA(cudaMallocFromPoolAsync(&data_, bytes, pool_of(device_.index),
+                                         static_cast<cudaStream_t>(stream_)));
     return;
   }
 #endif
