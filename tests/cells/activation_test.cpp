@@ -52,7 +52,8 @@ TYPED_TEST(ActivationTest, ValueAndSlope) {
       const V v = static_cast<V>(x);
       const Real allowed = 4 * static_cast<Real>(std::numeric_limits<V>::epsilon());
       const Real tiny = std::fabs(x) < 100 ? 0 : 2 * kFloor<V>;
-      const Real value = oracle::value_of(Option::name, v), slope = oracle::slope_of(Option::name, v);
+      const Real value = oracle::value_of(Option::name, v),
+                 slope = oracle::slope_of(Option::name, v);
       EXPECT_LE(std::fabs(Option::value(v) - value), allowed * std::fabs(value) + tiny)
           << Option::name << " at " << x;
       // 1 - tanh^2 cancels where it is small.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every cell with every variant, as scalars: its maps and their adjoints against the equations in long
-// double and against finite differences of those, far into both tails.
+// Every cell with every variant, as scalars: its maps and their adjoints against the equations in
+// long double and against finite differences of those, far into both tails.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -62,14 +62,15 @@ auto gather(const Reals& k) {
 template <class Cell, class V>
 Reals scatter(const typename Cell::template Gates<V>& gates) {
   Reals out{};
-  Cell::template scatter<V>(gates, [&](int g, V value) { out.at(static_cast<std::size_t>(g)) = value; });
+  Cell::template scatter<V>(gates,
+                            [&](int g, V value) { out.at(static_cast<std::size_t>(g)) = value; });
   return out;
 }
 
 std::string text(const Equations& equations, const Reals& k) {
   std::ostringstream out;
-  out << equations.cell << ' ' << equations.variant << " at (" << k[0] << ", " << k[1] << ", " << k[2]
-      << ")";
+  out << equations.cell << ' ' << equations.variant << " at (" << k[0] << ", " << k[1] << ", "
+      << k[2] << ")";
   return out.str();
 }
 
@@ -80,12 +81,11 @@ const std::vector<double> kLogits = {0,     0.3, -0.3, 1,   -1,   5,    -5,   16
 // exponentiates, where half a unit of the difference is a relative error of the result.
 template <class V>
 Real roundings(const Equations& equations, const Reals& k) {
-  const Real arguments =
-      equations.cell == "MinLSTM" ? std::fabs(k[0]) + std::fabs(k[1]) : 0;
+  const Real arguments = equations.cell == "MinLSTM" ? std::fabs(k[0]) + std::fabs(k[1]) : 0;
   return (8 + arguments) * std::numeric_limits<V>::epsilon();
 }
-// Past the bound of the exponential a tail stays at it; minLSTM divides two of them, each of half the
-// bound. Within it nothing but the relative error is allowed.
+// Past the bound of the exponential a tail stays at it; minLSTM divides two of them, each of half
+// the bound. Within it nothing but the relative error is allowed.
 template <class V>
 Real tail(const Equations& equations, const Reals& k) {
   const Real bound = scan::kHalfExponent<V> * (equations.cell == "MinLSTM" ? 1 : 2);
@@ -148,24 +148,25 @@ void check_finite() {
   const double huge = static_cast<double>(std::numeric_limits<V>::max()) / 2;
   for_cells([&](auto tag, const Equations& equations) {
     using Cell = typename decltype(tag)::type;
-    for_gates<Cell, V>({0, 1, -1, 30, -30, 1000, -1000, 1e30, -1e30, huge, -huge}, [&](const Reals& k) {
-      const auto gates = gather<Cell, V>(k);
-      const auto f = Cell::lift(gates);
-      ASSERT_FALSE(std::isnan(f.a) || std::isnan(f.z) || std::isnan(f.b)) << text(equations, k);
-      for (V sign : {V(1), V(-1)}) {
-        for (Real d : scatter<Cell, V>(Cell::lift_vjp(gates, {sign, V(1)}))) {
-          ASSERT_FALSE(std::isnan(d)) << text(equations, k);
-        }
-        if constexpr (Cell::kReadout) {
-          ASSERT_FALSE(std::isnan(Cell::readout(gates, sign, V(2)))) << text(equations, k);
-          const auto d = Cell::readout_vjp(gates, sign, V(2), V(1));
-          ASSERT_FALSE(std::isnan(d.state) || std::isnan(d.skip)) << text(equations, k);
-          for (Real value : scatter<Cell, V>(d.gates)) {
-            ASSERT_FALSE(std::isnan(value)) << text(equations, k);
+    for_gates<Cell, V>(
+        {0, 1, -1, 30, -30, 1000, -1000, 1e30, -1e30, huge, -huge}, [&](const Reals& k) {
+          const auto gates = gather<Cell, V>(k);
+          const auto f = Cell::lift(gates);
+          ASSERT_FALSE(std::isnan(f.a) || std::isnan(f.z) || std::isnan(f.b)) << text(equations, k);
+          for (V sign : {V(1), V(-1)}) {
+            for (Real d : scatter<Cell, V>(Cell::lift_vjp(gates, {sign, V(1)}))) {
+              ASSERT_FALSE(std::isnan(d)) << text(equations, k);
+            }
+            if constexpr (Cell::kReadout) {
+              ASSERT_FALSE(std::isnan(Cell::readout(gates, sign, V(2)))) << text(equations, k);
+              const auto d = Cell::readout_vjp(gates, sign, V(2), V(1));
+              ASSERT_FALSE(std::isnan(d.state) || std::isnan(d.skip)) << text(equations, k);
+              for (Real value : scatter<Cell, V>(d.gates)) {
+                ASSERT_FALSE(std::isnan(value)) << text(equations, k);
+              }
+            }
           }
-        }
-      }
-    });
+        });
   });
 }
 TEST(Cells, FiniteGatesGiveNoNanFloat) { check_finite<float>(); }
@@ -186,10 +187,12 @@ void check_lift_vjp() {
       const Real saturated =
           equations.variant == "tanh" ? 4 * std::numeric_limits<V>::epsilon() * std::fabs(db) : 0;
       for (std::size_t g = 0; g < 3; ++g) {
-        const Real allowed = 2 * roundings<V>(equations, k) * (std::fabs(by_a[g]) + std::fabs(by_b[g])) +
-                             tail<V>(equations, k) + saturated;
+        const Real allowed =
+            2 * roundings<V>(equations, k) * (std::fabs(by_a[g]) + std::fabs(by_b[g])) +
+            tail<V>(equations, k) + saturated;
         ASSERT_TRUE(std::fabs(got[g] - by_a[g] - by_b[g]) <= allowed)
-            << text(equations, k) << " gate " << g << ": " << got[g] << " want " << by_a[g] + by_b[g];
+            << text(equations, k) << " gate " << g << ": " << got[g] << " want "
+            << by_a[g] + by_b[g];
       }
     });
   });
@@ -240,7 +243,8 @@ TEST(Cells, ReadoutAndItsVjp) {
             const auto gates = gather<Cell, double>(k);
             const double dh = -1.5;
             const Real want = equations.readout(k.data(), c, skip);
-            ASSERT_TRUE(std::fabs(Cell::readout(gates, c, skip) - want) <= 1e-14L) << text(equations, k);
+            ASSERT_TRUE(std::fabs(Cell::readout(gates, c, skip) - want) <= 1e-14L)
+                << text(equations, k);
             const auto got = Cell::readout_vjp(gates, c, skip, dh);
             const Reals dk = scatter<Cell, double>(got.gates);
             for (std::size_t g = 0; g < 3; ++g) {

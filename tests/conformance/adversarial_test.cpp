@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gates that break naive scans, and long sequences of them. The weights pick, so the pre-activations
-// are exactly what is asked for and all of the error is the recurrence's.
+// Gates that break naive scans, and long sequences of them. The weights pick, so the
+// pre-activations are exactly what is asked for and all of the error is the recurrence's.
 #include <gtest/gtest.h>
 
 #include "support/cases.h"

@@ -48,8 +48,9 @@ std::vector<Trial> trials() {
                                   hidden{1, 7, 16, 17, 64, 129};
   const auto count = [](const auto& values) { return static_cast<int>(values.size()); };
   std::vector<Trial> out;
-  for (const auto& row : pairwise({count(variants), count(dtypes()), count(strategies), count(steps),
-                                   count(batches), count(hidden), 3, 3, 2, 2, 2, 2, 2, 2, 2, 2})) {
+  for (const auto& row :
+       pairwise({count(variants), count(dtypes()), count(strategies), count(steps), count(batches),
+                 count(hidden), 3, 3, 2, 2, 2, 2, 2, 2, 2, 2})) {
     const auto at = [](const auto& values, int i) { return values[static_cast<std::size_t>(i)]; };
     Trial trial;
     Case& c = trial.run;
@@ -109,10 +110,10 @@ TEST_P(LengthTest, AroundTheTile) {
       const Context context = make_context(c.threads);
       const dispatch::Plan plan =
           Layer(c.layer).plan(context, 2000, c.batch, Mode::training, c.strategy);
-      const std::int64_t tile = on_cuda()                               ? 128  // the longest of them
+      const std::int64_t tile = on_cuda() ? 128  // the longest of them
                                 : c.strategy == Strategy::parallel_scan ? plan.chunk_steps
-                                : c.strategy == Strategy::direct      ? 3
-                                                                      : plan.tile_steps;
+                                : c.strategy == Strategy::direct        ? 3
+                                                                        : plan.tile_steps;
       for (std::int64_t steps : lengths(tile, 2 * tile + 7)) {
         c.steps = steps;
         const Data data = random_data(c, random);

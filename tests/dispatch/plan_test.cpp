@@ -130,7 +130,8 @@ TEST(Plan, Tiles) {
   }
 }
 
-// On a GPU the tiles are the kernels' own, and a parallel scan is split over blocks or stays in one.
+// On a GPU the tiles are the kernels' own, and a parallel scan is split over blocks or stays in
+// one.
 TEST(Plan, Cuda) {
   const auto on_cuda = [](Problem wanted, Strategy forced = Strategy::automatic) {
     wanted.forced = forced;
@@ -201,15 +202,16 @@ TEST(Explain, NamesStrategyProfileAndReason) {
       EXPECT_EQ(text.find('\n'), std::string::npos) << "one line";
       EXPECT_EQ(text.rfind(name(got.strategy), 0), 0u) << text;
       EXPECT_NE(text.find(kProfile.name), std::string::npos) << text;
-      EXPECT_NE(text.find(std::string("runner-up ") + name(got.runner_up)), std::string::npos) << text;
+      EXPECT_NE(text.find(std::string("runner-up ") + name(got.runner_up)), std::string::npos)
+          << text;
       EXPECT_NE(text.find(branch.training ? "training" : "inference"), std::string::npos) << text;
       EXPECT_NE(text.find("T=" + std::to_string(branch.steps)), std::string::npos) << text;
-      const char* word = got.reason == Reason::forced           ? "forced"
-                         : got.reason == Reason::empty          ? "nothing"
-                         : got.reason == Reason::few_tokens     ? "tokens"
-                         : got.reason == Reason::few_rows       ? "time is split"
-                         : got.reason == Reason::enough_rows    ? "rows alone"
-                                                                : "too short";
+      const char* word = got.reason == Reason::forced        ? "forced"
+                         : got.reason == Reason::empty       ? "nothing"
+                         : got.reason == Reason::few_tokens  ? "tokens"
+                         : got.reason == Reason::few_rows    ? "time is split"
+                         : got.reason == Reason::enough_rows ? "rows alone"
+                                                             : "too short";
       EXPECT_NE(text.find(word), std::string::npos) << text;
       reasons.insert(got.reason);
       words.insert(word);
@@ -255,7 +257,8 @@ TEST(Profile, GenericOnesAreUsable) {
 TEST(Profile, IsFoundByName) {
   const Profile* found = find_profile("cpu-generic");
   ASSERT_NE(found, nullptr);
-  EXPECT_EQ(std::memcmp(&found->inference, &generic_cpu_profile().inference, sizeof(Thresholds)), 0);
+  EXPECT_EQ(std::memcmp(&found->inference, &generic_cpu_profile().inference, sizeof(Thresholds)),
+            0);
   EXPECT_EQ(find_profile("sm_1"), nullptr);
   EXPECT_EQ(find_profile(""), nullptr);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine over float and double to T = 2^20, where nearly everything is kept: the worst case of a
-// recurrence, since a rounding error is forgotten as slowly as the state is.
+// The engine over float and double to T = 2^20, where nearly everything is kept: the worst case of
+// a recurrence, since a rounding error is forgotten as slowly as the state is.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -40,7 +40,8 @@ std::vector<double> run(const std::vector<scan::Affine<V>>& steps, V h0, Index c
   std::vector<double> out(steps.size());
   scan::Carried<V> carry = scan::carried(h0);
   const scan::Extent extent{1, 1, count};
-  std::vector<typename Op::Element> totals(static_cast<std::size_t>(chunk ? scan::chunk_count(count, chunk) : 0));
+  std::vector<typename Op::Element> totals(
+      static_cast<std::size_t>(chunk ? scan::chunk_count(count, chunk) : 0));
   std::vector<scan::Carried<V>> starts(totals.size());
   omp_set_dynamic(0);
 #pragma omp parallel num_threads(3)
@@ -93,11 +94,14 @@ class LongScanTest : public testing::TestWithParam<std::tuple<Decay, Input, Inde
       const auto want = reference(steps, start);
       const Tolerance tolerance = forward_tolerance(dtype, count);
       const std::string what = "h0 " + std::to_string(h0);
-      EXPECT_TRUE(close(what + " sequential", run<scan::AffineOp<V>>(steps, start, 0), want, tolerance));
+      EXPECT_TRUE(
+          close(what + " sequential", run<scan::AffineOp<V>>(steps, start, 0), want, tolerance));
       for (Index chunk : {16, 256}) {
         const std::string parallel = what + " parallel, chunk " + std::to_string(chunk);
-        EXPECT_TRUE(close(parallel + ", linear", run<scan::AffineOp<V>>(steps, start, chunk), want, tolerance));
-        EXPECT_TRUE(close(parallel + ", log", run<scan::LogAffineOp<V>>(steps, start, chunk), want, tolerance));
+        EXPECT_TRUE(close(parallel + ", linear", run<scan::AffineOp<V>>(steps, start, chunk), want,
+                          tolerance));
+        EXPECT_TRUE(close(parallel + ", log", run<scan::LogAffineOp<V>>(steps, start, chunk), want,
+                          tolerance));
       }
     }
   }
@@ -106,16 +110,16 @@ class LongScanTest : public testing::TestWithParam<std::tuple<Decay, Input, Inde
 TEST_P(LongScanTest, Float) { check<float>(Dtype::float32); }
 TEST_P(LongScanTest, Double) { check<double>(Dtype::float64); }
 
-INSTANTIATE_TEST_SUITE_P(
-    Million, LongScanTest,
-    testing::Combine(testing::Values(Decay::constant, Decay::random),
-                     testing::Values(Input::constant, Input::positive, Input::sign, Input::none),
-                     testing::Values(Index{1} << 20)));
-INSTANTIATE_TEST_SUITE_P(
-    Short, LongScanTest,
-    testing::Combine(testing::Values(Decay::constant, Decay::random),
-                     testing::Values(Input::constant, Input::sign),
-                     testing::Values(Index{1}, Index{2}, Index{15}, Index{257}, Index{4099})));
+INSTANTIATE_TEST_SUITE_P(Million, LongScanTest,
+                         testing::Combine(testing::Values(Decay::constant, Decay::random),
+                                          testing::Values(Input::constant, Input::positive,
+                                                          Input::sign, Input::none),
+                                          testing::Values(Index{1} << 20)));
+INSTANTIATE_TEST_SUITE_P(Short, LongScanTest,
+                         testing::Combine(testing::Values(Decay::constant, Decay::random),
+                                          testing::Values(Input::constant, Input::sign),
+                                          testing::Values(Index{1}, Index{2}, Index{15}, Index{257},
+                                                          Index{4099})));
 
 }  // namespace
 }  // namespace scanrnn::test

@@ -41,8 +41,8 @@ struct Stored {
 
   bool operator==(const Stored& o) const {
     return item.map.a == o.item.map.a && item.map.b == o.item.map.b && item.line == o.item.line &&
-           item.row == o.item.row && item.t == o.item.t && before == o.before &&
-           after == o.after && times == o.times;
+           item.row == o.item.row && item.t == o.item.t && before == o.before && after == o.after &&
+           times == o.times;
   }
 };
 
@@ -66,7 +66,8 @@ class EngineTest : public testing::Test {
     Random random(static_cast<std::uint64_t>(extent.steps * 1000 + extent.rows * 10 + team_size));
     const Index width = extent.lines * extent.rows, count = width * extent.steps;
     std::vector<IntegerMap> maps(static_cast<std::size_t>(count));
-    for (IntegerMap& map : maps) map = {static_cast<Word>(random.bits()), static_cast<Word>(random.bits())};
+    for (IntegerMap& map : maps)
+      map = {static_cast<Word>(random.bits()), static_cast<Word>(random.bits())};
     std::vector<Word> start(static_cast<std::size_t>(width)), carry;
     for (Word& word : start) word = static_cast<Word>(random.bits());
     carry = start;
@@ -75,7 +76,8 @@ class EngineTest : public testing::Test {
 
     // [steps][lines][rows]; reversed time is a negative stride from the last step.
     Source source{maps.data(), extent.rows, width};
-    if (reverse && extent.steps > 0) source = {maps.data() + (extent.steps - 1) * width, extent.rows, -width};
+    if (reverse && extent.steps > 0)
+      source = {maps.data() + (extent.steps - 1) * width, extent.rows, -width};
     const Sink sink{stored.data(), extent};
     const Index chunks = chunk ? scan::chunk_count(extent.steps, chunk) : 0;
     std::vector<IntegerOp::Element> totals(static_cast<std::size_t>(chunks * width + 1),
@@ -102,7 +104,8 @@ class EngineTest : public testing::Test {
         Word state = start[static_cast<std::size_t>(line * extent.rows + row)];
         for (Index t = 0; t < extent.steps; ++t) {
           const Index time = reverse ? extent.steps - 1 - t : t;
-          const IntegerMap map = maps[static_cast<std::size_t>(time * width + line * extent.rows + row)];
+          const IntegerMap map =
+              maps[static_cast<std::size_t>(time * width + line * extent.rows + row)];
           const Word after = map.a * state + map.b;
           const Stored want{{map, line, row, t}, state, after, 1};
           const Stored& got =

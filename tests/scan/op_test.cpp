@@ -26,14 +26,12 @@ constexpr Real kEpsilon = std::numeric_limits<V>::epsilon();
 struct Map {
   Real a, z, b;
 };
-Map then(const Map& f, const Map& g) {
-  return {g.a * f.a, g.a * f.z + g.z, g.a * f.b + g.b};
-}
+Map then(const Map& f, const Map& g) { return {g.a * f.a, g.a * f.z + g.z, g.a * f.b + g.b}; }
 
 template <class V>
 scan::LogAffine<V> logarithmic(const Map& f) {
-  return {static_cast<V>(f.z < 0.5L ? std::log1p(-f.z) : std::log(f.a)), static_cast<V>(std::log(std::fabs(f.b))),
-          f.b < 0 ? V(-1) : V(1)};
+  return {static_cast<V>(f.z < 0.5L ? std::log1p(-f.z) : std::log(f.a)),
+          static_cast<V>(std::log(std::fabs(f.b))), f.b < 0 ? V(-1) : V(1)};
 }
 template <class V>
 scan::Affine<V> linear(const Map& f) {
@@ -65,9 +63,9 @@ TYPED_TEST(OperatorTest, AffineIdentity) {
   Random random(1);
   for (int i = 0; i < 1000; ++i) {
     const auto f = linear<V>(this->draw(random));
-    for (const auto& g : {Op::combine(Op::identity(), f), Op::combine(f, Op::identity()),
-                          Op::then(Op::local_identity(), f), Op::join(Op::local_identity(), f),
-                          Op::promote(f)}) {
+    for (const auto& g :
+         {Op::combine(Op::identity(), f), Op::combine(f, Op::identity()),
+          Op::then(Op::local_identity(), f), Op::join(Op::local_identity(), f), Op::promote(f)}) {
       EXPECT_NEAR(g.a, f.a, kEpsilon<V>);  // it may be taken from z again
       EXPECT_EQ(g.z, f.z);
       EXPECT_EQ(g.b, f.b);
@@ -109,8 +107,8 @@ TYPED_TEST(OperatorTest, AffineIsAssociativeAndRight) {
     const Map want = then(then(m[0], m[1]), m[2]);
     const Real terms = m[2].a * m[1].a * std::fabs(m[0].b) + m[2].a * std::fabs(m[1].b) +
                        std::fabs(m[2].b);  // what may cancel in b
-    for (const auto& got : {Op::combine(Op::combine(f[0], f[1]), f[2]),
-                            Op::combine(f[0], Op::combine(f[1], f[2]))}) {
+    for (const auto& got :
+         {Op::combine(Op::combine(f[0], f[1]), f[2]), Op::combine(f[0], Op::combine(f[1], f[2]))}) {
       ASSERT_LE(std::fabs(got.a - want.a), 8 * kEpsilon<V> * want.a);
       ASSERT_LE(std::fabs(got.z - want.z), 8 * kEpsilon<V> * want.z);
       ASSERT_LE(std::fabs(got.b - want.b), 8 * kEpsilon<V> * terms);
@@ -127,13 +125,13 @@ TYPED_TEST(OperatorTest, LogIsAssociativeAndRight) {
     const scan::LogAffine<V> f[3] = {logarithmic<V>(m[0]), logarithmic<V>(m[1]),
                                      logarithmic<V>(m[2])};
     const Map want = then(then(m[0], m[1]), m[2]);
-    const Real terms = m[2].a * m[1].a * std::fabs(m[0].b) + m[2].a * std::fabs(m[1].b) +
-                       std::fabs(m[2].b);
+    const Real terms =
+        m[2].a * m[1].a * std::fabs(m[0].b) + m[2].a * std::fabs(m[1].b) + std::fabs(m[2].b);
     // A logarithm of magnitude L is rounded by eps L / 2, which is a relative error of the value.
     Real magnitude = 8;
     for (const auto& g : f) magnitude += std::fabs(g.log_a) + std::fabs(g.log_b);
-    for (const auto& got : {Op::combine(Op::combine(f[0], f[1]), f[2]),
-                            Op::combine(f[0], Op::combine(f[1], f[2]))}) {
+    for (const auto& got :
+         {Op::combine(Op::combine(f[0], f[1]), f[2]), Op::combine(f[0], Op::combine(f[1], f[2]))}) {
       const Map value = read(got);
       ASSERT_LE(std::fabs(value.a - want.a), magnitude * kEpsilon<V> * want.a);
       ASSERT_LE(std::fabs(value.b - want.b), magnitude * kEpsilon<V> * terms);
@@ -248,15 +246,18 @@ TYPED_TEST(OperatorTest, NanStaysNan) {
     }
   }
   const scan::Affine<V> ordinary = linear<V>({0.5, 0.5, 1});
-  for (const auto& f : {scan::Affine<V>{kNan<V>, kNan<V>, V(1)}, scan::Affine<V>{V(0.5), V(0.5), kNan<V>}}) {
+  for (const auto& f :
+       {scan::Affine<V>{kNan<V>, kNan<V>, V(1)}, scan::Affine<V>{V(0.5), V(0.5), kNan<V>}}) {
     EXPECT_TRUE(bad(Linear::combine(f, ordinary).b) || bad(Linear::combine(f, ordinary).a));
     EXPECT_TRUE(bad(Linear::combine(ordinary, f).b));
     EXPECT_TRUE(bad(Linear::apply(f, scan::carried(V(1))).h));
     const auto promoted = Log::promote(f);
     EXPECT_TRUE(bad(promoted.log_a) || bad(promoted.log_b));
     EXPECT_TRUE(bad(Log::apply(promoted, scan::carried(V(1))).h));
-    EXPECT_TRUE(bad(Log::apply(Log::combine(Log::promote(ordinary), promoted), scan::carried(V(1))).h));
-    EXPECT_TRUE(bad(Log::apply(Log::combine(promoted, Log::promote(ordinary)), scan::carried(V(1))).h));
+    EXPECT_TRUE(
+        bad(Log::apply(Log::combine(Log::promote(ordinary), promoted), scan::carried(V(1))).h));
+    EXPECT_TRUE(
+        bad(Log::apply(Log::combine(promoted, Log::promote(ordinary)), scan::carried(V(1))).h));
   }
   EXPECT_TRUE(bad(Linear::apply(ordinary, scan::carried(kNan<V>)).h));
 }

@@ -42,7 +42,8 @@ inline std::string text(const Case& c) {
       << (c.layer.domain == Domain::log ? "_log" : "_linear") << "_T" << c.steps << "_B" << c.batch
       << "_C" << c.layer.input_size << "_H" << c.layer.hidden_size << "_L" << c.layer.num_layers
       << (c.layer.bidirectional ? "_bidirectional" : "") << (c.layer.bias ? "" : "_nobias")
-      << (c.h0 ? "" : "_noh0") << (c.layer.batch_first ? "_BTH" : "_TBH") << "_threads" << c.threads;
+      << (c.h0 ? "" : "_noh0") << (c.layer.batch_first ? "_BTH" : "_TBH") << "_threads"
+      << c.threads;
   return out.str();
 }
 
@@ -56,8 +57,8 @@ struct Result {
   std::vector<Values> dparams;
 };
 
-// How large what was added up is, where the sum itself may have cancelled: of a state the largest on
-// its way, of a gradient the root of the sum of its terms' squares.
+// How large what was added up is, where the sum itself may have cancelled: of a state the largest
+// on its way, of a gradient the root of the sum of its terms' squares.
 struct Terms {
   double state = 0;
   Values dh0;

@@ -43,7 +43,8 @@ inline std::vector<LayerOptions> all_variants() {
 // And the first two variants alone: one positive or plain, one signed or curved.
 inline std::vector<LayerOptions> few_variants() {
   std::vector<LayerOptions> out = all_variants();
-  out.erase(std::remove_if(out.begin(), out.end(), [](auto& o) { return o.variant > 1; }), out.end());
+  out.erase(std::remove_if(out.begin(), out.end(), [](auto& o) { return o.variant > 1; }),
+            out.end());
   return out;
 }
 
@@ -53,7 +54,8 @@ inline Values gates_for(const LayerOptions& layer, double z, double v) {
   const double logit = std::log(z) - std::log1p(-z);
   if (cell.name == "MinGRU") return {logit, v};
   if (cell.name == "MinLSTM") {
-    // i / (f + i) with f = 1/2: e^-q = (1 + e^0) (1 - z) / z - 1, and p and q trade places past 1/2.
+    // i / (f + i) with f = 1/2: e^-q = (1 + e^0) (1 - z) / z - 1, and p and q trade places past
+    // 1/2.
     if (z > 0.5) {
       const Values other = gates_for(layer, 1 - z, v);
       return {other[1], other[0], v};
@@ -66,7 +68,8 @@ inline Values gates_for(const LayerOptions& layer, double z, double v) {
 
 struct GatePattern {
   std::string name;
-  std::function<Values(const LayerOptions&, Random&)> draw;  // pre-activations of one unit at one step
+  std::function<Values(const LayerOptions&, Random&)>
+      draw;  // pre-activations of one unit at one step
 };
 
 inline const std::vector<GatePattern>& gate_patterns() {
@@ -75,23 +78,22 @@ inline const std::vector<GatePattern>& gate_patterns() {
       {"logits_of_30",
        [](const LayerOptions& layer, Random& random) {
          Values out;
-         for (int g = 0; g < info(layer.cell).gates; ++g) out.push_back(random.bits() & 1 ? 30 : -30);
+         for (int g = 0; g < info(layer.cell).gates; ++g)
+           out.push_back(random.bits() & 1 ? 30 : -30);
          return out;
        }},
       {"logits_within_30",
-       [](const LayerOptions& layer, Random& random) { return random.uniform(info(layer.cell).gates, -30, 30); }},
+       [](const LayerOptions& layer, Random& random) {
+         return random.uniform(info(layer.cell).gates, -30, 30);
+       }},
       {"all_forget",
        [=](const LayerOptions& layer, Random& random) {
          return gates_for(layer, 1 - 1e-13, signed_input(random));
        }},
-      {"all_keep",
-       [=](const LayerOptions& layer, Random& random) {
-         return gates_for(layer, 1e-13, signed_input(random));
-       }},
-      {"nearly_kept",
-       [=](const LayerOptions& layer, Random& random) {
-         return gates_for(layer, 1e-7, signed_input(random));
-       }},
+      {"all_keep", [=](const LayerOptions& layer,
+                       Random& random) { return gates_for(layer, 1e-13, signed_input(random)); }},
+      {"nearly_kept", [=](const LayerOptions& layer,
+                          Random& random) { return gates_for(layer, 1e-7, signed_input(random)); }},
       {"nearly_kept_constant",
        [](const LayerOptions& layer, Random&) { return gates_for(layer, 1e-7, 1.25); }},
       {"nearly_kept_random",

@@ -23,8 +23,8 @@ struct Tolerance {
 inline testing::AssertionResult mismatch(const std::string& what, std::size_t index, double got,
                                          double want, double error, double allowed) {
   return testing::AssertionFailure()
-         << what << ": worst at [" << index << "]: got " << testing::PrintToString(got)
-         << ", want " << testing::PrintToString(want) << ", error " << error << " > " << allowed;
+         << what << ": worst at [" << index << "]: got " << testing::PrintToString(got) << ", want "
+         << testing::PrintToString(want) << ", error " << error << " > " << allowed;
 }
 
 inline testing::AssertionResult usable(const std::string& what, const std::vector<double>& got,
@@ -52,8 +52,8 @@ inline testing::AssertionResult close(const std::string& what, const std::vector
   std::size_t at = want.size();
   for (std::size_t i = 0; i < want.size(); ++i) {
     const double error = std::fabs(got[i] - want[i]);
-    const double allowed = tolerance.scale * largest + tolerance.element * std::fabs(want[i]) +
-                           tolerance.floor;
+    const double allowed =
+        tolerance.scale * largest + tolerance.element * std::fabs(want[i]) + tolerance.floor;
     if (error <= allowed) continue;
     const double badness = error / std::fmax(allowed, std::numeric_limits<double>::min());
     if (at == want.size() || !(badness <= worst)) {
@@ -83,7 +83,8 @@ inline testing::AssertionResult close_rms(const std::string& what, const std::ve
   for (double term : terms) reference += static_cast<long double>(term) * term;
   const double count = static_cast<double>(want.size());
   const auto error = static_cast<double>(std::sqrt(errors));
-  const auto allowed = static_cast<double>(relative * std::sqrt(reference)) + floor * std::sqrt(count);
+  const auto allowed =
+      static_cast<double>(relative * std::sqrt(reference)) + floor * std::sqrt(count);
   if (error <= allowed) return testing::AssertionSuccess();
   return mismatch(what + " (rms)", at, got[at], want[at], error, allowed);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a case through the public API in watched memory: every buffer is poisoned, guarded and of the
-// exact size that the library asked for.
+// Runs a case through the public API in watched memory: every buffer is poisoned, guarded and of
+// the exact size that the library asked for.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -135,8 +135,9 @@ class Buffers {
     return args;
   }
 
-  // Runs with exactly the memory asked for. Returns what the planner said.
-  std::string forward(Context& context, Mode mode, std::uint64_t seed = 0) {
+  // These run with exactly the memory asked for; `change` may alter the arguments.
+  template <class F = void (*)(ForwardArgs&)>
+  void forward(Context& context, Mode mode, std::uint64_t seed = 0, F&& change = [](auto&) {}) {
     const dispatch::Plan plan = plan_for(context, mode);
     const Sizes bytes = layer_.sizes(plan);
     Workspace workspace(bytes.workspace);
@@ -146,13 +147,14 @@ class Buffers {
     args.workspace = mirror.span(workspace);
     if (mode == Mode::training) args.reserve = mirror.span(reserve_);
     args.seed = seed;
+    change(args);
     layer_.forward(context, plan, args);
     mirror.bring_back();
     EXPECT_TRUE(workspace.intact() && reserve_.intact()) << "memory around the workspace changed";
     expect_intact();
-    return explain(plan);
   }
-  std::string backward(Context& context, std::uint64_t seed = 0) {
+  template <class F = void (*)(BackwardArgs&)>
+  void backward(Context& context, std::uint64_t seed = 0, F&& change = [](auto&) {}) {
     const dispatch::Plan plan = plan_for(context, Mode::training);
     Workspace workspace(layer_.sizes(plan).workspace);
     Mirror mirror(context);
@@ -160,13 +162,36 @@ class Buffers {
     args.workspace = mirror.span(workspace);
     args.reserve = mirror.span(reserve_);
     args.seed = seed;
+    change(args);
     const auto reserve_before = reserve_.contents();
     layer_.backward(context, plan, args);
     mirror.bring_back();
     EXPECT_TRUE(reserve_.contents() == reserve_before) << "backward changed the reserve";
     EXPECT_TRUE(workspace.intact()) << "memory around the workspace changed";
     expect_intact();
-    return explain(plan);
+  }
+  // One step, [B,C] to [B,H], whose new state replaces the old one in h0.
+  void step_in_place(Context& context) {
+    const dispatch::Plan plan = plan_for(context, Mode::inference);
+    Workspace workspace(layer_.sizes(plan).workspace);
+    const auto without_time = [&](TensorView view) {
+      const std::size_t batch = case_.layer.batch_first ? 0 : 1;
+      view.rank = 2;
+      view.sizes = {view.sizes[batch], view.sizes[2], 0};
+      view.strides = {view.strides[batch], 1, 0};
+      return view;
+    };
+    Mirror mirror(context);
+    ForwardArgs args = forward_args(mirror);
+    args.x = without_time(args.x);
+    args.y = without_time(args.y);
+    args.hn = args.h0;
+    args.workspace = mirror.span(workspace);
+    layer_.step(context, plan, args);
+    mirror.bring_back();
+    EXPECT_TRUE(workspace.intact()) << "memory around the workspace changed";
+    EXPECT_TRUE(hn.untouched());
+    expect_intact();
   }
   dispatch::Plan plan_for(const Context& context, Mode mode) const {
     return layer_.plan(context, case_.steps, case_.batch, mode, case_.strategy);

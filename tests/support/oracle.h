@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second opinion: the equations of docs/maths.md in the plainest scalar code, one step at a time,
-// in long double, forward and by the textbook chain rule. It shares no code with the library.
+// The second opinion: the equations of docs/maths.md in the plainest scalar code, one step at a
+// time, in long double, forward and by the textbook chain rule. It shares no code with the library.
 #pragma once
 
 #include <cmath>
@@ -69,7 +69,7 @@ struct Equations {
       dk[1] += db * z * slope_of(variant, k[1]);
     } else if (cell == "MinLSTM") {
       const Real f = sigmoid(k[0]), i = sigmoid(k[1]), sum = f + i;
-      const Real di_share = value_of(variant, k[2]) * db;       // cotangent of i / (f + i)
+      const Real di_share = value_of(variant, k[2]) * db;  // cotangent of i / (f + i)
       const Real df = (da * i - di_share * i) / sum / sum;
       const Real di = (di_share * f - da * f) / sum / sum;
       dk[0] += df * f * sigmoid(-k[0]);
@@ -120,7 +120,8 @@ struct Direction {
     for (int g = 0; g < blocks(); ++g) {
       Real sum = 0;
       for (std::int64_t c = 0; c < in; ++c) {
-        sum += static_cast<Real>((*weight)[static_cast<std::size_t>((g * hidden + j) * in + c)]) * x[c];
+        sum += static_cast<Real>((*weight)[static_cast<std::size_t>((g * hidden + j) * in + c)]) *
+               x[c];
       }
       if (bias && g < cell.gates() && cell.bias_block(g) >= 0) {
         sum += (*bias)[static_cast<std::size_t>(cell.bias_block(g) * hidden + j)];
@@ -270,8 +271,8 @@ inline Answer run(const Case& c, const Data& data, bool with_backward = true) {
       const Direction part = direction(l, d);
       const auto at = static_cast<std::size_t>(l * c.directions() + d);
       Sum dweight(part.weight->size()), dbias(part.bias ? part.bias->size() : 0);
-      part.backward(inputs[static_cast<std::size_t>(l)], states[at], dy, width, d * hidden, data.dhn,
-                    dx, dh0.data() + part.h0_at, dh0_squares.data() + part.h0_at, dweight,
+      part.backward(inputs[static_cast<std::size_t>(l)], states[at], dy, width, d * hidden,
+                    data.dhn, dx, dh0.data() + part.h0_at, dh0_squares.data() + part.h0_at, dweight,
                     part.bias ? &dbias : nullptr);
       out.dparams[at * each] = narrow(dweight.values);
       out.terms.dparams[at * each] = roots(dweight.squares);

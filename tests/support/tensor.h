@@ -80,7 +80,8 @@ class Tensor {
     runs_ = 1;
     for (std::size_t i = 0; i + 1 < sizes_.size(); ++i) runs_ *= sizes_[i];
     first_ = kGuard + memory_.offset;
-    bytes_.assign(static_cast<std::size_t>(first_ + runs_ * run_ + kGuard) * width() + kAlign, 0xFF);
+    bytes_.assign(static_cast<std::size_t>(first_ + runs_ * run_ + kGuard) * width() + kAlign,
+                  0xFF);
   }
   Tensor(Dtype dtype, std::vector<std::int64_t> sizes, const std::vector<double>& values,
          Memory memory = {})
@@ -111,8 +112,7 @@ class Tensor {
   std::vector<std::uint8_t> bits() const {
     std::vector<std::uint8_t> out(static_cast<std::size_t>(count()) * width());
     for (std::int64_t i = 0; i < count(); ++i) {
-      std::memcpy(out.data() + static_cast<std::size_t>(i) * width(),
-                  address(i), width());
+      std::memcpy(out.data() + static_cast<std::size_t>(i) * width(), address(i), width());
     }
     return out;
   }

@@ -34,9 +34,10 @@ inline Accuracy accuracy(Dtype dtype) {
   return {};
 }
 
-// CUDA stores pre-activations in the tensors' dtype, the CPU in the type that it computes in. Half a
-// unit of a logit k is |k| 2^-9 in bfloat16; a gate's relative error is at most that, and a state, a
-// mean of what its gates let in, differs by that share of its range. The tests' logits are below 8.
+// CUDA stores pre-activations in the tensors' dtype, the CPU in the type that it computes in. Half
+// a unit of a logit k is |k| 2^-9 in bfloat16; a gate's relative error is at most that, and a
+// state, a mean of what its gates let in, differs by that share of its range. The tests' logits are
+// below 8.
 inline double stored_logits(Dtype dtype) { return on_cuda() ? 8 * accuracy(dtype).rounding : 0; }
 
 // Of an output that was stored once, after `layers` of which each hands its own error on to gates

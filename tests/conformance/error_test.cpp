@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every wrong argument throws before any work: the message names it, says what came and what was
+// wanted, and nothing was written.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "support/cases.h"
+#include "support/library.h"
+
+namespace scanrnn::test {
+namespace {
+
+using dispatch::Strategy;
+
+// `call` throws an E whose message has each of these in it.
+template <class E, class F>
+void expect_error(F&& call, const std::vector<std::string>& words) {
+  try {
+    call();
+    ADD_FAILURE() << "nothing was thrown; wanted a message with: " << words[0];
+  } catch (const E& e) {
+    for (const std::string& word : words) {
+      EXPECT_NE(std::string(e.what()).find(word), std::string::npos)
+          << "\"" << e.what() << "\" lacks \"" << word << "\"";
+    }
+  } catch (const std::exception& e) {
+    ADD_FAILURE() << "another type of exception: " << e.what();
+  }
+}
+
+Case error_case(bool batch_first = false) {
+  Case c;
+  c.layer.input_size = 5;
+  c.layer.hidden_size = 7;
+  c.layer.num_layers = 2;
+  c.layer.bidirectional = true;
+  c.layer.batch_first = batch_first;
+  c.steps = 11;
+  c.batch = 3;
+  return c;
+}
+
+TEST(Errors, Options) {
+  struct Option {
+    std::function<void(LayerOptions&)> set;
+    std::vector<std::string> words;
+  };
+  const Option options[] = {
+      {[](auto& o) { o.input_size = 0; }, {"input_size", "0"}},
+      {[](auto& o) { o.input_size = -3; }, {"input_size", "-3"}},
+      {[](auto& o) { o.hidden_size = 0; }, {"hidden_size", "0"}},
+      {[](auto& o) { o.num_layers = 0; }, {"num_layers", "0"}},
+      {[](auto& o) { o.dropout = 1; }, {"dropout", "1"}},
+      {[](auto& o) { o.dropout = -0.5; }, {"dropout", "-0.5"}},
+      {[](auto& o) { o.dropout = NAN; }, {"dropout", "nan"}},
+      {[](auto& o) { o.variant = 3; }, {"candidate", "3"}},
+      {[](auto& o) { o.variant = -1; }, {"candidate", "-1"}},
+      {[](auto& o) { o.cell = static_cast<Cell>(200); }, {"cell"}},
+  };
+  for (const Option& option : options) {
+    LayerOptions changed = error_case().layer;
+    option.set(changed);
+    expect_error<value_error>([&] { Layer layer(changed); }, option.words);
+  }
+  LayerOptions sru = error_case().layer;
+  sru.cell = Cell::SRU;
+  sru.variant = 7;
+  expect_error<value_error>([&] { Layer layer(sru); }, {"activation", "7"});
+}
+
+TEST(Errors, Plan) {
+  const Layer layer(error_case().layer);
+  const Context context = make_context(1);
+  expect_error<value_error>([&] { layer.plan(context, -1, 3, Mode::inference); }, {"steps", "-1"});
+  expect_error<value_error>([&] { layer.plan(context, 3, -2, Mode::inference); }, {"batch", "-2"});
+}
+
+TEST(Errors, Context) {
+  ContextOptions options;
+  options.threads = -1;
+  expect_error<value_error>([&] { Context context(options); }, {"threads", "-1"});
+  options.threads = 1;
+  options.device = Device::cuda(4711);
+  expect_error<cuda_error>([&] { Context context(options); }, {"cuda:4711"});
+}
+
+TEST(Errors, UnknownCell) {
+  expect_error<value_error>([] { find_cell("MaxGRU"); }, {"MaxGRU", "MinGRU"});
+}
+
+// What can be wrong with a view, and what is to be read about it.
+struct Fault {
+  const char* name;
+  std::function<void(TensorView&)> make;
+  bool type;  // type_error, else value_error
+  std::vector<std::string> words;
+};
+
+std::vector<Fault> faults() {
+  return {
+      {"rank", [](TensorView& v) { --v.rank; }, false, {"shape"}},
+      {"one more",
+       [](TensorView& v) { ++v.sizes[static_cast<std::size_t>(v.rank - 1)]; },
+       false,
+       {"expected shape", "got"}},
+      {"one less", [](TensorView& v) { --v.sizes[0]; }, false, {"expected shape", "got"}},
+      {"dtype", [](TensorView& v) { v.dtype = Dtype::float64; }, true, {"float32", "float64"}},
+      {"device",
+       [](TensorView& v) { v.device = on_cuda() ? Device::cpu() : Device::cuda(1); },
+       true,
+       {name(test_device()), on_cuda() ? "cpu" : "cuda:1"}},
+      {"last axis apart",
+       [](TensorView& v) { v.strides[static_cast<std::size_t>(v.rank - 1)] = 2; },
+       false,
+       {"contiguous", "2"}},
+      {"rows on each other",
+       [](TensorView& v) {
+         if (v.rank > 1) {
+           v.strides[0] = 1;
+         } else {
+           v.strides[0] = 0;  // a row of one element each
+         }
+       },
+       false,
+       {"stride"}},
+  };
+}
+
+template <class Args>
+struct Argument {
+  const char* name;
+  TensorView* (*of)(Args&);
+  bool optional;
+};
+
+class ErrorTest : public testing::Test {
+ protected:
+  // Calls with each fault of each argument; `run(change)` is the call.
+  template <class Args, class F>
+  void check_arguments(const std::vector<Argument<Args>>& arguments, F&& run) {
+    for (const auto& argument : arguments) {
+      for (const Fault& fault : faults()) {
+        SCOPED_TRACE(std::string(argument.name) + ": " + fault.name);
+        std::vector<std::string> words = fault.words;
+        words.insert(words.begin(), std::string(argument.name) + ": ");
+        const auto call = [&] { run([&](Args& args) { fault.make(*argument.of(args)); }); };
+        if (fault.type) {
+          expect_error<type_error>(call, words);
+        } else {
+          expect_error<value_error>(call, words);
+        }
+      }
+      if (argument.optional) continue;
+      SCOPED_TRACE(std::string(argument.name) + ": absent");
+      expect_error<value_error>([&] { run([&](Args& args) { *argument.of(args) = {}; }); },
+                                {std::string(argument.name) + ": ", "none"});
+    }
+  }
+};
+
+TEST_F(ErrorTest, ForwardTensors) {
+  for (bool batch_first : {false, true}) {
+    const Case c = error_case(batch_first);
+    Random random(51);
+    Buffers buffers(c, random_data(c, random));
+    Context context = make_context(1);
+    const std::vector<Argument<ForwardArgs>> arguments{
+        {"weight_ih_l0", [](ForwardArgs& a) { return &a.params[0]; }, false},
+        {"bias_ih_l0", [](ForwardArgs& a) { return &a.params[1]; }, false},
+        {"weight_ih_l1_reverse", [](ForwardArgs& a) { return &a.params[6]; }, false},
+        {"x", [](ForwardArgs& a) { return &a.x; }, false},
+        {"h_0", [](ForwardArgs& a) { return &a.h0.h; }, true},
+        {"y", [](ForwardArgs& a) { return &a.y; }, false},
+        {"h_n", [](ForwardArgs& a) { return &a.hn.h; }, true},
+    };
+    check_arguments(arguments,
+                    [&](auto&& change) { buffers.forward(context, Mode::training, 0, change); });
+    EXPECT_TRUE(buffers.outputs_untouched());
+  }
+}
+
+TEST_F(ErrorTest, BackwardTensors) {
+  const Case c = error_case();
+  Random random(52);
+  Buffers buffers(c, random_data(c, random));
+  Context context = make_context(1);
+  buffers.forward(context, Mode::training);
+  const auto before = buffers.y.bits();
+  const std::vector<Argument<BackwardArgs>> arguments{
+      {"weight_ih_l0", [](BackwardArgs& a) { return &a.params[0]; }, false},
+      {"x", [](BackwardArgs& a) { return &a.x; }, false},
+      {"h_0", [](BackwardArgs& a) { return &a.h0.h; }, true},
+      {"y", [](BackwardArgs& a) { return &a.y; }, false},
+      {"dy", [](BackwardArgs& a) { return &a.dy; }, true},
+      {"dh_n", [](BackwardArgs& a) { return &a.dhn.h; }, true},
+      {"dx", [](BackwardArgs& a) { return &a.dx; }, true},
+      {"dh_0", [](BackwardArgs& a) { return &a.dh0.h; }, true},
+      {"dweight_ih_l0", [](BackwardArgs& a) { return &a.dparams[0]; }, false},
+      {"dbias_ih_l1_reverse", [](BackwardArgs& a) { return &a.dparams[7]; }, false},
+  };
+  check_arguments(arguments, [&](auto&& change) { buffers.backward(context, 0, change); });
+  EXPECT_EQ(buffers.y.bits(), before);
+  EXPECT_TRUE(buffers.dx.untouched() && buffers.dh0.untouched());
+  for (const Tensor& parameter : buffers.dparams) EXPECT_TRUE(parameter.untouched());
+}
+
+// The whole sentence, once, as a user reads it.
+TEST_F(ErrorTest, SaysWhatWasWanted) {
+  const Case c = error_case();
+  Random random(53);
+  Buffers buffers(c, random_data(c, random));
+  Context context = make_context(1);
+  expect_error<value_error>(
+      [&] {
+        buffers.forward(context, Mode::inference, 0, [](ForwardArgs& a) { a.h0.h.sizes[0] = 1; });
+      },
+      {"h_0: expected shape (4, 3, 7) = (num_layers * num_directions, batch, hidden_size), got (1, "
+       "3, "
+       "7)"});
+}
+
+TEST_F(ErrorTest, CountsOfParameters) {
+  const Case c = error_case();
+  Random random(54);
+  Buffers buffers(c, random_data(c, random));
+  Context context = make_context(1);
+  expect_error<value_error>(
+      [&] {
+        buffers.forward(context, Mode::training, 0, [](ForwardArgs& a) { a.params.pop_back(); });
+      },
+      {"params", "8", "7"});
+  buffers.forward(context, Mode::training);
+  expect_error<value_error>(
+      [&] { buffers.backward(context, 0, [](BackwardArgs& a) { a.dparams.pop_back(); }); },
+      {"dparams", "8", "7"});
+}
+
+TEST_F(ErrorTest, PairAsState) {
+  const Case c = error_case();
+  Random random(55);
+  Buffers buffers(c, random_data(c, random));
+  Context context = make_context(1);
+  expect_error<value_error>(
+      [&] {
+        buffers.forward(context, Mode::inference, 0, [](ForwardArgs& a) { a.h0.c = a.h0.h; });
+      },
+      {"h_0", "pair"});
+}
+
+TEST_F(ErrorTest, WorkspaceAndReserve) {
+  for (Strategy strategy : dispatch::kStrategies) {
+    Case c = error_case();
+    c.strategy = strategy;
+    Random random(56);
+    Buffers buffers(c, random_data(c, random));
+    Context context = make_context(2);
+    const auto forward = [&](auto change) {
+      return [&, change] { buffers.forward(context, Mode::training, 0, change); };
+    };
+    const auto backward = [&](auto change) {
+      return [&, change] { buffers.backward(context, 0, change); };
+    };
+    // The plan is in the message, since it is what the bytes come from.
+    const std::vector<std::string> small{"workspace", "bytes", name(strategy)};
+    expect_error<value_error>(forward([](ForwardArgs& a) { --a.workspace.bytes; }), small);
+    expect_error<value_error>(forward([](ForwardArgs& a) { a.workspace = {}; }), small);
+    expect_error<value_error>(forward([](ForwardArgs& a) { --a.reserve.bytes; }),
+                              {"reserve", "bytes"});
+    expect_error<value_error>(forward([](ForwardArgs& a) { a.reserve = {}; }),
+                              {"reserve", "bytes"});
+    const auto shift = [](Span& span) {
+      span.data = static_cast<char*>(span.data) + 16;
+      span.bytes += 256;
+    };
+    expect_error<value_error>(forward([&](ForwardArgs& a) { shift(a.workspace); }),
+                              {"workspace", "256", "alignment"});
+    EXPECT_TRUE(buffers.outputs_untouched());
+    buffers.forward(context, Mode::training);
+    expect_error<value_error>(backward([](BackwardArgs& a) { --a.workspace.bytes; }), small);
+    expect_error<value_error>(backward([](BackwardArgs& a) { --a.reserve.bytes; }),
+                              {"reserve", "bytes"});
+    expect_error<value_error>(backward([&](BackwardArgs& a) { shift(a.reserve); }),
+                              {"reserve", "256", "alignment"});
+    EXPECT_TRUE(buffers.dx.untouched() && buffers.dparams[0].untouched());
+  }
+}
+
+TEST_F(ErrorTest, PlanOfAnother) {
+  const Case c = error_case();
+  Random random(57);
+  Buffers buffers(c, random_data(c, random));
+  Context context = make_context(1);
+  const Layer layer(c.layer);
+  const auto mine = layer.plan(context, c.steps, c.batch, Mode::inference);
+  Mirror mirror(context);
+  const ForwardArgs args = buffers.forward_args(mirror);
+  const auto with_plan_of = [&](auto change) {
+    LayerOptions other = c.layer;
+    change(other);
+    const auto plan = Layer(other).plan(context, c.steps, c.batch, Mode::inference);
+    return [&, plan] { layer.forward(context, plan, args); };
+  };
+  expect_error<value_error>(with_plan_of([](auto& o) { o.hidden_size = 8; }), {"plan", "another"});
+  expect_error<value_error>(with_plan_of([](auto& o) { o.input_size = 8; }), {"plan", "another"});
+  expect_error<value_error>(with_plan_of([](auto& o) { o.cell = Cell::MinLSTM; }), {"plan"});
+  expect_error<value_error>(with_plan_of([](auto& o) { o.dtype = Dtype::float16; }), {"plan"});
+  // A plan for another T or B is the shapes' business.
+  const auto longer = layer.plan(context, c.steps + 1, c.batch, Mode::inference);
+  expect_error<value_error>([&] { layer.forward(context, longer, args); }, {"x: expected shape"});
+  // Backward has nothing to go by when the plan kept nothing.
+  expect_error<value_error>([&] { layer.backward(context, mine, buffers.backward_args(mirror)); },
+                            {"plan", "training"});
+  EXPECT_TRUE(buffers.outputs_untouched());
+}
+
+TEST_F(ErrorTest, Step) {
+  Case c = error_case();
+  Random random(58);
+  Context context = make_context(1);
+  {
+    c.steps = 1;
+    Buffers buffers(c, random_data(c, random));
+    expect_error<value_error>([&] { buffers.step_in_place(context); }, {"bidirectional", "step"});
+  }
+  c.layer.bidirectional = false;
+  c.steps = 2;
+  Buffers buffers(c, random_data(c, random));
+  expect_error<value_error>([&] { buffers.step_in_place(context); }, {"plan", "one step", "2"});
+}
+
+}  // namespace
+}  // namespace scanrnn::test

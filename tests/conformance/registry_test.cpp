@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the library says of itself: cells, parameters, plans, devices.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "support/cases.h"
+#include "support/library.h"
+
+namespace scanrnn::test {
+namespace {
+
+// docs/maths.md's orders of row blocks; a user's checkpoint hangs on them.
+TEST(Registry, RowOrders) {
+  EXPECT_EQ(find_cell("MinGRU").row_order, (std::vector<std::string>{"z", "h"}));
+  EXPECT_EQ(find_cell("MinLSTM").row_order, (std::vector<std::string>{"f", "i", "h"}));
+  EXPECT_EQ(find_cell("SRU").row_order, (std::vector<std::string>{"x", "f", "r"}));
+}
+
+TEST(Registry, CellsAreWhatTheySay) {
+  EXPECT_EQ(static_cast<int>(cells().size()), kCellCount);
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < cells().size(); ++i) {
+    const CellInfo& cell = cells()[i];
+    EXPECT_EQ(static_cast<std::size_t>(cell.cell), i) << "Cell is an index into cells()";
+    EXPECT_EQ(&info(cell.cell), &cell);
+    EXPECT_EQ(&find_cell(cell.name), &cell);
+    EXPECT_EQ(cell.recurrence, dispatch::Recurrence::linear);
+    EXPECT_EQ(static_cast<std::size_t>(cell.gates), cell.row_order.size());
+    EXPECT_LE(cell.bias_gates, cell.gates);
+    EXPECT_FALSE(cell.variants.empty());
+    EXPECT_EQ(cell.variant_option, cell.name == "SRU" ? "activation" : "candidate");
+    names.insert(cell.name);
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"MinGRU", "MinLSTM", "SRU"}));
+}
+
+using Shapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
+Shapes parameters(const LayerOptions& options) {
+  Shapes out;
+  const Layer layer(options);
+  for (const ParameterInfo& parameter : layer.parameters()) {
+    out.emplace_back(parameter.name, parameter.sizes);
+  }
+  return out;
+}
+
+TEST(Registry, ParametersAreTorchs) {
+  LayerOptions options;
+  options.input_size = 5;
+  options.hidden_size = 7;
+  EXPECT_EQ(parameters(options), (Shapes{{"weight_ih_l0", {14, 5}}, {"bias_ih_l0", {14}}}));
+  options.cell = Cell::MinLSTM;
+  options.bias = false;
+  EXPECT_EQ(parameters(options), (Shapes{{"weight_ih_l0", {21, 5}}}));
+  options.bias = true;
+  options.num_layers = 2;
+  options.bidirectional = true;
+  EXPECT_EQ(parameters(options), (Shapes{{"weight_ih_l0", {21, 5}},
+                                         {"bias_ih_l0", {21}},
+                                         {"weight_ih_l0_reverse", {21, 5}},
+                                         {"bias_ih_l0_reverse", {21}},
+                                         {"weight_ih_l1", {21, 14}},
+                                         {"bias_ih_l1", {21}},
+                                         {"weight_ih_l1_reverse", {21, 14}},
+                                         {"bias_ih_l1_reverse", {21}}}));
+}
+
+// SRU has a fourth block, the highway projection, exactly when a layer's input is not as wide as H.
+TEST(Registry, ParametersOfSru) {
+  LayerOptions options;
+  options.cell = Cell::SRU;
+  options.input_size = 5;
+  options.hidden_size = 7;
+  options.num_layers = 2;
+  EXPECT_EQ(parameters(options), (Shapes{{"weight_ih_l0", {28, 5}},
+                                         {"bias_ih_l0", {14}},
+                                         {"weight_ih_l1", {21, 7}},
+                                         {"bias_ih_l1", {14}}}));
+  options.input_size = 7;
+  EXPECT_EQ(parameters(options)[0].second, (std::vector<std::int64_t>{21, 7}));
+  options.bidirectional = true;
+  EXPECT_EQ(parameters(options)[4].second, (std::vector<std::int64_t>{28, 14}));
+}
+
+TEST(Registry, PlansSayWhatTheyAreFor) {
+  const Context context = make_context(3);
+  for (const LayerOptions& variant : all_variants()) {
+    LayerOptions options = variant;
+    options.input_size = 5;
+    options.hidden_size = 7;
+    options.dtype = Dtype::bfloat16;
+    options.domain = Domain::linear;
+    const Layer layer(options);
+    const auto plan = layer.plan(context, 100, 3, Mode::training);
+    EXPECT_EQ(plan.problem.steps, 100);
+    EXPECT_EQ(plan.problem.batch, 3);
+    EXPECT_EQ(plan.problem.input_size, 5);
+    EXPECT_EQ(plan.problem.hidden_size, 7);
+    EXPECT_EQ(plan.problem.gates, info(options.cell).gates);
+    EXPECT_EQ(plan.problem.storage_bytes, 2);
+    EXPECT_EQ(plan.problem.compute_bytes, 4);
+    EXPECT_TRUE(plan.problem.training);
+    EXPECT_FALSE(plan.problem.log_domain);
+    for (dispatch::Strategy strategy : dispatch::kStrategies) {
+      EXPECT_EQ(layer.plan(context, 100, 3, Mode::training, strategy).strategy, strategy);
+    }
+  }
+}
+
+// A user's own profile decides instead.
+TEST(Registry, ProfileOfTheContextDecides) {
+  Context context = make_context(1);
+  LayerOptions options;
+  options.input_size = options.hidden_size = 4;
+  const Layer layer(options);
+  dispatch::Profile profile{"mine", "a test", {1, 1, 1000, 1000}, {1, 1, 0, 0}};
+  context.set_profile(profile);
+  EXPECT_STREQ(context.profile().name, "mine");
+  const auto inference = layer.plan(context, 2, 1, Mode::inference);
+  EXPECT_EQ(inference.strategy, dispatch::Strategy::parallel_scan);
+  EXPECT_STREQ(inference.profile, "mine");
+  EXPECT_EQ(layer.plan(context, 2, 1, Mode::training).strategy,
+            dispatch::Strategy::fused_sequential);
+}
+
+TEST(Registry, ContextKeepsItsThreads) {
+  if (on_cuda()) GTEST_SKIP() << "the units of a GPU are its own";
+  EXPECT_EQ(make_context(3).limits().units, 3);
+  EXPECT_GE(make_context(0).limits().units, 1);
+  Context one = make_context(1);
+  Context moved = std::move(one);
+  EXPECT_EQ(moved.limits().units, 1);
+  EXPECT_EQ(moved.options().threads, 1);
+}
+
+TEST(Registry, TheCpuIsTheFirstDevice) {
+  const auto all = devices();
+  ASSERT_FALSE(all.empty());
+  EXPECT_EQ(all[0].device, Device::cpu());
+  EXPECT_FALSE(all[0].name.empty());
+  EXPECT_GE(all[0].units, 1);
+  EXPECT_GT(all[0].memory, 1 << 20);
+  EXPECT_EQ(cuda_available(), all.size() > 1);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    EXPECT_EQ(all[i].device, Device::cuda(static_cast<int>(i) - 1));
+  }
+}
+
+TEST(Registry, BuildInfoIsKeysAndValues) {
+  std::istringstream lines(build_info());
+  std::string all;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_NE(line.find(": "), std::string::npos) << line;
+    all += line + "\n";
+  }
+  for (const char* key : {"version: ", "compiler: ", "blas: ", "instruction sets: ", "cuda: "}) {
+    EXPECT_NE(all.find(key), std::string::npos) << "no " << key << " in\n" << all;
+  }
+}
+
+TEST(Registry, NamesOfDtypesAndDevices) {
+  EXPECT_STREQ(name(Dtype::float64), "float64");
+  EXPECT_STREQ(name(Dtype::float32), "float32");
+  EXPECT_STREQ(name(Dtype::bfloat16), "bfloat16");
+  EXPECT_STREQ(name(Dtype::float16), "float16");
+  EXPECT_EQ(name(Device::cpu()), "cpu");
+  EXPECT_EQ(name(Device::cuda(2)), "cuda:2");
+}
+
+TEST(Registry, ContiguousViews) {
+  const float data[24] = {};
+  const TensorView view = TensorView::of(data, Dtype::float32, {2, 3, 4});
+  EXPECT_EQ(view.strides, (std::array<std::int64_t, 3>{12, 4, 1}));
+  EXPECT_EQ(view.shape(), "(2, 3, 4)");
+  EXPECT_EQ(TensorView::of(data, Dtype::float32, {5}).shape(), "(5,)");
+  EXPECT_TRUE(view);
+  EXPECT_FALSE(TensorView());
+}
+
+}  // namespace
+}  // namespace scanrnn::test

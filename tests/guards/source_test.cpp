@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules about the sources that no compiler checks: where transcendentals are written, who includes
+// whom, how many kernels there are.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/cases.h"
+
+namespace scanrnn::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path root() { return fs::path(__FILE__).parent_path().parent_path().parent_path(); }
+
+// Code alone: comments and the contents of strings are blanked, lines stay where they are.
+std::string code_of(const fs::path& path) {
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string out = text;
+  enum { code, line_comment, block_comment, string } state = code;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i], next = i + 1 < text.size() ? text[i + 1] : '\0';
+    if (state == code && c == '/' && next == '/') state = line_comment;
+    if (state == code && c == '/' && next == '*') state = block_comment;
+    const bool blank = state != code && c != '\n';
+    if (state == line_comment && c == '\n') state = code;
+    if (state == block_comment && c == '/' && i > 0 && text[i - 1] == '*') state = code;
+    if (state == string && c == '"' && text[i - 1] != '\\') {
+      state = code;
+    } else if (state == code && c == '"' && !blank) {
+      state = string;
+    }
+    if (blank) out[i] = ' ';
+  }
+  return out;
+}
+
+std::vector<fs::path> sources(const fs::path& folder) {
+  static const std::set<std::string> kinds{".h", ".cpp", ".cu", ".cuh", ".def"};
+  std::vector<fs::path> out;
+  for (const auto& entry : fs::recursive_directory_iterator(root() / folder)) {
+    if (entry.is_regular_file() && kinds.count(entry.path().extension().string())) {
+      out.push_back(fs::relative(entry.path(), root()));
+    }
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// Line and text of each match in the code of a file.
+std::vector<std::string> matches(const fs::path& path, const std::regex& pattern) {
+  std::vector<std::string> out;
+  std::istringstream lines(code_of(root() / path));
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (std::regex_search(line, pattern)) {
+      out.push_back(path.string() + ":" + std::to_string(number) + ": " + line);
+    }
+  }
+  return out;
+}
+
+// A call of one of the functions, of their float or intrinsic spellings, or of the device's own.
+const std::regex kTranscendental(
+    R"((^|[^A-Za-z0-9_])((bounded_|__|fast_)?(exp|log|tanh|expm1|log1p|exp2|log2)f?|Exp|Log|Tanh|Expm1|Log1p)\s*\(|ex2\.approx|lg2\.approx|tanh\.approx)");
+
+TEST(Guard, PatternOfTranscendentals) {
+  for (const char* call : {"y = exp(x)", "::expf(x)", "std::log1p (x)", "hn::Tanh(d, x)",
+                           "__expf(x)", "bounded_exp(x)", "asm(\"ex2.approx.ftz.f32\")"}) {
+    EXPECT_TRUE(std::regex_search(call, kTranscendental)) << call;
+  }
+  for (const char* other :
+       {"catalog(x)", "log_a + b", "signed_logaddexp(x)", "regexp(x)", "Domain::log"}) {
+    EXPECT_FALSE(std::regex_search(other, kTranscendental)) << other;
+  }
+}
+
+// The maths of gates and operators is written once. Elsewhere an exponential is a second version of
+// it.
+TEST(Guard, TranscendentalsAreInCellsAndOperators) {
+  const std::set<fs::path> allowed{"scan/include/scanrnn/scan/op.h",
+                                   "scan/include/scanrnn/scan/hd.h", "lib/src/simd.h"};
+  int files = 0, calls_where_allowed = 0;
+  for (const char* folder : {"scan", "dispatch", "lib", "python/src"}) {
+    for (const fs::path& path : sources(folder)) {
+      ++files;
+      const auto found = matches(path, kTranscendental);
+      if (allowed.count(path) || path.parent_path() == "lib/include/scanrnn/cells") {
+        calls_where_allowed += static_cast<int>(found.size());
+      } else {
+        for (const std::string& line : found) ADD_FAILURE() << line;
+      }
+    }
+  }
+  EXPECT_GT(files, 30) << "the sources were not found from " << root();
+  EXPECT_GT(calls_where_allowed, 20) << "the pattern finds nothing any more";
+}
+
+// scan and dispatch see neither each other nor the library; headers that are installed see no
+// source.
+TEST(Guard, LayersIncludeDownwards) {
+  struct Layer {
+    const char* folder;
+    std::regex allowed;
+  };
+  // The standard library, OpenMP and CUDA's own headers are in <>, or named here.
+  const Layer layers[] = {
+      {"scan/include", std::regex(R"(include\s*("scanrnn/scan/|<(?!scanrnn)))")},
+      {"dispatch/include", std::regex(R"(include\s*("scanrnn/dispatch/|<(?!scanrnn|cuda|omp)))")},
+      {"dispatch/src", std::regex(R"(include\s*("scanrnn/dispatch/|<(?!scanrnn|cuda|omp)))")},
+      {"lib/include", std::regex(R"(include\s*("scanrnn/|<(?!scanrnn|cuda|omp|hwy|cblas)))")},
+  };
+  const std::regex include(R"(^\s*#\s*include)");
+  for (const Layer& layer : layers) {
+    int found = 0;
+    for (const fs::path& path : sources(layer.folder)) {
+      std::ifstream file(root() / path);
+      for (std::string line; std::getline(file, line);) {
+        if (!std::regex_search(line, include)) continue;
+        ++found;
+        EXPECT_TRUE(std::regex_search(line, layer.allowed)) << path << ": " << line;
+      }
+    }
+    EXPECT_GT(found, 0) << layer.folder;
+  }
+}
+
+// BLAS in one file, the device query in another: what the architecture promises to keep in one
+// place.
+TEST(Guard, OnePlaceForEachLibrary) {
+  struct Rule {
+    std::regex pattern;
+    std::set<fs::path> allowed;
+  };
+  const Rule rules[] = {
+      {std::regex(R"(cblas_|SCANRNN_BLAS_SYMBOL)"), {"lib/src/gemm_cpu.cpp"}},
+      {std::regex(R"(__builtin_cpu_supports|cudaGetDeviceProperties|cudaGetDeviceCount)"),
+       {"lib/src/device_query.cpp"}},
+      {std::regex(R"(hwy/|hn::|hwy::)"), {"lib/src/simd.h", "lib/src/cpu_kernels.cpp"}},
+  };
+  for (const Rule& rule : rules) {
+    int used = 0;
+    for (const char* folder : {"scan", "dispatch", "lib", "python/src"}) {
+      for (const fs::path& path : sources(folder)) {
+        const auto found = matches(path, rule.pattern);
+        if (rule.allowed.count(path)) {
+          used += static_cast<int>(found.size());
+          continue;
+        }
+        for (const std::string& line : found) ADD_FAILURE() << line;
+      }
+    }
+    EXPECT_GT(used, 0);
+  }
+}
+
+// Switches multiply. On the CPU a kernel is one (cell, variant, pass, type); strategies and domains
+// are inside it, dtypes are converted outside. A new factor is a decision, so it shows here.
+TEST(Guard, BudgetOfCpuKernels) {
+  const std::string header = code_of(root() / "lib/src/cpu_kernels.h");
+  const std::regex pointer(R"(\(\*[a-z_]+\)\()");
+  const auto pointers = [&](const char* name) {
+    const auto begin = header.find(std::string("struct ") + name);
+    EXPECT_NE(begin, std::string::npos) << name;
+    const std::string body = header.substr(begin, header.find("\n};", begin) - begin);
+    return static_cast<int>(std::distance(std::sregex_iterator(body.begin(), body.end(), pointer),
+                                          std::sregex_iterator()));
+  };
+  const int variants = static_cast<int>(all_variants().size());
+  const int types = 2;
+  const int kernels = types * (variants * pointers("CpuCellKernels") + pointers("CpuTypeKernels"));
+  EXPECT_EQ(pointers("CpuCellKernels"), 2) << "forward and backward";
+  EXPECT_LE(kernels, 48) << "for one instruction set";
+}
+
+}  // namespace
+}  // namespace scanrnn::test
