@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import waiting  # noqa: F401
 from ._core import CudaError, Plan
 from .layers import Layer, Pullback, make_class
 from .registry import CellInfo, DeviceInfo, build_info, cells, cuda_available, devices
