@@ -10,7 +10,7 @@ namespace {
 
 using dispatch::Strategy;
 
-constexpr std::int64_t kSteps = 83, kBatch = 3, kRow = 1, kStep = 37;
+constexpr std::int64_t kSteps = 53, kBatch = 3, kRow = 1, kStep = 21;
 
 Case nan_case(const LayerOptions& options, Strategy strategy, bool bidirectional) {
   Case c;

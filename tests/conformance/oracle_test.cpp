@@ -60,6 +60,7 @@ std::vector<Trial> trials() {
     c.steps = at(steps, row[3]);
     c.batch = at(batches, row[4]);
     c.layer.hidden_size = at(hidden, row[5]);
+    if (c.layer.hidden_size > 64 && c.steps > 100 && c.batch > 1) c.batch = 1;  // oracle's time
     c.layer.input_size = row[6] == 0 ? c.layer.hidden_size : row[6] == 1 ? 5 : 37;
     c.threads = 1 + row[7];
     c.layer.domain = row[8] ? Domain::log : Domain::linear;
@@ -96,10 +97,10 @@ class LengthTest : public testing::TestWithParam<Strategy> {};
 
 TEST_P(LengthTest, AroundTheTile) {
   Random random(11);
-  for (LayerOptions options : few_variants()) {
+  for (const CellInfo& cell : cells()) {
     for (int layout = 0; layout < 4; ++layout) {
       Case c;
-      c.layer = options;
+      c.layer.cell = cell.cell;
       c.layer.input_size = 2;
       c.layer.hidden_size = 3;
       c.layer.batch_first = layout & 1;
