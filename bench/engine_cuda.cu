@@ -152,9 +152,17 @@ void check(const char* domain, const Launch& launch) {
               count, worst);
 }
 
+// BENCH_ONLY: a part of "float32 linear B8 T4096 H1536".
+bool wanted(const char* dtype, const char* domain, const Shape& s) {
+  const char* only = std::getenv("BENCH_ONLY");
+  return !only || format("%s %s B%d T%d H%d", dtype, domain, (int)s.batch, (int)s.steps,
+                         (int)s.hidden).find(only) != std::string::npos;
+}
+
 template <class Op, class T>
 void measure(const char* domain, const Shape& s, bool batch_major, Fill decay,
              std::initializer_list<Kernel> kernels, const Launch& launch, Report& report) {
+  if (!wanted(name_of<T>(), domain, s)) return;
   const Index n = s.batch * s.steps * s.hidden;
   const double bytes = 3.0 * n * sizeof(T);
   const int sets = std::max(1, std::min(4, static_cast<int>(600e6 / bytes) + 1));
@@ -165,6 +173,9 @@ void measure(const char* domain, const Shape& s, bool batch_major, Fill decay,
   thrust::device_vector<char> workspace(
       scan::device_workspace<Op, kWarps, decltype(source)>(p[0].extent()), 0x5a);
   for (const Kernel kernel : kernels) {
+    if (const char* only = std::getenv("BENCH_KERNEL")) {
+      if (std::string(only) != name_of(kernel)) continue;
+    }
     const auto what = format("%-10s %-8s %-6s %s B%-2d T%-7d H%-4d", name_of(kernel), name_of<T>(),
                              domain, batch_major ? "BTH" : "TBH", (int)s.batch, (int)s.steps,
                              (int)s.hidden);
@@ -269,7 +280,7 @@ void measure_all(const Launch& launch, Report& report) {
     measure<Linear, T>("linear", {16, 1024, 768}, batch_major, Fill::decay, {S, B, D}, launch, report);
     measure<Log, T>("log", {16, 1024, 768}, batch_major, Fill::decay, {B, D}, launch, report);
   }
-  measure<Linear, T>("linear", {1, 65536, 1024}, false, Fill::decay, {D}, launch, report);
+  measure<Linear, T>("linear", {1, 65536, 1024}, false, Fill::decay, {B, D}, launch, report);
   measure<Log, T>("log", {1, 65536, 1024}, false, Fill::decay, {D}, launch, report);
   measure<Linear, T>("linear", {1, 1 << 20, 64}, false, Fill::decay, {D}, launch, report);
   measure<Log, T>("log", {1, 1 << 20, 64}, false, Fill::decay, {D}, launch, report);
@@ -294,6 +305,7 @@ int run_all(int argc, char** argv) {
   CHECK_CUDA(cudaStreamCreateWithFlags(&launch.stream, cudaStreamNonBlocking));
   CHECK_CUDA(cudaDeviceGetAttribute(&launch.units, cudaDevAttrMultiProcessorCount, 0));
 
+  if (!std::getenv("BENCH_ONLY")) {
   check<scan::AffineOp<float>, float, false>("linear", launch);
   check<scan::LogAffineOp<float>, float, false>("log", launch);
   check<scan::LogAffineOp<float>, float, true>("log inputs", launch);
@@ -301,6 +313,7 @@ int run_all(int argc, char** argv) {
   check<scan::LogAffineOp<float>, __half, false>("log", launch);
   check<scan::AffineOp<double>, double, false>("linear", launch);
   check<scan::LogAffineOp<double>, double, false>("log", launch);
+  }
   if (!quick) {
     Report report(json, argc, argv, copy_gbps(launch.stream, launch.units));
     std::printf("copy: %.0f GB/s\n", report.copy());
@@ -313,6 +326,7 @@ int run_all(int argc, char** argv) {
     measure<Log, float>("log", {1, 4096, 96}, false, Fill::kept, {Kernel::device}, launch, report);
     measure_all<float>(launch, report);
     measure_all<__nv_bfloat16>(launch, report);
+    if (std::getenv("BENCH_ONLY")) return failures;
     peers({8, 4096, 1536}, launch, report);
     peers({1, 65536, 1024}, launch, report);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parallel scan inside a block: lanes are rows, warps are consecutive chunks of time, and the block
-// carries the state from tile to tile. A state is always walked in the order of time.
+// Parallel scan inside a block: lanes are rows, and warps take the chunks of time in turn. Each copies
+// and composes its chunk on its own; the state goes round from warp to warp in the order of time.
 #pragma once
 
 #include "scanrnn/scan/cuda_sequential.cuh"
@@ -8,52 +8,20 @@
 namespace scanrnn::scan {
 namespace cuda {
 
-// A warp's chunk of a tile: its items in registers, composed when they are there and walked when
-// the state before them is known.
-template <class Op, class Source, int kSteps>
-struct Chunk {
-  ItemOf<Source> item[kSteps];
-  typename Op::Step step[kSteps];
+// Chunks of a warp on their way at once: as many as keep some 8 KB in flight.
+template <class Source, int kSteps>
+constexpr int block_stages() {
+  constexpr std::size_t bytes = tile_elements<Source, kSteps>() * sizeof(typename Source::T);
+  return bytes >= 4096 ? 2 : bytes >= 2048 ? 4 : 6;
+}
 
-  __device__ __forceinline__ typename Op::Local compose(const Source& here, int unit) {
-    auto local = Op::local_identity();
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) item[k] = here.load(unit, k);
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      step[k] = here.step(item[k]);
-      local = Op::then(local, step[k]);
-    }
-    return local;
-  }
-
-  // Steps from t on; the first `left` of them exist, and the state after the last is for `ends`
-  // where nothing follows it.
-  template <class Sink, class Ends>
-  __device__ __forceinline__ void walk(const Extent& extent, const Sink& out, const Ends& ends,
-                                       Index line, Index row, Index t,
-                                       typename Op::State state) const {
-    const Index left = extent.steps - t;
-    const int count = row >= extent.rows ? 0 : left < kSteps ? static_cast<int>(left) : kSteps;
-    if (left <= kSteps && count > 0) {  // these are the last
-      auto last = state;
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
-        if (k < count) last = Op::advance(step[k], last);
-      }
-      ends.last(line, row, last);
-    }
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      const auto after = Op::advance(step[k], state);
-      if (k < count) out.store(row, t + k, item[k], state, after);
-      state = after;
-    }
-  }
-};
-
-// Two stages of a block's tile: one is read while the other is on its way.
-inline constexpr int kBlockStages = 2;
+// A state is handed over at the receiver's barrier: one warp arrives, the other waits.
+__device__ __forceinline__ void hand_over(int receiver) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(receiver), "n"(2 * kLanes) : "memory");
+}
+__device__ __forceinline__ void take_over(int receiver) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(receiver), "n"(2 * kLanes) : "memory");
+}
 
 template <class Op, class Source, class Sink, class Ends, int kWarps>
 __global__ void __launch_bounds__(kWarps* kLanes)
@@ -62,44 +30,53 @@ __global__ void __launch_bounds__(kWarps* kLanes)
   using T = typename Source::T;
   constexpr int kSteps = steps_per_thread<Source>();
   constexpr int kTile = tile_elements<Source, kSteps>();
+  constexpr int kStages = block_stages<Source, kSteps>();
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
-  // Of two tiles in turn, so that one barrier a tile is enough.
-  __shared__ typename Op::Local totals[2][kWarps][kLanes];
-  __shared__ typename Op::State carry[2][kLanes];
+  // What each warp leaves for the next. It is read before its writer's turn comes again.
+  __shared__ typename Op::State handed[kWarps][kLanes];
 
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const int before = warp == 0 ? kWarps - 1 : warp - 1, after = warp == kWarps - 1 ? 0 : warp + 1;
   const Index line = blockIdx.x / row_blocks, row = blockIdx.x % row_blocks * kLanes;
   const int unit = unit_of(extent, row);
   const auto in = source.line(line);
   const auto out = sink.line(line);
-  T* const ring = reinterpret_cast<T*>(shared) + warp * kBlockStages * kTile;
+  T* const ring = reinterpret_cast<T*>(shared) + warp * kStages * kTile;
 
-#pragma unroll
-  for (int stage = 0; stage < kBlockStages; ++stage) {
-    fetch<kSteps>(in, ring + stage * kTile, row, extent.rows, (stage * kWarps + warp) * kSteps,
-                  vectors);
+  Feed<Source, kSteps> feed{extent, vectors};
+  feed.aim(in, row, warp * kSteps);
+  for (int stage = 0; stage < kStages; ++stage) {
+    feed.copy(in, ring + stage * kTile, row, (stage * kWarps + warp) * kSteps);
+    feed.skip(in, kWarps * kSteps);
   }
-  if (warp == 0) carry[0][lane] = ends.first(line, row + unit);
-  int parity = 0;
-  for (Index begin = 0; begin < extent.steps; begin += kWarps * kSteps) {
-    const Index t = begin + warp * kSteps;
-    await_copies<kBlockStages - 1>();
-    T* const tile = ring + parity * kTile;
-    const auto here = staged<kSteps>(in, tile, row, t);
+  int stage = 0;
+  for (Index t = warp * kSteps; t < extent.steps; t += kWarps * kSteps) {
+    await_copies<kStages - 1>();
+    T* const tile = ring + stage * kTile;
     Chunk<Op, Source, kSteps> chunk;
-    const auto total = chunk.compose(here, unit);
+    const auto total = chunk.compose(staged<kSteps>(in, tile, row, t), unit);
     __syncwarp();  // the tile has been read by every lane: it can be filled again
-    fetch<kSteps>(in, tile, row, extent.rows, t + kBlockStages * kWarps * kSteps, vectors);
+    feed.copy(in, tile, row, t + kStages * kWarps * kSteps);
+    feed.skip(in, kWarps * kSteps);
 
-    totals[parity][warp][lane] = total;
-    __syncthreads();
-    auto state = carry[parity][lane];
-    for (int before = 0; before < warp; ++before) {
-      state = Op::apply(totals[parity][before][lane], state);
+    typename Op::State state;
+    if (t == 0) {
+      state = ends.first(line, row + unit);
+    } else {
+      take_over(warp);
+      state = handed[before][lane];
     }
-    if (warp == kWarps - 1) carry[parity ^ 1][lane] = Op::apply(total, state);
-    if (t < extent.steps) chunk.walk(extent, out, ends, line, row + lane, t, state);
-    parity ^= 1;
+    const Index left = extent.steps - t;
+    if (left > kSteps) {
+      handed[warp][lane] = Op::apply(total, state);
+      hand_over(after);
+    }
+    if (unit == lane) {
+      auto cursor = out.from(row + lane, t);
+      const auto last = chunk.walk(left, cursor, state);
+      if (left <= kSteps) ends.last(line, row + lane, last);
+    }
+    stage = stage + 1 == kStages ? 0 : stage + 1;
   }
 }
 
@@ -109,14 +86,14 @@ template <class Op, int kWarps, class Source, class Sink, class Ends>
 cudaError_t launch_block(const Extent& extent, const Source& source, const Sink& sink,
                          const Ends& ends, const Launch& launch) {
   using namespace cuda;
-  static_assert(kBlockStages == 2, "a stage and the totals share a parity");
+  static_assert(kWarps > 1 && kWarps <= 16, "one hardware barrier a warp");
   constexpr int kSteps = steps_per_thread<Source>();
   const Index count = columns(extent);
   if (count == 0 || extent.steps == 0) {
     return launch_sequential<Op>(extent, source, sink, ends, launch);
   }
   return cuda::launch(block_kernel<Op, Source, Sink, Ends, kWarps>, count, kWarps * kLanes,
-                      kWarps * kBlockStages * tile_elements<Source, kSteps>() *
+                      kWarps * block_stages<Source, kSteps>() * tile_elements<Source, kSteps>() *
                           sizeof(typename Source::T),
                       launch.stream, extent, row_blocks(extent), source, sink, ends,
                       vectors_fit(extent, source));

@@ -79,11 +79,16 @@ __device__ __forceinline__ int unit_of(const Extent& extent, Index row) {
   return extent.rows - row > lane ? lane : static_cast<int>(extent.rows - row) - 1;
 }
 
-// The lane, asked anew: what is computed from it is not kept in registers from tile to tile.
+// The lane and a kernel argument, read anew: what is computed from them is not kept in registers,
+// or worse, from tile to tile.
 __device__ __forceinline__ int fresh_lane() {
   int lane;
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
   return lane;
+}
+__device__ __forceinline__ Index fresh(Index argument) {
+  asm volatile("" : "+l"(argument));
+  return argument;
 }
 
 template <int kBytes>
@@ -106,58 +111,87 @@ __device__ __forceinline__ void await_copies() {
   __syncwarp();
 }
 
-// Copies steps [t, t + kSteps) of rows [row, row + kLanes) of one stream; what lies past the ends is
-// left as it is. With `vectors`, rows end at a multiple of kVectorBytes and every line is aligned.
-template <int kSteps, class T>
-__device__ __forceinline__ void fetch_stream(const Stream<T>& stream, T* tile, Index row,
-                                             Index rows, Index t, bool vectors) {
-  const int lane = fresh_lane();
-  const Index left = stream.steps - t;
-  if (vectors) {
-    constexpr int kPiece = kVectorBytes / sizeof(T), kPieces = kLanes / kPiece;
-    constexpr int kPass = kLanes / kPieces;  // steps that the warp copies at once
-    const int piece = lane % kPieces * kPiece, first = lane / kPieces;
-    if (row + piece >= rows) return;
-    const T* from = stream.data + (t + first) * stream.step + row + piece;
-    T* to = tile + first * kLanes + piece;
-    if (left >= kSteps) {
+// Copies the inputs of a warp's chunk to its tile, [stream][step][lane], as one group of copies.
+// What lies past the last step or row is left as it is.
+template <class Source, int kSteps>
+struct Feed {
+  using T = typename Source::T;
+  static constexpr int kPiece = kVectorBytes / sizeof(T);  // elements of one copy
+  static constexpr int kPieces = kLanes / kPiece;
+  static constexpr int kPass = kLanes / kPieces;  // steps that the warp copies at once
+
+  const Extent& extent;
+  const bool vectors;              // vectors_fit()
+  const T* from[Source::kStreams];  // this lane's first piece of each
+
+  // Takes aim at the chunk that starts at (row, t); skip() moves on in time.
+  __device__ __forceinline__ void aim(const Source& line, Index row, Index t) {
+    const int lane = fresh_lane();
 #pragma unroll
-      for (int k = 0; k < kSteps; k += kPass) {
-        copy_async<kVectorBytes>(to + k * kLanes, from + k * stream.step);
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const auto stream = line.stream(i);
+      from[i] = stream.data + (t + lane / kPieces) * fresh(stream.step) + row +
+                lane % kPieces * kPiece;
+    }
+  }
+  __device__ __forceinline__ void skip(const Source& line, int steps) {
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) from[i] += steps * fresh(line.stream(i).step);
+  }
+  __device__ __forceinline__ void copy(const Source& line, T* tile, Index row, Index t) const {
+    if (vectors) {
+      const int lane = fresh_lane();
+      if (row + lane % kPieces * kPiece < extent.rows) {
+        T* to = tile + lane * kPiece;
+#pragma unroll
+        for (int i = 0; i < Source::kStreams; ++i) {
+          const auto stream = line.stream(i);
+          if (!stream.data) continue;
+          const int left = steps_left(stream, t) - lane / kPieces;
+          const T* source = from[i];
+          const Index pass = kPass * fresh(stream.step);
+#pragma unroll
+          for (int k = 0; k < kSteps; k += kPass) {
+            if (k < left) copy_async<kVectorBytes>(to + (i * kSteps + k) * kLanes, source);
+            source += pass;
+          }
+        }
       }
     } else {
-      for (int k = 0; first + k < left; k += kPass) {
-        copy_async<kVectorBytes>(to + k * kLanes, from + k * stream.step);
-      }
+      copy_singly(line, tile, row, t);
     }
-  } else {
-    if (row + lane >= rows) return;
-    const T* from = stream.data + t * stream.step + row + lane;
-#pragma unroll 4
-    for (int k = 0; k < kSteps; ++k) {
-      if (k >= left) break;
-      if constexpr (sizeof(T) >= 4) {
-        copy_async<sizeof(T)>(tile + k * kLanes + lane, from + k * stream.step);
-      } else {
-        tile[k * kLanes + lane] = from[k * stream.step];
-      }
-    }
+    commit_copies();
   }
-}
 
-// Every stream's part of a tile, as one group of copies.
-template <int kSteps, class Source>
-__device__ __forceinline__ void fetch(const Source& line, typename Source::T* tile, Index row,
-                                      Index rows, Index t, bool vectors) {
+ private:
+  // Of this chunk.
+  __device__ __forceinline__ static int steps_left(const Stream<T>& stream, Index t) {
+    return static_cast<int>(min(stream.steps - t, Index{kSteps}));
+  }
+  // Element by element: any alignment.
+  __device__ __forceinline__ void copy_singly(const Source& line, T* tile, Index row,
+                                              Index t) const {
+    const int lane = fresh_lane();
+    if (row + lane >= extent.rows) return;
 #pragma unroll
-  for (int i = 0; i < Source::kStreams; ++i) {
-    const auto stream = line.stream(i);
-    if (stream.data) {
-      fetch_stream<kSteps>(stream, tile + i * kSteps * kLanes, row, rows, t, vectors);
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const auto stream = line.stream(i);
+      if (!stream.data) continue;
+      const T* source = stream.data + t * stream.step + row + lane;
+      T* to = tile + i * kSteps * kLanes + lane;
+      const int count = steps_left(stream, t);
+#pragma unroll 4
+      for (int k = 0; k < count; ++k) {
+        if constexpr (sizeof(T) >= 4) {
+          copy_async<sizeof(T)>(to + k * kLanes, source);
+        } else {
+          to[k * kLanes] = *source;
+        }
+        source += stream.step;
+      }
     }
   }
-  commit_copies();
-}
+};
 
 // The line as its tile holds it: rows are lanes, steps count from the tile's first.
 template <int kSteps, class Source>
@@ -165,6 +199,48 @@ __device__ __forceinline__ Source staged(const Source& line, const typename Sour
                                          Index row, Index t) {
   return line.staged(tile, kLanes, kSteps * kLanes, row, t);
 }
+
+// A few steps of each of a warp's rows in registers: composed as soon as they are there, walked when
+// the state before them is known.
+template <class Op, class Source, int kSteps>
+struct Chunk {
+  ItemOf<Source> item[kSteps];
+  typename Op::Step step[kSteps];
+
+  __device__ __forceinline__ typename Op::Local compose(const Source& here, int unit) {
+    auto local = Op::local_identity();
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) item[k] = here.load(unit, k);
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      step[k] = here.step(item[k]);
+      local = Op::then(local, step[k]);
+    }
+    return local;
+  }
+
+  // Walks as many steps as are left, from `cursor` on; returns the last state.
+  template <class Sink>
+  __device__ __forceinline__ typename Op::State walk(Index left, Sink& cursor,
+                                                     typename Op::State state) const {
+    const auto advance = [&](int k) {
+      const auto after = Op::advance(step[k], state);
+      cursor.store(0, 0, item[k], state, after);
+      cursor.next();
+      state = after;
+    };
+    if (left >= kSteps) {
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) advance(k);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+        if (k < left) advance(k);
+      }
+    }
+    return state;
+  }
+};
 
 // Whether every line of every stream can be copied by vectors. Looks at addresses only.
 template <class Source>

@@ -16,8 +16,20 @@
 namespace scanrnn::scan {
 namespace cuda {
 
-inline constexpr int kFan = 8;
-inline constexpr int kLevels = 3;
+#ifndef SCANRNN_RESIDENT
+#define SCANRNN_RESIDENT 22
+#endif
+inline constexpr int kFanBits = 3, kFan = 1 << kFanBits;
+inline constexpr int kMaxLevels = 3;
+
+// The states after the groups of the highest level follow one another, each an exchange through the
+// L2 (about 1.3 us) later; meanwhile the columns' tiles of that many groups must keep memory busy.
+inline int levels_for(Index columns) {
+#ifdef SCANRNN_LEVELS
+  return SCANRNN_LEVELS;
+#endif
+  return columns >= 24 ? 1 : 2;
+}
 
 // A value in global memory that one warp writes, each lane its own, and others wait for. Each
 // 16-byte packet holds three words of it and a flag, and is written and read at once: no fence.
@@ -60,29 +72,33 @@ struct Mailbox {
       store(&slot[i][lane], {words[3 * i], words[3 * i + 1], words[3 * i + 2], 1u});
     }
   }
-  // A first look at the slot; wait() goes on from it, so that several can be under way at once.
+  // What a look at a slot found; a value is there once every packet is flagged.
   struct Look {
     uint4 packet[kPackets];
-  };
-  __device__ static Look look(const Slot& slot, int lane) {
-    Look out;
+
+    __device__ bool complete() const {
+      bool all = true;
 #pragma unroll
-    for (int i = 0; i < kPackets; ++i) out.packet[i] = load(&slot[i][lane]);
-    return out;
-  }
-  __device__ static Value wait(Look look, const Slot& slot, int lane) {
-    unsigned words[kPackets * 3];
-#pragma unroll
-    for (int i = 0; i < kPackets; ++i) {
-      while (look.packet[i].w == 0) look.packet[i] = load(&slot[i][lane]);
-      words[3 * i] = look.packet[i].x;
-      words[3 * i + 1] = look.packet[i].y;
-      words[3 * i + 2] = look.packet[i].z;
+      for (int i = 0; i < kPackets; ++i) all = all && packet[i].w != 0;
+      return all;
     }
-    Value value;
-    memcpy(&value, words, sizeof(Value));
-    return value;
-  }
+    __device__ void look(const Slot& slot, int lane) {
+#pragma unroll
+      for (int i = 0; i < kPackets; ++i) packet[i] = load(&slot[i][lane]);
+    }
+    __device__ Value value() const {
+      unsigned words[kPackets * 3];
+#pragma unroll
+      for (int i = 0; i < kPackets; ++i) {
+        words[3 * i] = packet[i].x;
+        words[3 * i + 1] = packet[i].y;
+        words[3 * i + 2] = packet[i].z;
+      }
+      Value value;
+      memcpy(&value, words, sizeof(Value));
+      return value;
+    }
+  };
 };
 
 // Where tiles leave word for one another. Zero before a launch; column by column.
@@ -92,17 +108,19 @@ struct Exchange {
   using After = Mailbox<typename Op::State>;
 
   unsigned* tickets;
-  typename Total::Slot* totals[kLevels];  // [groups of the level][columns]
-  typename After::Slot* after;            // [groups of the highest level][columns]
+  typename Total::Slot* totals[kMaxLevels];  // [groups of the level][columns]
+  typename After::Slot* after;               // [groups of the highest level][columns]
   unsigned columns;
+  int levels;
 
   // The layout, starting at `base`; returns its bytes. With base null it only counts.
   std::size_t place(char* base, Index column_count, Index tiles) {
     std::size_t bytes = 256;
     tickets = reinterpret_cast<unsigned*>(base);
     columns = static_cast<unsigned>(column_count);
+    levels = levels_for(column_count);
     Index groups = tiles;
-    for (int level = 0; level < kLevels; ++level) {
+    for (int level = 0; level < levels; ++level) {
       totals[level] = reinterpret_cast<typename Total::Slot*>(base + bytes);
       bytes += static_cast<std::size_t>(groups * column_count) * sizeof(typename Total::Slot);
       groups = (groups + kFan - 1) / kFan;
@@ -111,56 +129,122 @@ struct Exchange {
     return bytes + static_cast<std::size_t>(groups * column_count) * sizeof(typename After::Slot);
   }
 
-  // The state before `tile` of a column, given the tile's own total; called by one warp.
-  template <class First>
-  __device__ __forceinline__ typename Op::State arrive(unsigned tile, unsigned tiles,
-                                                       unsigned column, int lane,
-                                                       typename Op::Element own,
-                                                       const First& first) const {
-    auto before = Op::identity();  // of the tiles of this tile's highest group that precede it
-    unsigned group = tile;         // of the level, and whether it ends with this tile
-    bool ends = true;
-#pragma unroll
-    for (int level = 0; level < kLevels; ++level) {
-      const unsigned position = group % kFan;
-      if (ends && tile + 1 < tiles) Total::publish(at(totals[level], group, column), lane, own);
-      typename Total::Look look[kFan - 1];
-#pragma unroll
-      for (int i = 0; i < kFan - 1; ++i) {
-        if (i < position) {
-          look[i] = Total::look(at(totals[level], group - position + i, column), lane);
-        }
-      }
-      auto here = Op::identity();
-#pragma unroll
-      for (int i = 0; i < kFan - 1; ++i) {
-        if (i < position) {
-          const auto& slot = at(totals[level], group - position + i, column);
-          const auto next = Total::wait(look[i], slot, lane);
-          here = i == 0 ? next : Op::combine(here, next);
-        }
-      }
-      if (position != 0) before = level == 0 ? here : Op::combine(here, before);
-      ends = ends && position == kFan - 1;
-      if (ends) own = Op::combine(here, own);
-      group /= kFan;
-    }
-    typename Op::State state;
-    if (group == 0) {
-      state = first();
-    } else {
-      const auto& slot = at(after, group - 1, column);
-      state = After::wait(After::look(slot, lane), slot, lane);
-    }
-    if (ends && tile + 1 < tiles) {
-      After::publish(at(after, group, column), lane, Op::apply(own, state));
-    }
-    return Op::apply(before, state);
+  // Not by a run-time index, which would move the array to local memory.
+  __device__ __forceinline__ typename Total::Slot* level_totals(int level) const {
+    return level == 0 ? totals[0] : level == 1 ? totals[1] : totals[2];
   }
-
   template <class Slot>
   __device__ __forceinline__ Slot& at(Slot* slots, unsigned group, unsigned column) const {
     return slots[static_cast<std::size_t>(group) * columns + column];
+  }
+};
+
+// The warp that puts together the state before a tile. It never waits for one thing alone: the tile's
+// total and those of the groups that it ends are published as soon as they are known.
+template <class Op, class OwnTotal>
+struct Carrier {
+  using Element = typename Op::Element;
+  using State = typename Op::State;
+  using Total = typename Exchange<Op>::Total;
+  using After = typename Exchange<Op>::After;
+  const Exchange<Op>& exchange;
+  Element (*siblings)[kLanes];  // shared memory: what precedes the tile's group on each level
+  const OwnTotal& own_total;    // bool(Element&): the tile's total, once it is there
+  unsigned tile, tiles, column;
+  int lane;
+  Element own;        // the tile's total,
+  Element published;  // and that of the largest group that it ends and whose total is known
+  int levels_published = 0, levels_known = 0;
+
+  __device__ __forceinline__ bool ends_group(int level) const {
+    return (tile + 1) % (1u << (kFanBits * level)) == 0;
+  }
+  __device__ __forceinline__ void serve() {
+    if (levels_published == 0) {
+      if (!own_total(own)) return;
+      published = own;
+      publish(0);
+    }
+    while (levels_published <= levels_known && levels_published < exchange.levels &&
+           ends_group(levels_published)) {
+      published = Op::combine(siblings[levels_published - 1][lane], published);
+      publish(levels_published);
+    }
+  }
+  __device__ __forceinline__ void publish(int level) {
+    if (tile + 1 < tiles) {
+      Total::publish(
+          exchange.at(exchange.level_totals(level), tile >> (kFanBits * level), column), lane,
+          published);
+    }
+    ++levels_published;
+  }
+  // One lane asks first, which is cheap for the L2: what the others need is there too, or soon.
+  template <class Slot>
+  __device__ __forceinline__ void wait_for(const Slot& slot) {
+    for (;;) {
+      const unsigned flag = lane == 0 ? Total::load(&slot[0][0]).w : 0;
+      if (__shfl_sync(~0u, flag, 0) != 0) return;
+      serve();
+    }
+  }
+  __device__ __forceinline__ Element find_siblings(int level) {
+    const unsigned group = tile >> (kFanBits * level), position = group % kFan;
+    auto out = Op::identity();
+    if (position == 0) return out;
+    wait_for(exchange.at(exchange.level_totals(level), group - 1, column));
+    typename Total::Look total[kFan - 1];
+    for (bool complete = false; !complete;) {
+#pragma unroll
+      for (int i = 0; i < kFan - 1; ++i) {
+        if (i < position) {
+          total[i].look(exchange.at(exchange.level_totals(level), group - position + i, column),
+                        lane);
+        }
+      }
+      complete = true;
+#pragma unroll
+      for (int i = 0; i < kFan - 1; ++i) {
+        complete = complete && (i >= position || total[i].complete());
+      }
+      complete = __all_sync(~0u, complete);
+      if (!complete) serve();
+    }
+#pragma unroll
+    for (int i = 0; i < kFan - 1; ++i) {
+      if (i < position) out = i == 0 ? total[i].value() : Op::combine(out, total[i].value());
+    }
+    return out;
+  }
+  // The state before the tile, given that before the first of all.
+  template <class First>
+  __device__ __forceinline__ State find_state(const First& first) {
+    auto preceding = Op::identity();
+    for (int level = 0; level < exchange.levels; ++level) {
+      const auto found = find_siblings(level);
+      preceding = level == 0 ? found : Op::combine(found, preceding);
+      siblings[level][lane] = found;
+      levels_known = level + 1;
+      serve();
+    }
+    State start;
+    const unsigned group = tile >> (kFanBits * exchange.levels);
+    if (group == 0) {
+      start = first();
+    } else {
+      const auto& slot = exchange.at(exchange.after, group - 1, column);
+      wait_for(slot);
+      typename After::Look look;
+      do look.look(slot, lane);
+      while (!look.complete());
+      start = look.value();
+    }
+    const State state = Op::apply(preceding, start);
+    while (levels_published == 0) serve();
+    if (tile + 1 < tiles && ends_group(exchange.levels)) {
+      After::publish(exchange.at(exchange.after, group, column), lane, Op::apply(own, state));
+    }
+    return state;
   }
 };
 
@@ -169,16 +253,51 @@ struct Place {
   unsigned tile, line, block;
 };
 
-// Two meetings a tile, so that a warp waits only for what it needs: workers leave their totals and
-// do not wait for the others', the carry warp leaves the state before the tile.
-enum Meeting { kTotals = 1, kCarry = 2 };
-template <int kMeeting, int kThreads>
-__device__ __forceinline__ void arrive() {
-  asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"n"(kMeeting), "n"(kThreads) : "memory");
+// Two meetings a tile, so that a warp waits only for what it needs: workers leave their totals at an
+// mbarrier and do not wait for the others', the carry warp leaves the state before the tile.
+__device__ __forceinline__ void leave_total(std::uint64_t* barrier) {
+  __syncwarp();
+  if (threadIdx.x % kLanes == 0) {
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
+                     static_cast<unsigned>(__cvta_generic_to_shared(barrier)))
+                 : "memory");
+  }
 }
-template <int kMeeting, int kThreads>
-__device__ __forceinline__ void meet() {
-  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(kMeeting), "n"(kThreads) : "memory");
+__device__ __forceinline__ bool totals_are_there(std::uint64_t* barrier, unsigned parity) {
+  unsigned there;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(there)
+      : "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(parity)
+      : "memory");
+  return __all_sync(~0u, there);
+}
+template <int kThreads>
+__device__ __forceinline__ void leave_carry() {
+  asm volatile("barrier.cta.arrive 1, %0;" ::"n"(kThreads) : "memory");
+}
+template <int kThreads>
+__device__ __forceinline__ void await_carry() {
+  asm volatile("barrier.cta.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+
+// total(0), then total(1) ...: composed as a tree, which is short and rounds little.
+template <class Op, int kCount, class Totals>
+__device__ __forceinline__ typename Op::Local fold(const Totals& total, int first = 0) {
+  if constexpr (kCount == 1) {
+    return total(first);
+  } else {
+    return Op::join(fold<Op, kCount / 2>(total, first),
+                    fold<Op, kCount - kCount / 2>(total, first + kCount / 2));
+  }
+}
+
+// Tiles of a block on their way while another is worked on.
+template <class Source, int kSteps>
+constexpr int device_stages() {
+  constexpr std::size_t bytes = tile_elements<Source, kSteps>() * sizeof(typename Source::T);
+  return bytes <= 4096 ? 2 : 1;
 }
 
 // kWarps workers hold a tile; one more warp puts together the state before it.
@@ -191,10 +310,14 @@ __global__ void __launch_bounds__((kWarps + 1) * kLanes, kMinBlocks)
   constexpr int kSteps = steps_per_thread<Source>();
   constexpr int kTile = tile_elements<Source, kSteps>();
   constexpr int kThreads = (kWarps + 1) * kLanes;
+  constexpr int kStages = device_stages<Source, kSteps>();
+  constexpr unsigned kPlaces = kStages + 2;  // this tile's, those on their way, and the next
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
   __shared__ typename Op::Local totals[2][kWarps][kLanes];
+  __shared__ typename Op::Element siblings[kMaxLevels][kLanes];
   __shared__ typename Op::State carry[kLanes];
-  __shared__ Place start, upcoming;
+  __shared__ Place places[kPlaces];
+  __shared__ std::uint64_t arrived;
 
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   const unsigned count = tiles * exchange.columns;
@@ -204,68 +327,76 @@ __global__ void __launch_bounds__((kWarps + 1) * kLanes, kMinBlocks)
             column % row_blocks};
   };
   if (threadIdx.x == 0) {
-    const unsigned ticket = atomicAdd(exchange.tickets, 2u);
-    start = place_of(ticket);
-    upcoming = place_of(ticket + 1);
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(
+                     static_cast<unsigned>(__cvta_generic_to_shared(&arrived))),
+                 "n"(kWarps)
+                 : "memory");
   }
-  __syncthreads();
-  Place now = start, next = upcoming;
-
-  if (warp == kWarps) {
-    for (int parity = 0; now.tile < tiles; parity ^= 1) {
-      const Index row = Index{now.block} * kLanes;
-      unsigned ticket = 0;
-      if (lane == 0) ticket = atomicAdd(exchange.tickets, 1u);
-      meet<kTotals, kThreads>();
-      auto own = Op::promote(totals[parity][0][lane]);
-      for (int i = 1; i < kWarps; ++i) {
-        own = Op::combine(own, Op::promote(totals[parity][i][lane]));
-      }
-      carry[lane] = exchange.arrive(
-          now.tile, tiles, now.line * row_blocks + now.block, lane, own,
-          [&] { return ends.first(now.line, row + unit_of(extent, row)); });
-      const Place later = place_of(__shfl_sync(~0u, ticket, 0));
-      if (lane == 0) upcoming = later;
-      arrive<kCarry, kThreads>();
-      now = next;
-      next = later;
-    }
-    return;
-  }
-
-  T* const tile = reinterpret_cast<T*>(shared) + warp * kTile;
+  T* const ring = reinterpret_cast<T*>(shared) + warp * kStages * kTile;
   const auto first_step = [&](const Place& place) {
     return (Index{place.tile} * kWarps + warp) * kSteps;
   };
-  const auto ask_for = [&](const Place& place) {
+  const auto ask_for = [&](const Place& place, T* tile) {
+    Feed<Source, kSteps> feed{extent, vectors};
     if (place.tile < tiles) {
-      fetch<kSteps>(source.line(place.line), tile, Index{place.block} * kLanes, extent.rows,
-                    first_step(place), vectors);
+      const auto in = source.line(place.line);
+      const Index row = Index{place.block} * kLanes, t = first_step(place);
+      feed.aim(in, row, t);
+      feed.copy(in, tile, row, t);
+    } else {
+      commit_copies();
     }
   };
-  ask_for(now);
-  for (int parity = 0; now.tile < tiles; parity ^= 1) {
-    const Index t = first_step(now), row = Index{now.block} * kLanes;
-    await_copies<0>();
-    Chunk<Op, Source, kSteps> chunk;
-    const auto total = chunk.compose(
-        staged<kSteps>(source.line(now.line), tile, row, t), unit_of(extent, row));
-    __syncwarp();  // the tile has been read by every lane: it can be filled again
-    ask_for(next);
+  // One ticket after another: blocks that start together so take turns. A block with several
+  // tickets in a row would make tiles wait for one another's whole stay.
+  for (int stage = 0; stage <= kStages; ++stage) {
+    if (threadIdx.x == 0) places[stage] = place_of(atomicAdd(exchange.tickets, 1u));
+    __syncthreads();
+    if (stage < kStages && warp < kWarps) ask_for(places[stage], ring + stage * kTile);
+  }
 
-    totals[parity][warp][lane] = total;
-    arrive<kTotals, kThreads>();
-    meet<kCarry, kThreads>();
-    const Place later = upcoming;
+  if (warp == kWarps) {
+    for (unsigned i = 0;; ++i) {
+      const Place now = places[i % kPlaces];
+      if (now.tile >= tiles) return;
+      const Index row = Index{now.block} * kLanes;
+      const unsigned ticket = lane == 0 ? atomicAdd(exchange.tickets, 1u) : 0;
+      const auto own_total = [&](typename Op::Element& own) {
+        if (!totals_are_there(&arrived, i % 2)) return false;
+        own = Op::promote(fold<Op, kWarps>([&](int w) { return totals[i % 2][w][lane]; }));
+        return true;
+      };
+      Carrier<Op, decltype(own_total)> carrier{
+          exchange, siblings, own_total, now.tile, tiles, now.line * row_blocks + now.block, lane};
+      carry[lane] = carrier.find_state(
+          [&] { return ends.first(now.line, row + unit_of(extent, row)); });
+      if (lane == 0) places[(i + kStages + 1) % kPlaces] = place_of(ticket);
+      leave_carry<kThreads>();
+    }
+  }
+
+  for (unsigned i = 0;; ++i) {
+    const Place now = places[i % kPlaces];
+    if (now.tile >= tiles) return;
+    const Index t = first_step(now), row = Index{now.block} * kLanes;
+    T* const tile = ring + i % kStages * kTile;
+    await_copies<kStages - 1>();
+    Chunk<Op, Source, kSteps> chunk;
+    const int unit = unit_of(extent, row);
+    const auto total = chunk.compose(staged<kSteps>(source.line(now.line), tile, row, t), unit);
+    __syncwarp();  // the tile has been read by every lane: it can be filled again
+    ask_for(places[(i + kStages) % kPlaces], tile);
+
+    totals[i % 2][warp][lane] = total;
+    leave_total(&arrived);
+    await_carry<kThreads>();
     auto state = carry[lane];
-    for (int before = 0; before < warp; ++before) {
-      state = Op::apply(totals[parity][before][lane], state);
+    for (int w = 0; w < warp; ++w) state = Op::apply(totals[i % 2][w][lane], state);
+    if (unit == lane && t < extent.steps) {
+      auto cursor = sink.line(now.line).from(row + lane, t);
+      const auto last = chunk.walk(extent.steps - t, cursor, state);
+      if (extent.steps - t <= kSteps) ends.last(now.line, row + lane, last);
     }
-    if (t < extent.steps) {
-      chunk.walk(extent, sink.line(now.line), ends, now.line, row + lane, t, state);
-    }
-    now = next;
-    next = later;
   }
 }
 
@@ -290,10 +421,10 @@ cudaError_t launch_device(const Extent& extent, const Source& source, const Sink
                           const Ends& ends, void* workspace, const Launch& launch) {
   using namespace cuda;
   constexpr int kSteps = steps_per_thread<Source>();
-  constexpr int kMinBlocks = (kSteps == kLocalSteps ? 24 : 16) / kWarps;
+  constexpr int kMinBlocks = (kSteps == kLocalSteps ? SCANRNN_RESIDENT : 16) / kWarps;
   const Index tiles = device_tiles<Source, kWarps>(extent), count = columns(extent);
   if (count == 0 || tiles == 0) return launch_sequential<Op>(extent, source, sink, ends, launch);
-  // Tickets are 32-bit words, and every running block takes two beyond the last tile.
+  // Tickets are 32-bit words, and every running block takes a few beyond the last tile.
   if (tiles * count > Index{1} << 31) return cudaErrorInvalidConfiguration;
   Exchange<Op> exchange;
   const std::size_t bytes = exchange.place(static_cast<char*>(workspace), count, tiles);
@@ -302,7 +433,8 @@ cudaError_t launch_device(const Extent& extent, const Source& source, const Sink
   const Index resident = Index{launch.units} * kMinBlocks;
   return cuda::launch(device_kernel<Op, Source, Sink, Ends, kWarps, kMinBlocks>,
                       tiles * count < resident ? tiles * count : resident, (kWarps + 1) * kLanes,
-                      kWarps * tile_elements<Source, kSteps>() * sizeof(typename Source::T),
+                      kWarps * device_stages<Source, kSteps>() * tile_elements<Source, kSteps>() *
+                          sizeof(typename Source::T),
                       launch.stream, extent, static_cast<unsigned>(row_blocks(extent)),
                       static_cast<unsigned>(tiles), source, sink, ends,
                       vectors_fit(extent, source), exchange);

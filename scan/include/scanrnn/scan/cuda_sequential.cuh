@@ -11,17 +11,12 @@ namespace cuda {
 inline constexpr int kSequentialWarps = 4;  // of a block
 inline constexpr int kSequentialStages = 4;
 
-template <class Source>
-constexpr int sequential_steps() {
-  return Source::kStreams * sizeof(typename Source::T) <= 8 ? 16 : 8;
-}
-
 template <class Op, class Source, class Sink, class Ends>
 __global__ void __launch_bounds__(kSequentialWarps* kLanes)
     sequential_kernel(const Extent extent, const Index row_blocks, const Source source,
                       const Sink sink, const Ends ends, const bool vectors) {
   using T = typename Source::T;
-  constexpr int kSteps = sequential_steps<Source>();
+  constexpr int kSteps = steps_per_thread<Source>();
   constexpr int kTile = tile_elements<Source, kSteps>();
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
 
@@ -32,31 +27,30 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   const auto in = source.line(line);
   const auto out = sink.line(line);
   T* const ring = reinterpret_cast<T*>(shared) + warp * kSequentialStages * kTile;
-  const bool inside = row + lane < extent.rows;
   const int unit = unit_of(extent, row);
+  const bool inside = unit == lane;
 
-#pragma unroll
+  Feed<Source, kSteps> feed{extent, vectors};
+  feed.aim(in, row, 0);
   for (int stage = 0; stage < kSequentialStages; ++stage) {
-    fetch<kSteps>(in, ring + stage * kTile, row, extent.rows, stage * kSteps, vectors);
+    feed.copy(in, ring + stage * kTile, row, stage * kSteps);
+    feed.skip(in, kSteps);
   }
   typename Op::State state = ends.first(line, row + unit);
+  auto cursor = out.from(row + lane, 0);
   int stage = 0;
   for (Index t = 0; t < extent.steps; t += kSteps) {
     await_copies<kSequentialStages - 1>();
     T* const tile = ring + stage * kTile;
-    const auto here = staged<kSteps>(in, tile, row, t);
-    const int left = static_cast<int>(min(extent.steps - t, Index{kSteps}));
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      if (k < left) {
-        const auto item = here.load(unit, k);
-        const auto after = Op::apply(here.step(item), state);
-        if (inside) out.store(row + lane, t + k, item, state, after);
-        state = after;
-      }
-    }
+    Chunk<Op, Source, kSteps> chunk;
+    const auto total = chunk.compose(staged<kSteps>(in, tile, row, t), unit);
     __syncwarp();  // the tile has been read by every lane: it can be filled again
-    fetch<kSteps>(in, tile, row, extent.rows, t + kSequentialStages * kSteps, vectors);
+    feed.copy(in, tile, row, t + kSequentialStages * kSteps);
+    feed.skip(in, kSteps);
+    if (inside) {
+      const auto last = chunk.walk(extent.steps - t, cursor, state);
+      state = extent.steps - t >= kSteps ? Op::apply(total, state) : last;
+    }
     stage = stage + 1 == kSequentialStages ? 0 : stage + 1;
   }
   if (inside) ends.last(line, row + lane, state);
@@ -68,7 +62,7 @@ template <class Op, class Source, class Sink, class Ends>
 cudaError_t launch_sequential(const Extent& extent, const Source& source, const Sink& sink,
                               const Ends& ends, const Launch& launch) {
   using namespace cuda;
-  constexpr int kSteps = sequential_steps<Source>();
+  constexpr int kSteps = steps_per_thread<Source>();
   const Index count = columns(extent);
   if (count == 0) return cudaSuccess;
   return cuda::launch(
