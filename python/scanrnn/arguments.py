@@ -92,23 +92,25 @@ def array(name: str, value: Any, wanted: np.dtype[Any] | None) -> Array:
 
     `wanted` None stands for any of DTYPES. Arrays of other libraries will come in here.
     """
-    if isinstance(value, np.generic):  # what NumPy gives for one element of a 1-d array
-        value = np.asarray(value)
     if not isinstance(value, np.ndarray):
-        raise TypeError(f"{name}: expected a NumPy array, got {_foreign(value)}")
+        if not isinstance(value, np.generic):  # what NumPy gives for one element of a 1-d array
+            raise TypeError(f"{name}: expected a NumPy array, got {_foreign(value)}")
+        value = np.asarray(value)
     if value.dtype != wanted if wanted is not None else str(value.dtype) not in DTYPES:
         listed = wanted if wanted is not None else "one of " + _listed(DTYPES)
         raise TypeError(f"{name}: expected dtype {listed}, got {value.dtype}; nothing is cast")
-    # Not ascontiguousarray: it leaves the strides of axes of length 1 as they are.
-    return value if value.ndim == 0 or _walkable(value) else np.array(value, order="C")
+    flags = value.flags
+    if (flags.c_contiguous and flags.aligned) or _walkable(value):
+        return value
+    return np.array(value, order="C")
 
 
 def _walkable(value: Array) -> bool:
     """The last axis is contiguous, rows do not overlap, and all is in whole aligned elements."""
-    size, row = value.itemsize, value.itemsize * value.shape[-1]
+    size, row = value.itemsize, value.itemsize * (value.shape or (1,))[-1]
     return (
-        value.strides[-1] == size
-        and value.flags.aligned
+        value.flags.aligned
+        and value.strides[-1] == size
         and all(
             n == 1 or (step >= row and step % size == 0)
             for n, step in zip(value.shape[:-1], value.strides[:-1], strict=True)
