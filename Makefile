@@ -14,6 +14,8 @@ export CMAKE_CXX_COMPILER_LAUNCHER = $(shell command -v ccache)
 export CMAKE_CUDA_COMPILER_LAUNCHER = $(CMAKE_CXX_COMPILER_LAUNCHER)
 ifneq ($(NVCC),)
 export CUDACXX := $(NVCC)
+# For the GPU that is here; where there is none, one architecture shows that all of it compiles.
+export CUDAARCHS := $(if $(shell command -v nvidia-smi),native,90-real)
 endif
 
 demo: .venv/installed

@@ -10,7 +10,7 @@ endif()
 
 # Machine code for the two generations that are measured. The PTX is that of the older of what could
 # come next: a driver compiles it for any later device, which PTX of a newer one would exclude.
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
 endif()
 
@@ -21,6 +21,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   set(missing "no working nvcc (set CUDACXX to one)")
 else()
   enable_language(CUDA)
+  list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^native$" "${CMAKE_CUDA_ARCHITECTURES_NATIVE}")
   find_package(CUDAToolkit QUIET)
   # cuBLASLt is loaded when it is first used; its header comes with the toolkit or with a wheel.
   find_package(Python QUIET COMPONENTS Interpreter)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU kernels for one instruction set. This file is compiled once for each; what it defines lives
-// in that set's namespace, so that the linker never merges code of two sets.
+// in that set's namespace, so that the linker never merges code of two sets. The build includes the
+// header of every cell before it.
 #include "cpu_kernels.h"
 
 #include <cstring>
 
-#include "all_cells.h"
 #include "simd.h"
 
 namespace scanrnn::HWY_NAMESPACE {

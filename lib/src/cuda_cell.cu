@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA kernels of one cell and one dtype: SCANRNN_CUDA_CELL and SCANRNN_CUDA_TYPE. The build
-// compiles this file once for each pair, so that a cell costs a line in cells.def and nothing here.
-#include "all_cells.h"
+// compiles this file once for each pair and includes the header of every cell before it, so that a
+// cell costs a line in cells.def and nothing here.
 #include "cuda_direct.cuh"
 #include "cuda_launch.cuh"
 
