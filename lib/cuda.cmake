@@ -8,8 +8,8 @@ if(SCANRNN_CUDA STREQUAL "OFF")
   return()
 endif()
 
-# Machine code for the two generations that are measured. The PTX is that of the older of what could
-# come next: a driver compiles it for any later device, which PTX of a newer one would exclude.
+# Machine code for 8.x and 9.0, and PTX of the latter, which a driver compiles for any device that
+# came later: PTX of a newer architecture would shut out those in between.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
 endif()
@@ -21,7 +21,9 @@ if(NOT CMAKE_CUDA_COMPILER)
   set(missing "no working nvcc (set CUDACXX to one)")
 else()
   enable_language(CUDA)
-  list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^native$" "${CMAKE_CUDA_ARCHITECTURES_NATIVE}")
+  if(CMAKE_CUDA_ARCHITECTURES STREQUAL "native" AND CMAKE_CUDA_ARCHITECTURES_NATIVE)
+    set(CMAKE_CUDA_ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES_NATIVE})  # so that it can be told
+  endif()
   find_package(CUDAToolkit QUIET)
   # cuBLASLt is loaded when it is first used; its header comes with the toolkit or with a wheel.
   find_package(Python QUIET COMPONENTS Interpreter)
