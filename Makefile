@@ -15,7 +15,7 @@ export CMAKE_CUDA_COMPILER_LAUNCHER = $(CMAKE_CXX_COMPILER_LAUNCHER)
 ifneq ($(NVCC),)
 export CUDACXX := $(NVCC)
 # For the GPU that is here; where there is none, one architecture shows that all of it compiles.
-export CUDAARCHS := $(if $(shell command -v nvidia-smi),native,90-real)
+export CUDAARCHS := $(if $(shell nvidia-smi -L 2>/dev/null),native,90-real)
 endif
 
 demo: .venv/installed
