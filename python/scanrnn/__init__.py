@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from . import waiting  # noqa: F401
 from ._core import CudaError, Plan
-from .layers import Layer, Pullback, make_class
+from .layers import Layer, make_class
 from .registry import CellInfo, DeviceInfo, build_info, cells, cuda_available, devices
+from .run import Pullback
 from .scans import scan, scan_log
 
 _classes = {cell.name: make_class(cell) for cell in cells()}

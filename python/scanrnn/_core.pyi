@@ -82,7 +82,7 @@ class Layer:
         dx: Array,
         dh_0: Array,
         dparams: Sequence[Array],
-        reserve: Buffer,
+        reserve: Buffer | None,
         seed: int,
     ) -> None: ...
 

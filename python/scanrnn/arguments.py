@@ -4,6 +4,7 @@ was wanted; nothing is ever cast."""
 
 from __future__ import annotations
 
+import numbers
 import operator
 from typing import Any
 
@@ -35,7 +36,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def real(name: str, value: Any) -> float:
-    if isinstance(value, (bool, str)) or not np.isscalar(value) or np.iscomplexobj(value):
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}: expected a number, got {value!r}")
     return float(value)
 
@@ -63,20 +64,23 @@ def seed_value(value: Any) -> int | None:
     return number
 
 
-def dtype(value: Any) -> np.dtype[Any]:
-    """One of DTYPES by name, or what NumPy takes for one of them."""
-    if value == "bfloat16":
+def dtype(value: Any) -> Any:
+    """The np.dtype of one of DTYPES by name, or of what NumPy takes for one of them."""
+    wrong = ValueError(f"dtype: expected one of {_listed(DTYPES)}, got {value!r}")
+    if value is None or (isinstance(value, str) and value not in DTYPES):
+        raise wrong
+    if isinstance(value, str) and value == "bfloat16":
         return _bfloat16()
     try:
-        found = None if value is None else np.dtype(value)
+        found = np.dtype(value)
     except TypeError:
-        found = None
-    if str(found) not in DTYPES or (isinstance(value, str) and value not in DTYPES):
-        raise ValueError(f"dtype: expected one of {_listed(DTYPES)}, got {value!r}")
+        raise wrong from None
+    if str(found) not in DTYPES:
+        raise wrong
     return found
 
 
-def _bfloat16() -> np.dtype[Any]:
+def _bfloat16() -> Any:
     try:
         import ml_dtypes
     except ImportError:
@@ -87,7 +91,7 @@ def _bfloat16() -> np.dtype[Any]:
     return np.dtype(ml_dtypes.bfloat16)
 
 
-def array(name: str, value: Any, wanted: np.dtype[Any] | None) -> Array:
+def array(name: str, value: Any, wanted: np.dtype[Any] | None) -> Any:
     """`value` as the core can walk it: as it is, or a copy where its strides are out of the common.
 
     `wanted` None stands for any of DTYPES. Arrays of other libraries will come in here.

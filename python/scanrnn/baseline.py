@@ -133,7 +133,8 @@ class Stack:
             pullbacks.append(back)
 
         def pullback(dy: Array) -> tuple[Array, Array, dict[str, Array]]:
-            dh_0, dparams = np.empty_like(h_0), {}
+            dh_0 = np.empty_like(h_0)
+            dparams: dict[str, Array] = {}
             for index in reversed(range(self.layers)):
                 dy, dh_0[index], dweight, dbias = pullbacks[index](dy)
                 dparams |= {f"weight_ih_l{index}": dweight, f"bias_ih_l{index}": dbias}

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _core, layers, measure, optional
+import scanrnn
+
+from . import _core, measure, optional
 from .arguments import Array
 from .registry import cells
 
@@ -65,14 +67,13 @@ def points(grid: str, names: Iterable[str], passes: Iterable[str] = PASSES) -> l
     ]
 
 
-def layer_of(point: Point, device: str, dtype: str = "float32") -> layers.Layer:
-    import scanrnn
-
-    return getattr(scanrnn, point.cell)(point.H, point.H, dtype=dtype, device=device, seed=0)
+def layer_of(point: Point, device: str, dtype: str = "float32") -> scanrnn.Layer:
+    kind: type[scanrnn.Layer] = getattr(scanrnn, point.cell)
+    return kind(point.H, point.H, dtype=dtype, device=device, seed=0)
 
 
 def call_of(
-    rnn: layers.Layer, x: Array, dy: Array, direction: str, strategy: str
+    rnn: scanrnn.Layer, x: Array, dy: Array, direction: str, strategy: str
 ) -> Callable[[], list[Array]]:
     """The pass as a call that gives y, or y and all gradients."""
     if direction == "forward":

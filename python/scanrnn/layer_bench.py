@@ -70,7 +70,7 @@ def measure_one(point: crossover.Point, device: str, seconds: float) -> list[dic
     error = measure.max_error(others[0][0].reshape(shape), wanted[0])
     if not error <= crossover.tolerances(point)[0]:
         raise AssertionError(f"{point}: y differs from NumPy's by {error}")
-    times = {}
+    times: dict[str, measure.Timing] = {}
     for name, call in calls.items():
         time.sleep(PAUSE)
         times |= measure.timed({name: call}, seconds)

@@ -29,6 +29,10 @@ class Layer:
     """
 
     _cell: CellInfo
+    _options: dict[str, Any]  # what the constructor was given, but for the seed
+    _layer: _core.Layer
+    _device: _core.Device
+    _shapes: dict[str, tuple[int, ...]]
     _params: dict[str, Array]
     _placed: _core.Parameters
     input_size: int
@@ -62,10 +66,10 @@ class Layer:
         profile.load_users()
         device = _core.Device(options["device"])
         described = [options[name] for name in options if name not in ("dtype", "device")]
-        core = _core.Layer(self._cell.name, *described, str(options["dtype"]))
+        layer = _core.Layer(self._cell.name, *described, str(options["dtype"]))
         # The one place that writes: __setattr__ refuses everything else.
         self.__dict__.update(options, _options=options, device=str(device))
-        self.__dict__.update(_core=core, _device=device, _shapes=dict(core.parameters()))
+        self.__dict__.update(_layer=layer, _device=device, _shapes=dict(layer.parameters()))
 
     def _initialise(self, seed: int | None) -> None:
         bound = 1 / math.sqrt(self.hidden_size)
@@ -119,10 +123,10 @@ class Layer:
         h = None if h is None else states("h", h, self.dtype, single)
         batch = x_t.shape[0]
         plan = self.plan(1, batch)
-        y = np.empty((batch, self._core.directions * self.hidden_size), self.dtype)
+        y = np.empty((batch, self._layer.directions * self.hidden_size), self.dtype)
         h_n = np.empty(self._state_shape(batch), self.dtype)
         log(plan)
-        self._core.step(plan, self._placed, x_t, h, y, h_n, None, 0)
+        self._layer.step(plan, self._placed, x_t, h, y, h_n, None, 0)
         return (y[0], h_n[:, 0]) if single else (y, h_n)
 
     def plan(
@@ -130,12 +134,12 @@ class Layer:
     ) -> _core.Plan:
         """What would run for T steps of a batch of B, and why; print it."""
         steps, batch = arguments.integer("T", T), arguments.integer("B", B)
-        return self._core.plan(
+        return self._layer.plan(
             self._device, steps, batch, bool(training), arguments.strategy_name(strategy)
         )
 
     def _state_shape(self, batch: int) -> tuple[int, int, int]:
-        return self.num_layers * self._core.directions, batch, self.hidden_size
+        return self.num_layers * self._layer.directions, batch, self.hidden_size
 
     # ---- parameters
 

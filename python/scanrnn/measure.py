@@ -36,7 +36,8 @@ def timed(
     calls: Mapping[str, Callable[[], Any]], seconds: float = 0.15, least: int = 5
 ) -> dict[str, Timing]:
     """Medians. The calls take turns, so that a slow spell of the machine meets them all."""
-    repeats, samples = {}, {name: [] for name in calls}
+    repeats: dict[str, int] = {}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
     for name, call in calls.items():
         call()
         start = time.perf_counter()

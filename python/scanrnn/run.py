@@ -25,7 +25,8 @@ class Run:
         self, layer: Layer, x: Array, h_0: Array | None, strategy: str | None, training: bool
     ) -> None:
         self.layer, self.params = layer, layer._placed
-        self.seed, self.reserve = 0, None
+        self.seed = 0
+        self.reserve: _core.Buffer | None = None
         x = arguments.array("x", x, layer.dtype)
         if x.ndim not in (2, 3):
             wanted = "(B, T, C)" if layer.batch_first else "(T, B, C)"
@@ -40,13 +41,13 @@ class Run:
         batch, steps = self.x.shape[:2] if layer.batch_first else self.x.shape[1::-1]
         self.plan = layer.plan(steps, batch, strategy, training)
         self.y = np.empty(
-            (*self.x.shape[:2], layer._core.directions * layer.hidden_size), layer.dtype
+            (*self.x.shape[:2], layer._layer.directions * layer.hidden_size), layer.dtype
         )
         self.h_n = np.empty(layer._state_shape(batch), layer.dtype)
 
     def forward(self) -> Pair:
         log(self.plan)
-        self.layer._core.forward(
+        self.layer._layer.forward(
             self.plan, self.params, self.x, self.h_0, self.y, self.h_n, self.reserve, self.seed
         )
         return self.as_given(self.y), self.h_n[:, 0] if self.single else self.h_n
@@ -60,7 +61,7 @@ class Run:
         dh_n = None if dh_n is None else states("dh_n", dh_n, layer.dtype, self.single)
         dx, dh_0 = np.empty(self.x.shape, layer.dtype), np.empty(self.h_n.shape, layer.dtype)
         dparams = {name: np.empty(shape, layer.dtype) for name, shape in layer._shapes.items()}
-        layer._core.backward(
+        layer._layer.backward(
             self.plan, self.params, self.x, self.h_0, self.y, dy, dh_n, dx, dh_0,
             list(dparams.values()), self.reserve, self.seed,
         )  # fmt: skip

@@ -41,7 +41,7 @@ def _scan(operands: dict[str, Any], h_0: Any, log_form: bool, reverse: bool) -> 
         raise ValueError(f"{first}: expected at least one axis, time, got shape ()")
     steps, rows = decay.shape[0], math.prod(decay.shape[1:])
 
-    def flat(name: str, value: Any, shape: tuple[int, ...], flat_shape: tuple[int, ...]) -> Array:
+    def flat(name: str, value: Any, shape: tuple[int, ...], flat_shape: tuple[int, ...]) -> Any:
         value = arguments.array(name, value, decay.dtype)
         if value.shape != shape:
             raise ValueError(

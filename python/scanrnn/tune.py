@@ -36,7 +36,7 @@ class Fit:
     def __init__(self, results: list[Measured], device: _core.Device) -> None:
         self.results, self.device = results, device
         self.layers = {
-            (p.cell, p.H): crossover.layer_of(p, str(device))._core
+            (p.cell, p.H): crossover.layer_of(p, str(device))._layer
             for p in (found.point for found in results)
         }
 

@@ -151,7 +151,7 @@ void forward(const Layer& layer, const PlannedCall& call, const Parameters& para
 void backward(const Layer& layer, const PlannedCall& call, const Parameters& params,
               const py::array& x, const MaybeArray& h_0, const py::array& y, const MaybeArray& dy,
               const MaybeArray& dh_n, py::array& dx, py::array& dh_0,
-              std::vector<py::array>& dparams, const Buffer& reserve, std::uint64_t seed) {
+              std::vector<py::array>& dparams, const Buffer* reserve, std::uint64_t seed) {
   Context& where = context(call.device);
   Tensors tensors(where);
   BackwardArgs args;
@@ -164,7 +164,7 @@ void backward(const Layer& layer, const PlannedCall& call, const Parameters& par
   args.dx = tensors.out(dx);
   args.dh0.h = tensors.out(dh_0);
   for (py::array& array : dparams) args.dparams.push_back(tensors.out(array));
-  args.reserve = reserve.span();
+  if (reserve) args.reserve = reserve->span();
   args.seed = seed;
   const py::gil_scoped_release unlocked;
   const Buffer workspace(where, call.sizes.workspace);
@@ -234,23 +234,13 @@ PYBIND11_MODULE(_core, m) {
           py::init([](Device device, std::size_t bytes) { return Buffer(context(device), bytes); }))
       .def_property_readonly("nbytes", &Buffer::bytes);
 
-  py::enum_<dispatch::Reason>(m, "Reason")
-      .value("forced", dispatch::Reason::forced)
-      .value("empty", dispatch::Reason::empty)
-      .value("few_tokens", dispatch::Reason::few_tokens)
-      .value("few_rows", dispatch::Reason::few_rows)
-      .value("enough_rows", dispatch::Reason::enough_rows)
-      .value("short_sequence", dispatch::Reason::short_sequence);
-
   py::class_<PlannedCall>(m, "Plan")
       .def("__str__", [](const PlannedCall& c) { return describe(c); })
       .def("__repr__", [](const PlannedCall& c) { return "<Plan: " + describe(c) + ">"; })
       .def_property_readonly("strategy", [](const PlannedCall& c) { return name(c.plan.strategy); })
       .def_property_readonly("runner_up",
                              [](const PlannedCall& c) { return name(c.plan.runner_up); })
-      .def_property_readonly(
-          "reason",
-          [](const PlannedCall& c) { return py::str(py::cast(c.plan.reason).attr("name")); })
+      .def_property_readonly("reason", [](const PlannedCall& c) { return name_of(c.plan.reason); })
       .def_property_readonly("tile_steps", [](const PlannedCall& c) { return c.plan.tile_steps; })
       .def_property_readonly("chunk_steps", [](const PlannedCall& c) { return c.plan.chunk_steps; })
       .def_property_readonly("profile", [](const PlannedCall& c) { return c.plan.profile; })

@@ -149,7 +149,7 @@ class Tensors {
   std::vector<std::pair<std::size_t, void*>> results_;
 };
 
-// ---- registry
+// ---- plans and registry
 
 inline const char* name_of(dispatch::Recurrence kind) {
   switch (kind) {
@@ -159,6 +159,24 @@ inline const char* name_of(dispatch::Recurrence kind) {
       return "diagonal";
     case dispatch::Recurrence::dense:
       return "dense";
+  }
+  return "";
+}
+
+inline const char* name_of(dispatch::Reason reason) {
+  switch (reason) {
+    case dispatch::Reason::forced:
+      return "forced";
+    case dispatch::Reason::empty:
+      return "empty";
+    case dispatch::Reason::few_tokens:
+      return "few_tokens";
+    case dispatch::Reason::few_rows:
+      return "few_rows";
+    case dispatch::Reason::enough_rows:
+      return "enough_rows";
+    case dispatch::Reason::short_sequence:
+      return "short_sequence";
   }
   return "";
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers as objects: attributes, state_dict, pickle, threads; what the module says of itself."""
 
+import ast
 import copy
 import os
 import pickle
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -269,3 +271,23 @@ def test_import_brings_in_nothing_heavy():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_the_stub_and_the_extension_have_the_same_names():
+    stub = Path(scanrnn.__file__).with_name("_core.pyi")
+    declared = {
+        node.name: {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+        if isinstance(node, ast.ClassDef)
+        else set()
+        for node in ast.parse(stub.read_text()).body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+    }
+    extension = scanrnn._core
+    assert set(declared) == {name for name in dir(extension) if not name.startswith("__")}
+    for name, methods in declared.items():
+        found = (
+            {m for m in vars(getattr(extension, name)) if not m.startswith("_")}
+            if methods
+            else set()
+        )
+        assert {m for m in methods if not m.startswith("_")} == found, name
