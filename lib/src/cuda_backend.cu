@@ -54,11 +54,15 @@ struct LayerRun {
     return out;
   }
 
-  // The bias of every row block; zeros where a row block has none.
-  T* spread_bias() {
-    T* out = take(width());
-    if (arena.counting()) return out;
+  // The bias of every row block, null where none has one: the parameter itself, or a copy with zeros
+  // for the row blocks that have none.
+  const T* whole_bias() {
+    if (arena.counting()) return take(width());
+    if (!pass.bias && !kAddsBias) return nullptr;
     const auto [first, last] = pass.biased();
+    const bool aligned = reinterpret_cast<std::uintptr_t>(pass.bias.data) % 16 == 0;
+    if (pass.bias && first == 0 && last == pass.gates && aligned) return data(pass.bias);
+    T* out = take(width());
     pointwise::spread<<<pointwise::blocks_for(width()), pointwise::kThreads, 0, stream>>>(
         data(pass.bias), first * pass.hidden, (last - first) * pass.hidden, out, width());
     SCANRNN_CUDA(cudaGetLastError());
@@ -85,7 +89,7 @@ struct LayerRun {
     const auto& kernels = kernels_of<T>(pass.cell)[pass.variant];
     CudaSchedule s = schedule();
     const bool direct = plan.strategy == dispatch::Strategy::direct;
-    T* bias = spread_bias();
+    const T* bias = direct ? data(pass.bias) : whole_bias();
     T* gates = static_cast<T*>(pass.preactivations);
     void* gemm_space = nullptr;
     if (!direct) {
@@ -109,6 +113,8 @@ struct LayerRun {
       args.weight_stride = pass.weight.strides[0];
       args.input = pass.input;
       args.bias = bias;
+      args.first_bias = pass.biased().first;
+      args.last_bias = pass.biased().second;
       args.x = x;
       if (!pass.highway_projection()) args.skip = x;
       args.preactivations = walked_gates;
@@ -120,7 +126,7 @@ struct LayerRun {
     for_runs<T>(pass, all(), pass.x, [&](const T* from, Index spacing, Index first, Index count) {
       product(count, width(), pass.input, {from, spacing},
               {pass.weight.data, pass.weight.strides[0], true}, gates + first * width(), width(),
-              false, kAddsBias || !pass.bias ? nullptr : bias, gemm_space);
+              false, kAddsBias ? nullptr : bias, gemm_space);
     });
     ForwardKernelArgs<T> args;
     args.preactivations = as_const(walked_gates);
@@ -142,7 +148,7 @@ struct LayerRun {
     const bool adds_skip = info(pass.cell).highway && !pass.highway_projection();
     // The highway's cotangent goes to dx, which the product then adds to; or it waits beside it.
     const bool skip_aside = adds_skip && (pass.accumulate_dx || !pass.dx || arena.counting());
-    T* bias = spread_bias();
+    const T* bias = kAddsBias ? whole_bias() : nullptr;
     T* dgates = take(tokens() * width());
     T* dskip = skip_aside ? take(tokens() * pass.hidden) : nullptr;
     void* gemm_space = arena.take(CudaGemm::kWorkspace);

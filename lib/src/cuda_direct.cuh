@@ -62,7 +62,8 @@ __global__ void __launch_bounds__(kDirectWarps* scan::cuda::kLanes)
 #pragma unroll
   for (int gate = 0; gate < kRows; ++gate) {
     weight[gate] = a.weight + (gate * hidden + unit) * a.weight_stride;
-    bias[gate] = a.bias ? Memory::read(a.bias + gate * hidden, unit, hidden) : V(0);
+    const bool has = a.bias && gate >= a.first_bias && gate < a.last_bias;
+    bias[gate] = has ? Memory::read(a.bias + (gate - a.first_bias) * hidden, unit, hidden) : V(0);
   }
   const auto x = a.x.at_line(line), skip = a.skip.at_line(line);
   const auto kept = a.preactivations.at_line(line);

@@ -34,7 +34,8 @@ template <class T>
 struct DirectKernelArgs {
   const T* weight = nullptr;
   Index weight_stride = 0, input = 0;
-  const T* bias = nullptr;  // [gates * H], or null
+  const T* bias = nullptr;  // of row blocks [first_bias, last_bias), or null
+  int first_bias = 0, last_bias = 0;
   Strided<const T> x, skip;  // skip is null where the last row block projects it
   Strided<T> preactivations;  // kept for backward, or null
   Strided<T> y, states;
