@@ -266,7 +266,7 @@ inline const char* name_of(Kernel kernel) {
 }
 inline constexpr Kernel kKernels[] = {Kernel::sequential, Kernel::block, Kernel::device};
 #ifndef BENCH_WARPS
-#define BENCH_WARPS 11
+#define BENCH_WARPS 12
 #endif
 inline constexpr int kWarps = BENCH_WARPS;
 

@@ -15,6 +15,6 @@ inline constexpr std::int64_t kCpuChunksPerThread = 4;
 
 // CUDA. Warps of a block that hold one tile of time, each a few steps of 32 rows.
 inline constexpr int kCudaBlockWarps = 8;
-inline constexpr int kCudaDeviceWarps = 11;
+inline constexpr int kCudaDeviceWarps = 12;
 
 }  // namespace scanrnn::dispatch

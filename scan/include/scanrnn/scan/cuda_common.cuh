@@ -200,6 +200,36 @@ __device__ __forceinline__ Source staged(const Source& line, const typename Sour
   return line.staged(tile, kLanes, kSteps * kLanes, row, t);
 }
 
+// The steps of a warp's chunk composed, and read again from its tile when they are walked.
+template <class Op, int kSteps, class Source>
+__device__ __forceinline__ typename Op::Local compose(const Source& here, int unit) {
+  auto local = Op::local_identity();
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) local = Op::then(local, here.step(here.load(unit, k)));
+  return local;
+}
+
+// Walks as many steps of a chunk as are left, from `cursor` on; returns the last state.
+template <class Op, int kSteps, class Source, class Sink>
+__device__ __forceinline__ typename Op::State walk(const Source& here, int unit, Index left,
+                                                   Sink cursor, typename Op::State state) {
+  const auto advance = [&](int k) {
+    const auto item = here.load(unit, k);
+    const auto after = Op::advance(here.step(item), state);
+    cursor.store(0, 0, item, state, after);
+    cursor.next();
+    state = after;
+  };
+  if (left >= kSteps) {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) advance(k);
+  } else {
+#pragma unroll 1
+    for (int k = 0; k < left; ++k) advance(k);
+  }
+  return state;
+}
+
 // A few steps of each of a warp's rows in registers: composed as soon as they are there, walked when
 // the state before them is known.
 template <class Op, class Source, int kSteps>

@@ -16,9 +16,6 @@
 namespace scanrnn::scan {
 namespace cuda {
 
-#ifndef SCANRNN_RESIDENT
-#define SCANRNN_RESIDENT 22
-#endif
 inline constexpr int kFanBits = 3, kFan = 1 << kFanBits;
 inline constexpr int kMaxLevels = 3;
 
@@ -133,16 +130,21 @@ struct Exchange {
   __device__ __forceinline__ typename Total::Slot* level_totals(int level) const {
     return level == 0 ? totals[0] : level == 1 ? totals[1] : totals[2];
   }
+  // The total of the group of the level that ends with the tile.
+  __device__ __forceinline__ void publish(int level, unsigned tile, unsigned column, int lane,
+                                          const typename Op::Element& total) const {
+    Total::publish(at(level_totals(level), tile >> (kFanBits * level), column), lane, total);
+  }
   template <class Slot>
   __device__ __forceinline__ Slot& at(Slot* slots, unsigned group, unsigned column) const {
     return slots[static_cast<std::size_t>(group) * columns + column];
   }
 };
 
-// The warp that puts together the state before a tile. It never waits for one thing alone: the tile's
-// total and those of the groups that it ends are published as soon as they are known.
+// Puts together the state before a tile. While it waits, the totals of the groups that the tile ends
+// are published as soon as they are known: nothing that others wait for waits for a state.
 template <class Op, class OwnTotal>
-struct Carrier {
+struct Resolver {
   using Element = typename Op::Element;
   using State = typename Op::State;
   using Total = typename Exchange<Op>::Total;
@@ -154,7 +156,7 @@ struct Carrier {
   int lane;
   Element own;        // the tile's total,
   Element published;  // and that of the largest group that it ends and whose total is known
-  int levels_published = 0, levels_known = 0;
+  int levels_published = 0, levels_known = 0;  // the tile's own total is published by others
 
   __device__ __forceinline__ bool ends_group(int level) const {
     return (tile + 1) % (1u << (kFanBits * level)) == 0;
@@ -163,23 +165,16 @@ struct Carrier {
     if (levels_published == 0) {
       if (!own_total(own)) return;
       published = own;
-      publish(0);
+      levels_published = 1;
     }
-    while (levels_published <= levels_known && levels_published < exchange.levels &&
-           ends_group(levels_published)) {
+    for (; levels_published <= levels_known && levels_published < exchange.levels &&
+           ends_group(levels_published);
+         ++levels_published) {
       published = Op::combine(siblings[levels_published - 1][lane], published);
-      publish(levels_published);
+      if (tile + 1 < tiles) exchange.publish(levels_published, tile, column, lane, published);
     }
   }
-  __device__ __forceinline__ void publish(int level) {
-    if (tile + 1 < tiles) {
-      Total::publish(
-          exchange.at(exchange.level_totals(level), tile >> (kFanBits * level), column), lane,
-          published);
-    }
-    ++levels_published;
-  }
-  // One lane asks first, which is cheap for the L2: what the others need is there too, or soon.
+  // Waits by one lane's asking, which is cheap for the L2.
   template <class Slot>
   __device__ __forceinline__ void wait_for(const Slot& slot) {
     for (;;) {
@@ -188,61 +183,57 @@ struct Carrier {
       serve();
     }
   }
-  __device__ __forceinline__ Element find_siblings(int level) {
-    const unsigned group = tile >> (kFanBits * level), position = group % kFan;
-    auto out = Op::identity();
-    if (position == 0) return out;
-    wait_for(exchange.at(exchange.level_totals(level), group - 1, column));
-    typename Total::Look total[kFan - 1];
-    for (bool complete = false; !complete;) {
-#pragma unroll
-      for (int i = 0; i < kFan - 1; ++i) {
-        if (i < position) {
-          total[i].look(exchange.at(exchange.level_totals(level), group - position + i, column),
-                        lane);
-        }
-      }
-      complete = true;
-#pragma unroll
-      for (int i = 0; i < kFan - 1; ++i) {
-        complete = complete && (i >= position || total[i].complete());
-      }
-      complete = __all_sync(~0u, complete);
-      if (!complete) serve();
-    }
-#pragma unroll
-    for (int i = 0; i < kFan - 1; ++i) {
-      if (i < position) out = i == 0 ? total[i].value() : Op::combine(out, total[i].value());
-    }
-    return out;
-  }
-  // The state before the tile, given that before the first of all.
+  // The state before the tile, given that before the first of all. All that is needed of a level is
+  // looked at together with the state before the group: mostly it is there, at one latency.
   template <class First>
   __device__ __forceinline__ State find_state(const First& first) {
+    const unsigned top = tile >> (kFanBits * exchange.levels);
+    typename After::Look start{};
+    const auto look_at_start = [&] {
+      if (top != 0 && !start.complete()) {
+        start.look(exchange.at(exchange.after, top - 1, column), lane);
+      }
+    };
     auto preceding = Op::identity();
     for (int level = 0; level < exchange.levels; ++level) {
-      const auto found = find_siblings(level);
+      const unsigned group = tile >> (kFanBits * level), position = group % kFan;
+      const auto slot = [&](unsigned i) -> typename Total::Slot& {
+        return exchange.at(exchange.level_totals(level), group - position + i, column);
+      };
+      typename Total::Look total[kFan - 1] = {};
+      for (;;) {
+#pragma unroll
+        for (int i = 0; i < kFan - 1; ++i) {
+          if (i < position && !total[i].complete()) total[i].look(slot(i), lane);
+        }
+        look_at_start();
+        bool complete = true;
+#pragma unroll
+        for (int i = 0; i < kFan - 1; ++i) {
+          complete = complete && (i >= position || total[i].complete());
+        }
+        if (__all_sync(~0u, complete)) break;
+        serve();
+        wait_for(slot(position - 1));
+      }
+      auto found = Op::identity();
+#pragma unroll
+      for (int i = 0; i < kFan - 1; ++i) {
+        if (i < position) found = i == 0 ? total[i].value() : Op::combine(found, total[i].value());
+      }
       preceding = level == 0 ? found : Op::combine(found, preceding);
       siblings[level][lane] = found;
       levels_known = level + 1;
       serve();
     }
-    State start;
-    const unsigned group = tile >> (kFanBits * exchange.levels);
-    if (group == 0) {
-      start = first();
-    } else {
-      const auto& slot = exchange.at(exchange.after, group - 1, column);
-      wait_for(slot);
-      typename After::Look look;
-      do look.look(slot, lane);
-      while (!look.complete());
-      start = look.value();
+    while (top != 0 && !__all_sync(~0u, start.complete())) {
+      wait_for(exchange.at(exchange.after, top - 1, column));
+      look_at_start();
     }
-    const State state = Op::apply(preceding, start);
+    const State state = Op::apply(preceding, top == 0 ? first() : start.value());
     while (levels_published == 0) serve();
     if (tile + 1 < tiles && ends_group(exchange.levels)) {
-      After::publish(exchange.at(exchange.after, group, column), lane, Op::apply(own, state));
+      After::publish(exchange.at(exchange.after, top, column), lane, Op::apply(own, state));
     }
     return state;
   }
@@ -253,34 +244,49 @@ struct Place {
   unsigned tile, line, block;
 };
 
-// Two meetings a tile, so that a warp waits only for what it needs: workers leave their totals at an
-// mbarrier and do not wait for the others', the carry warp leaves the state before the tile.
-__device__ __forceinline__ void leave_total(std::uint64_t* barrier) {
-  __syncwarp();
-  if (threadIdx.x % kLanes == 0) {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
-                     static_cast<unsigned>(__cvta_generic_to_shared(barrier)))
-                 : "memory");
+// Barriers in shared memory, one phase after another; a warp arrives once and may wait for a phase
+// that is over.
+struct Signal {
+  std::uint64_t bits;
+
+  __device__ __forceinline__ unsigned address() {
+    return static_cast<unsigned>(__cvta_generic_to_shared(&bits));
   }
-}
-__device__ __forceinline__ bool totals_are_there(std::uint64_t* barrier, unsigned parity) {
-  unsigned there;
-  asm volatile(
-      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(there)
-      : "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(parity)
-      : "memory");
-  return __all_sync(~0u, there);
-}
-template <int kThreads>
-__device__ __forceinline__ void leave_carry() {
-  asm volatile("barrier.cta.arrive 1, %0;" ::"n"(kThreads) : "memory");
-}
-template <int kThreads>
-__device__ __forceinline__ void await_carry() {
-  asm volatile("barrier.cta.sync 1, %0;" ::"n"(kThreads) : "memory");
-}
+  __device__ __forceinline__ void init(int arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
+  }
+  __device__ __forceinline__ void arrive() {
+    __syncwarp();
+    if (threadIdx.x % kLanes == 0) {
+      asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(address())
+                   : "memory");
+    }
+  }
+  __device__ __forceinline__ bool test(unsigned phase) {
+    unsigned over;
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(over)
+        : "r"(address()), "r"(phase % 2)
+        : "memory");
+    return __all_sync(~0u, over);
+  }
+  __device__ __forceinline__ void wait(unsigned phase) {
+#if __CUDA_ARCH__ >= 900
+    // The hardware lets the warp sleep, and gives up now and then.
+    asm volatile(
+        "{\n.reg .pred p;\nagain%=:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
+        "@!p bra again%=;\n}" ::"r"(address()),
+        "r"(phase % 2)
+        : "memory");
+    __syncwarp();
+#else
+    while (!test(phase)) {
+    }
+#endif
+  }
+};
 
 // total(0), then total(1) ...: composed as a tree, which is short and rounds little.
 template <class Op, int kCount, class Totals>
@@ -293,46 +299,55 @@ __device__ __forceinline__ typename Op::Local fold(const Totals& total, int firs
   }
 }
 
-// Tiles of a block on their way while another is worked on.
-template <class Source, int kSteps>
-constexpr int device_stages() {
-  constexpr std::size_t bytes = tile_elements<Source, kSteps>() * sizeof(typename Source::T);
-  return bytes <= 4096 ? 2 : 1;
+// The shape of a block: it walks a tile kLag tiles after it has composed it, so that other blocks have
+// that long to say what comes before. kStages tiles are in shared memory: on their way, composed and
+// not yet walked, at work. kKept is how many tiles' totals are told apart.
+inline constexpr unsigned kLag = 1, kStages = 3, kPlaces = kStages + kLag + 1;
+inline constexpr unsigned kKept = 2 + 2 * kLag;
+inline constexpr unsigned kRound = 8;  // signals in turn: more than anyone is ever behind
+inline constexpr int kBlocksPerUnit = 2;
+
+// Workers of a block: as many as let kBlocksPerUnit blocks share 226 KB.
+template <class Op, class Source, int kMost>
+constexpr int device_warps() {
+  constexpr int tile = tile_elements<Source, steps_per_thread<Source>()>() *
+                       static_cast<int>(sizeof(typename Source::T));
+  constexpr int local = kLanes * static_cast<int>(sizeof(typename Op::Local));
+  constexpr int fit = (226 * 1024 / kBlocksPerUnit - 8 * 1024) / (kStages * tile + kKept * local);
+  return fit < 1 ? 1 : fit < kMost ? fit : kMost;
 }
 
-// kWarps workers hold a tile; one more warp puts together the state before it.
-template <class Op, class Source, class Sink, class Ends, int kWarps, int kMinBlocks>
-__global__ void __launch_bounds__((kWarps + 1) * kLanes, kMinBlocks)
+template <class Op, int kWarps>
+struct Shared {
+  typename Op::Local totals[kKept][kWarps][kLanes];  // of each worker's chunk
+  typename Op::Element own[kKept][kLanes];           // of the tile
+  typename Op::Element siblings[kMaxLevels][kLanes];
+  typename Op::State before[kKept][kLanes];  // the state before the tile
+  Place places[kPlaces];
+  Signal composed[kRound], published[kRound], resolved[kRound];
+};
+
+// kWarps workers compose and walk; one more warp publishes the totals of tiles, and one puts together
+// the states before them.
+template <class Op, class Source, class Sink, class Ends, int kWarps>
+__global__ void __launch_bounds__((kWarps + 2) * kLanes, kBlocksPerUnit)
     device_kernel(const Extent extent, const unsigned row_blocks, const unsigned tiles,
                   const Source source, const Sink sink, const Ends ends, const bool vectors,
                   const Exchange<Op> exchange) {
   using T = typename Source::T;
   constexpr int kSteps = steps_per_thread<Source>();
   constexpr int kTile = tile_elements<Source, kSteps>();
-  constexpr int kThreads = (kWarps + 1) * kLanes;
-  constexpr int kStages = device_stages<Source, kSteps>();
-  constexpr unsigned kPlaces = kStages + 2;  // this tile's, those on their way, and the next
-  extern __shared__ __align__(kVectorBytes) unsigned char shared[];
-  __shared__ typename Op::Local totals[2][kWarps][kLanes];
-  __shared__ typename Op::Element siblings[kMaxLevels][kLanes];
-  __shared__ typename Op::State carry[kLanes];
-  __shared__ Place places[kPlaces];
-  __shared__ std::uint64_t arrived;
+  extern __shared__ __align__(kVectorBytes) unsigned char dynamic[];
+  __shared__ Shared<Op, kWarps> shared;
 
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const unsigned count = tiles * exchange.columns;
+  T* const ring = reinterpret_cast<T*>(dynamic) + warp * kStages * kTile;
   const auto place_of = [&](unsigned ticket) -> Place {
     const unsigned column = ticket % exchange.columns;
-    return {ticket < count ? ticket / exchange.columns : tiles, column / row_blocks,
-            column % row_blocks};
+    return {ticket < tiles * exchange.columns ? ticket / exchange.columns : tiles,
+            column / row_blocks, column % row_blocks};
   };
-  if (threadIdx.x == 0) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(
-                     static_cast<unsigned>(__cvta_generic_to_shared(&arrived))),
-                 "n"(kWarps)
-                 : "memory");
-  }
-  T* const ring = reinterpret_cast<T*>(shared) + warp * kStages * kTile;
+  const auto first_row = [](const Place& place) { return Index{place.block} * kLanes; };
   const auto first_step = [&](const Place& place) {
     return (Index{place.tile} * kWarps + warp) * kSteps;
   };
@@ -340,63 +355,91 @@ __global__ void __launch_bounds__((kWarps + 1) * kLanes, kMinBlocks)
     Feed<Source, kSteps> feed{extent, vectors};
     if (place.tile < tiles) {
       const auto in = source.line(place.line);
-      const Index row = Index{place.block} * kLanes, t = first_step(place);
-      feed.aim(in, row, t);
-      feed.copy(in, tile, row, t);
+      feed.aim(in, first_row(place), first_step(place));
+      feed.copy(in, tile, first_row(place), first_step(place));
     } else {
       commit_copies();
     }
   };
+  if (threadIdx.x == 0) {
+    for (unsigned k = 0; k < kRound; ++k) {
+      shared.composed[k].init(kWarps);
+      shared.published[k].init(1);
+      shared.resolved[k].init(1);
+    }
+  }
   // One ticket after another: blocks that start together so take turns. A block with several
   // tickets in a row would make tiles wait for one another's whole stay.
-  for (int stage = 0; stage <= kStages; ++stage) {
-    if (threadIdx.x == 0) places[stage] = place_of(atomicAdd(exchange.tickets, 1u));
+  for (unsigned stage = 0; stage < kStages; ++stage) {
+    if (threadIdx.x == 0) shared.places[stage] = place_of(atomicAdd(exchange.tickets, 1u));
     __syncthreads();
-    if (stage < kStages && warp < kWarps) ask_for(places[stage], ring + stage * kTile);
+    if (warp < kWarps) ask_for(shared.places[stage], ring + stage * kTile);
   }
 
   if (warp == kWarps) {
     for (unsigned i = 0;; ++i) {
-      const Place now = places[i % kPlaces];
+      const Place now = shared.places[i % kPlaces];
       if (now.tile >= tiles) return;
-      const Index row = Index{now.block} * kLanes;
       const unsigned ticket = lane == 0 ? atomicAdd(exchange.tickets, 1u) : 0;
+      shared.composed[i % kRound].wait(i / kRound);
+      const auto own = Op::promote(
+          fold<Op, kWarps>([&](int w) { return shared.totals[i % kKept][w][lane]; }));
+      if (now.tile + 1 < tiles) {
+        exchange.publish(0, now.tile, now.line * row_blocks + now.block, lane, own);
+      }
+      if (lane == 0) shared.places[(i + kStages) % kPlaces] = place_of(ticket);
+      shared.own[i % kKept][lane] = own;
+      shared.published[i % kRound].arrive();
+    }
+  }
+  if (warp == kWarps + 1) {
+    for (unsigned i = 0;; ++i) {
+      const Place now = shared.places[i % kPlaces];
+      if (now.tile >= tiles) return;
       const auto own_total = [&](typename Op::Element& own) {
-        if (!totals_are_there(&arrived, i % 2)) return false;
-        own = Op::promote(fold<Op, kWarps>([&](int w) { return totals[i % 2][w][lane]; }));
+        if (!shared.published[i % kRound].test(i / kRound)) return false;
+        own = shared.own[i % kKept][lane];
         return true;
       };
-      Carrier<Op, decltype(own_total)> carrier{
-          exchange, siblings, own_total, now.tile, tiles, now.line * row_blocks + now.block, lane};
-      carry[lane] = carrier.find_state(
-          [&] { return ends.first(now.line, row + unit_of(extent, row)); });
-      if (lane == 0) places[(i + kStages + 1) % kPlaces] = place_of(ticket);
-      leave_carry<kThreads>();
+      Resolver<Op, decltype(own_total)> resolver{exchange,  shared.siblings,
+                                                 own_total, now.tile,
+                                                 tiles,     now.line * row_blocks + now.block,
+                                                 lane};
+      shared.before[i % kKept][lane] = resolver.find_state([&] {
+        return ends.first(now.line, first_row(now) + unit_of(extent, first_row(now)));
+      });
+      shared.resolved[i % kRound].arrive();
     }
   }
 
   for (unsigned i = 0;; ++i) {
-    const Place now = places[i % kPlaces];
-    if (now.tile >= tiles) return;
-    const Index t = first_step(now), row = Index{now.block} * kLanes;
-    T* const tile = ring + i % kStages * kTile;
-    await_copies<kStages - 1>();
-    Chunk<Op, Source, kSteps> chunk;
-    const int unit = unit_of(extent, row);
-    const auto total = chunk.compose(staged<kSteps>(source.line(now.line), tile, row, t), unit);
-    __syncwarp();  // the tile has been read by every lane: it can be filled again
-    ask_for(places[(i + kStages) % kPlaces], tile);
-
-    totals[i % 2][warp][lane] = total;
-    leave_total(&arrived);
-    await_carry<kThreads>();
-    auto state = carry[lane];
-    for (int w = 0; w < warp; ++w) state = Op::apply(totals[i % 2][w][lane], state);
-    if (unit == lane && t < extent.steps) {
-      auto cursor = sink.line(now.line).from(row + lane, t);
-      const auto last = chunk.walk(extent.steps - t, cursor, state);
-      if (extent.steps - t <= kSteps) ends.last(now.line, row + lane, last);
+    const Place ahead = shared.places[i % kPlaces];
+    if (ahead.tile < tiles) {
+      await_copies<kStages - kLag - 1>();
+      const Index row = first_row(ahead);
+      const auto here = staged<kSteps>(source.line(ahead.line), ring + i % kStages * kTile, row,
+                                       first_step(ahead));
+      shared.totals[i % kKept][warp][lane] = compose<Op, kSteps>(here, unit_of(extent, row));
+      shared.composed[i % kRound].arrive();
     }
+    if (i < kLag) continue;
+    const unsigned j = i - kLag;
+    const Place now = shared.places[j % kPlaces];
+    if (now.tile >= tiles) return;
+    const Index row = first_row(now), t = first_step(now), left = extent.steps - t;
+    const int unit = unit_of(extent, row);
+    T* const tile = ring + j % kStages * kTile;
+    shared.resolved[j % kRound].wait(j / kRound);
+    auto state = shared.before[j % kKept][lane];
+    for (int w = 0; w < warp; ++w) state = Op::apply(shared.totals[j % kKept][w][lane], state);
+    if (unit == lane && left > 0) {
+      const auto here = staged<kSteps>(source.line(now.line), tile, row, t);
+      const auto last = walk<Op, kSteps>(here, unit, left,
+                                         sink.line(now.line).from(row + lane, t), state);
+      if (left <= kSteps) ends.last(now.line, row + lane, last);
+    }
+    __syncwarp();  // the tile has been read by every lane: it can be filled again
+    ask_for(shared.places[(j + kStages) % kPlaces], tile);
   }
 }
 
@@ -409,19 +452,20 @@ Index device_tiles(const Extent& extent) {
 }  // namespace cuda
 
 // Bytes of workspace that launch_device needs; their contents do not matter.
-template <class Op, int kWarps, class Source>
+template <class Op, int kMostWarps, class Source>
 std::size_t device_workspace(const Extent& extent) {
+  constexpr int kWarps = cuda::device_warps<Op, Source, kMostWarps>();
   cuda::Exchange<Op> exchange;
   return exchange.place(nullptr, cuda::columns(extent),
                         cuda::device_tiles<Source, kWarps>(extent));
 }
 
-template <class Op, int kWarps, class Source, class Sink, class Ends>
+template <class Op, int kMostWarps, class Source, class Sink, class Ends>
 cudaError_t launch_device(const Extent& extent, const Source& source, const Sink& sink,
                           const Ends& ends, void* workspace, const Launch& launch) {
   using namespace cuda;
   constexpr int kSteps = steps_per_thread<Source>();
-  constexpr int kMinBlocks = (kSteps == kLocalSteps ? SCANRNN_RESIDENT : 16) / kWarps;
+  constexpr int kWarps = device_warps<Op, Source, kMostWarps>();
   const Index tiles = device_tiles<Source, kWarps>(extent), count = columns(extent);
   if (count == 0 || tiles == 0) return launch_sequential<Op>(extent, source, sink, ends, launch);
   // Tickets are 32-bit words, and every running block takes a few beyond the last tile.
@@ -430,14 +474,13 @@ cudaError_t launch_device(const Extent& extent, const Source& source, const Sink
   const std::size_t bytes = exchange.place(static_cast<char*>(workspace), count, tiles);
   const auto status = cudaMemsetAsync(workspace, 0, bytes, launch.stream);
   if (status != cudaSuccess) return status;
-  const Index resident = Index{launch.units} * kMinBlocks;
-  return cuda::launch(device_kernel<Op, Source, Sink, Ends, kWarps, kMinBlocks>,
-                      tiles * count < resident ? tiles * count : resident, (kWarps + 1) * kLanes,
-                      kWarps * device_stages<Source, kSteps>() * tile_elements<Source, kSteps>() *
-                          sizeof(typename Source::T),
-                      launch.stream, extent, static_cast<unsigned>(row_blocks(extent)),
-                      static_cast<unsigned>(tiles), source, sink, ends,
-                      vectors_fit(extent, source), exchange);
+  const Index resident = Index{launch.units} * kBlocksPerUnit;
+  return cuda::launch(
+      device_kernel<Op, Source, Sink, Ends, kWarps>,
+      tiles * count < resident ? tiles * count : resident, (kWarps + 2) * kLanes,
+      kWarps * kStages * tile_elements<Source, kSteps>() * sizeof(typename Source::T),
+      launch.stream, extent, static_cast<unsigned>(row_blocks(extent)),
+      static_cast<unsigned>(tiles), source, sink, ends, vectors_fit(extent, source), exchange);
 }
 
 }  // namespace scanrnn::scan
