@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # What a person runs: make demo | test | bench | format | lint. Each sets up what it needs first, on a
 # Debian that has git, make and python3: packages by apt-get, where they are missing, and .venv.
-.PHONY: demo test test-cpp test-sanitize test-python bench format lint clean
+.PHONY: demo test test-cpp test-sanitize test-python bench bench-cuda format lint clean
 .NOTPARALLEL:
 
+PYTHON := $(CURDIR)/.venv/bin/python
+GPU := $(shell nvidia-smi -L 2>/dev/null)
 NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 CPP := $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 SOURCES := CMakeLists.txt pyproject.toml $(shell git ls-files scan dispatch lib python)
@@ -15,7 +17,7 @@ export CMAKE_CUDA_COMPILER_LAUNCHER = $(CMAKE_CXX_COMPILER_LAUNCHER)
 ifneq ($(NVCC),)
 export CUDACXX := $(NVCC)
 # For the GPU that is here; where there is none, one architecture shows that all of it compiles.
-export CUDAARCHS := $(if $(shell nvidia-smi -L 2>/dev/null),native,90-real)
+export CUDAARCHS := $(if $(GPU),native,90-real)
 endif
 
 demo: .venv/installed
@@ -24,14 +26,14 @@ demo: .venv/installed
 test: test-cpp test-sanitize test-python lint
 
 test-cpp: .venv/ready
-	cmake --preset release -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
+	cmake --preset release -DPython_EXECUTABLE=$(PYTHON)
 	cmake --build --preset release
 	cmake --build --preset release --target all_verify_interface_header_sets
 	build/release/tests/scanrnn_tests --gtest_brief=1
 	ctest --preset release --exclude-regex '^scanrnn_tests$$'
 
 test-sanitize: .venv/ready
-	cmake --preset cpu-asan -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
+	cmake --preset cpu-asan -DPython_EXECUTABLE=$(PYTHON)
 	cmake --build --preset cpu-asan
 	build/cpu-asan/tests/scanrnn_tests --gtest_brief=1
 	ctest --preset cpu-asan --exclude-regex '^scanrnn_tests$$'
@@ -39,8 +41,15 @@ test-sanitize: .venv/ready
 test-python: .venv/installed
 	python -m pytest
 
-bench: .venv/installed
+bench: .venv/installed $(if $(GPU),bench-cuda)
 	python -m scanrnn bench crossover
+	python -m scanrnn bench layer
+
+bench-cuda: .venv/ready
+	cmake --preset cuda -DSCANRNN_BUILD_BENCH=ON -DPython_EXECUTABLE=$(PYTHON)
+	cmake --build --preset cuda --target engine_cuda layer_cuda
+	build/cuda/bench/engine_cuda --json bench/results/engine-cuda.json
+	build/cuda/bench/layer_cuda --json bench/results/layer-cuda.json
 
 format: .venv/ready
 	clang-format -i $(CPP)
