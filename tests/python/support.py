@@ -2,6 +2,7 @@
 """What the tests share: layers by cell, random input, and a comparison that a NaN cannot pass."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import scanrnn
 CELLS = [cell.name for cell in scanrnn.cells()]
 VARIANTS = [(cell.name, variant) for cell in scanrnn.cells() for variant in cell.variants]
 OPTION = {cell.name: cell.variant_option for cell in scanrnn.cells()}
+DEVICE = os.environ.get("SCANRNN_TEST_DEVICE", "cpu")  # "cuda": the same tests there
 STRATEGIES = ["direct", "fused_sequential", "parallel_scan"]
 
 # Unit roundoff of what is stored; results are computed in float32 or wider.
@@ -43,7 +45,7 @@ def make(cell, input_size=3, hidden_size=5, variant=None, **options):
     if variant is not None:
         options[OPTION[cell]] = variant
     options.setdefault("seed", 0)
-    options.setdefault("device", "cpu")
+    options.setdefault("device", DEVICE)
     return getattr(scanrnn, cell)(input_size, hidden_size, **options)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scanrnn
-from support import CELLS, OPTION, STRATEGIES, make, normal
+from support import CELLS, DEVICE, OPTION, STRATEGIES, make, normal
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -22,7 +22,11 @@ def test_attributes(cell):
     rnn = make(cell, 3, 5, num_layers=2, bidirectional=True, dropout=0.25, batch_first=True)
     assert (rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.dropout) == (3, 5, 2, 0.25)
     assert (rnn.bias, rnn.batch_first, rnn.bidirectional) == (True, True, True)
-    assert (rnn.domain, rnn.dtype, rnn.device) == ("log", np.float32, "cpu")
+    assert (rnn.domain, rnn.dtype, rnn.device) == (
+        "log",
+        np.float32,
+        str(scanrnn._core.Device(DEVICE)),
+    )
     assert getattr(rnn, OPTION[cell]) in ("g", "identity")
     assert repr(rnn).startswith(f"{cell}(3, 5, num_layers=2, batch_first=True, dropout=0.25, bid")
     assert eval(repr(rnn), vars(scanrnn).copy()).weight_ih_l1.shape == rnn.weight_ih_l1.shape
@@ -183,7 +187,7 @@ def test_new_parameters_while_running():
 
 def test_other_threads_run_meanwhile():
     """The interpreter's lock is released: a counter in another thread moves during one call."""
-    rnn, x = make("MinLSTM", 256, 256), normal(4000, 4, 256)
+    rnn, x = make("MinLSTM", 256, 256, device="cpu"), normal(4000, 4, 256)
     ticks, stop = [0], threading.Event()
 
     def tick():
@@ -206,7 +210,7 @@ def test_other_threads_run_meanwhile():
 
 
 def test_plan_says_what_and_why(capfd, monkeypatch):
-    rnn = make("MinGRU", 8, 16)
+    rnn = make("MinGRU", 8, 16, device="cpu")
     plan = rnn.plan(5000, 1)
     assert isinstance(plan, scanrnn.Plan)
     assert plan.strategy == "parallel_scan"

@@ -134,7 +134,7 @@ def test_the_fit_takes_the_simplest_of_equals():
 
 def test_plans_follow_the_profile():
     device = _core.Device("cpu")
-    before, rnn = _core.profile(device), make("MinGRU", 4, 8)
+    before, rnn = _core.profile(device), make("MinGRU", 4, 8, device="cpu")
     try:
         _core.set_profile(device, profile.parse(GOOD, "test"))
         assert rnn.plan(12, 1).strategy == "parallel_scan"
