@@ -25,6 +25,9 @@ demo: .venv/installed
 
 test: test-cpp test-sanitize test-python lint
 
+# Teams of the tests are larger than the machine on purpose, so a thread that waits should not spin.
+test-cpp test-sanitize test-python: export OMP_WAIT_POLICY := passive
+
 test-cpp: .venv/ready
 	cmake --preset release -DPython_EXECUTABLE=$(PYTHON)
 	cmake --build --preset release
