@@ -26,6 +26,7 @@ from .optional import plots, progress
 BATCH, STEPS = 16, 64
 PEAK_RATE = 1e-2
 HELD_OUT = 40_000
+PROMPT = b"class Reader:\n    def "
 
 
 class Text(NamedTuple):
@@ -152,17 +153,18 @@ def test_bits(rnn: scanrnn.Layer, params: dict[str, Array], text: Text) -> float
 def sample(
     rnn: scanrnn.Layer, params: dict[str, Array], text: Text, seed: int, length: int = 400
 ) -> str:
-    """Text written by the model, one step() a character."""
+    """The model reads PROMPT in one call and goes on from its state, one step() a character."""
     random, temperature = np.random.default_rng(seed), 0.6
     symbols = one_hot(text)
-    h, current, out = None, text.symbols.index(b"\n"), []
+    read, h = rnn(symbols[[text.symbols.index(character) for character in PROMPT]])
+    y, out = read[-1], []
     for _ in range(length):
-        y, h = rnn.step(symbols[current], h)
         logits = (params["out_weight"] @ y + params["out_bias"]) / temperature
         # The largest of Gumbel-perturbed logits is a draw from their softmax.
         current = int(np.argmax(logits + random.gumbel(size=len(logits))))
         out.append(text.symbols[current])
-    return bytes(out).decode("ascii")
+        y, h = rnn.step(symbols[current], h)
+    return (PROMPT + bytes(out)).decode("ascii")
 
 
 def draw(curves: dict[str, Curve], unigram: float, path: Path) -> None:
