@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a device's profile from what layer_cuda measured: the thresholds of least regret.
 
-python bench/fit_cuda_profile.py bench/results/h200-layer.json sm_90 132 dispatch/profiles/sm_90.json
+python bench/fit_cuda_profile.py bench/results/h200-layer.json sm_90 132 OUT.json
 """
 
 from __future__ import annotations
