@@ -97,7 +97,7 @@ DeviceInfo cuda_device(int) { return {}; }
 
 DeviceInfo find_cuda_device(int index) {
   if (index < 0 || index >= cuda_count()) {
-    throw cuda_error("device: there is no " + name(Device::cuda(index)) + "; CUDA devices here: " +
+    throw cuda_error("device: " + name(Device::cuda(index)) + " was asked for; CUDA devices here: " +
                      std::to_string(cuda_count()));
   }
   return cuda_device(index);
