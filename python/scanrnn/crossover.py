@@ -24,12 +24,12 @@ PASSES = ("forward", "forward_backward")
 GRIDS = {
     "small": {"T": (1, 8, 64, 512, 4096), "B": (1, 8), "H": (64, 512)},
     "full": {
-        "T": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384, 65536),
-        "B": (1, 2, 4, 16, 64),
-        "H": (16, 64, 256, 1024),
+        "T": (1, 4, 16, 64, 256, 512, 1024, 4096, 16384),
+        "B": (1, 4, 32),
+        "H": (8, 32, 128, 512),
     },
 }
-MAX_GEMM = 6e9  # multiply-adds of one forward pass: beyond it nothing but the GEMM is seen
+MAX_GEMM = 1.5e9  # multiply-adds of one forward pass: beyond it nothing but the GEMM is seen
 
 
 class Point(NamedTuple):
