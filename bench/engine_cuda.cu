@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-alone check and benchmark of the CUDA engine on the bare recurrence h = a h + b: every kernel
-// against a float64 loop first, then against a copy and against Thrust's and CUB's scans.
+// Stand-alone check and benchmark of the CUDA engine on the bare recurrence h = a h + b: every
+// kernel against a float64 loop first, then against a copy and against Thrust's and CUB's scans.
 //   engine_cuda [--quick] [--json FILE]        quick: the check alone
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
@@ -76,8 +76,7 @@ struct WideEnds {
   Strided<const T> initial;
   Strided<double> final;
   SCANRNN_HD scan::Carried<double> first(Index line, Index row) const {
-    return scan::carried(
-        initial.data ? Wide<T>::read(initial.at_line(line).data, row, 0) : 0.0);
+    return scan::carried(initial.data ? Wide<T>::read(initial.at_line(line).data, row, 0) : 0.0);
   }
   SCANRNN_HD void last(Index line, Index row, const scan::Carried<double>& s) const {
     final.at_line(line).data[row] = s.h;
@@ -112,7 +111,8 @@ double compare(Kernel kernel, Bare<T, kLogForm>& p, Expected<T, kLogForm>& want,
     CHECK_CUDA((run<Op>(kernel, p.extent(), source, p.sink(), p.ends(), raw(workspace), launch)));
     CHECK_CUDA(cudaDeviceSynchronize());
     if (twice == 0) {
-      error = std::max(worst_error(p.h, want.h, want.scale), worst_error(p.last, want.last, want.scale));
+      error = std::max(worst_error(p.h, want.h, want.scale),
+                       worst_error(p.last, want.last, want.scale));
       first = p.h;
     } else if (!same_bits(first, p.h)) {
       std::printf("FAIL two runs differ: %s\n", what);
@@ -143,8 +143,8 @@ void check(const char* domain, const Launch& launch) {
         const auto what = format("%s %s %s B%d T%d H%d %s%s", name_of(kernel), name_of<T>(), domain,
                                  (int)p.shape.batch, (int)steps, (int)hidden,
                                  p.batch_major ? "BTH" : "TBH", p.reverse ? " reversed" : "");
-        worst = std::max(worst, compare<Op>(kernel, p, want, launch, what.c_str()) /
-                                    tolerance<T>(steps));
+        worst = std::max(worst,
+                         compare<Op>(kernel, p, want, launch, what.c_str()) / tolerance<T>(steps));
       }
     }
   }
@@ -155,8 +155,9 @@ void check(const char* domain, const Launch& launch) {
 // BENCH_ONLY: a part of "float32 linear B8 T4096 H1536".
 bool wanted(const char* dtype, const char* domain, const Shape& s) {
   const char* only = std::getenv("BENCH_ONLY");
-  return !only || format("%s %s B%d T%d H%d", dtype, domain, (int)s.batch, (int)s.steps,
-                         (int)s.hidden).find(only) != std::string::npos;
+  return !only ||
+         format("%s %s B%d T%d H%d", dtype, domain, (int)s.batch, (int)s.steps, (int)s.hidden)
+                 .find(only) != std::string::npos;
 }
 
 template <class Op, class T>
@@ -176,9 +177,9 @@ void measure(const char* domain, const Shape& s, bool batch_major, Fill decay,
     if (const char* only = std::getenv("BENCH_KERNEL")) {
       if (std::string(only) != name_of(kernel)) continue;
     }
-    const auto what = format("%-10s %-8s %-6s %s B%-2d T%-7d H%-4d", name_of(kernel), name_of<T>(),
-                             domain, batch_major ? "BTH" : "TBH", (int)s.batch, (int)s.steps,
-                             (int)s.hidden);
+    const auto what =
+        format("%-10s %-8s %-6s %s B%-2d T%-7d H%-4d", name_of(kernel), name_of<T>(), domain,
+               batch_major ? "BTH" : "TBH", (int)s.batch, (int)s.steps, (int)s.hidden);
     const double error = compare<Op>(kernel, p[0], want, launch, what.c_str());
     if (decay == Fill::kept) {
       std::printf("%s kept: error %.2e of bound %.2e\n", what.c_str(), error,
@@ -230,8 +231,9 @@ void peers(const Shape& s, const Launch& launch, Report& report) {
   const auto keys =
       thrust::make_transform_iterator(thrust::counting_iterator<Index>(0), RowOf{s.steps});
   std::size_t bytes = 0;
-  CHECK_CUDA(cub::DeviceScan::InclusiveScanByKey(nullptr, bytes, keys, pairs, out.begin(), Compose(),
-                                                 n, cuda::std::equal_to<>(), launch.stream));
+  CHECK_CUDA(cub::DeviceScan::InclusiveScanByKey(nullptr, bytes, keys, pairs, out.begin(),
+                                                 Compose(), n, cuda::std::equal_to<>(),
+                                                 launch.stream));
   thrust::device_vector<char> workspace(bytes);
   const auto cub_scan = [&](int) {
     CHECK_CUDA(cub::DeviceScan::InclusiveScanByKey(raw(workspace), bytes, keys, pairs, out.begin(),
@@ -242,12 +244,13 @@ void peers(const Shape& s, const Launch& launch, Report& report) {
     const double gbps = 12.0 * n / time.ms / 1e6;
     std::printf("%-34s B%-2d T%-7d H%-4d %8.4f ms %6.0f GB/s %5.1f %%\n", name, (int)s.batch,
                 (int)s.steps, (int)s.hidden, time.ms, gbps, 100 * gbps / report.copy());
-    report.add(format("{\"bench\": \"scan\", \"impl\": \"%s\", \"domain\": \"linear\", "
-                      "\"pass\": \"forward\", \"layout\": \"BHT\", \"B\": %d, \"T\": %d, "
-                      "\"H\": %d, \"dtype\": \"float32\", \"ms\": %.5f, \"ms_spread\": %.5f, "
-                      "\"gbps\": %.1f, \"copy_share\": %.4f}",
-                      name, (int)s.batch, (int)s.steps, (int)s.hidden, time.ms, time.spread, gbps,
-                      gbps / report.copy()));
+    report.add(
+        format("{\"bench\": \"scan\", \"impl\": \"%s\", \"domain\": \"linear\", "
+               "\"pass\": \"forward\", \"layout\": \"BHT\", \"B\": %d, \"T\": %d, "
+               "\"H\": %d, \"dtype\": \"float32\", \"ms\": %.5f, \"ms_spread\": %.5f, "
+               "\"gbps\": %.1f, \"copy_share\": %.4f}",
+               name, (int)s.batch, (int)s.steps, (int)s.hidden, time.ms, time.spread, gbps,
+               gbps / report.copy()));
   };
   add("cub::DeviceScan::InclusiveScanByKey", time_calls(launch.stream, 4, cub_scan));
   // Thrust allocates inside, so it is timed outside of a graph.
@@ -275,9 +278,11 @@ void measure_all(const Launch& launch, Report& report) {
   using Log = scan::LogAffineOp<float>;
   constexpr auto S = Kernel::sequential, B = Kernel::block, D = Kernel::device;
   for (const bool batch_major : {false, true}) {
-    measure<Linear, T>("linear", {8, 4096, 1536}, batch_major, Fill::decay, {S, B, D}, launch, report);
+    measure<Linear, T>("linear", {8, 4096, 1536}, batch_major, Fill::decay, {S, B, D}, launch,
+                       report);
     measure<Log, T>("log", {8, 4096, 1536}, batch_major, Fill::decay, {B, D}, launch, report);
-    measure<Linear, T>("linear", {16, 1024, 768}, batch_major, Fill::decay, {S, B, D}, launch, report);
+    measure<Linear, T>("linear", {16, 1024, 768}, batch_major, Fill::decay, {S, B, D}, launch,
+                       report);
     measure<Log, T>("log", {16, 1024, 768}, batch_major, Fill::decay, {B, D}, launch, report);
   }
   measure<Linear, T>("linear", {1, 65536, 1024}, false, Fill::decay, {B, D}, launch, report);
@@ -306,13 +311,13 @@ int run_all(int argc, char** argv) {
   CHECK_CUDA(cudaDeviceGetAttribute(&launch.units, cudaDevAttrMultiProcessorCount, 0));
 
   if (!std::getenv("BENCH_ONLY")) {
-  check<scan::AffineOp<float>, float, false>("linear", launch);
-  check<scan::LogAffineOp<float>, float, false>("log", launch);
-  check<scan::LogAffineOp<float>, float, true>("log inputs", launch);
-  check<scan::AffineOp<float>, __nv_bfloat16, false>("linear", launch);
-  check<scan::LogAffineOp<float>, __half, false>("log", launch);
-  check<scan::AffineOp<double>, double, false>("linear", launch);
-  check<scan::LogAffineOp<double>, double, false>("log", launch);
+    check<scan::AffineOp<float>, float, false>("linear", launch);
+    check<scan::LogAffineOp<float>, float, false>("log", launch);
+    check<scan::LogAffineOp<float>, float, true>("log inputs", launch);
+    check<scan::AffineOp<float>, __nv_bfloat16, false>("linear", launch);
+    check<scan::LogAffineOp<float>, __half, false>("log", launch);
+    check<scan::AffineOp<double>, double, false>("linear", launch);
+    check<scan::LogAffineOp<double>, double, false>("log", launch);
   }
   if (!quick) {
     Report report(json, argc, argv, copy_gbps(launch.stream, launch.units));
@@ -322,7 +327,8 @@ int run_all(int argc, char** argv) {
     using Log = scan::LogAffineOp<float>;
     measure<Linear, float>("linear", longest, false, Fill::kept, {Kernel::device}, launch, report);
     measure<Log, float>("log", longest, false, Fill::kept, {Kernel::device}, launch, report);
-    measure<Linear, float>("linear", {1, 4096, 96}, false, Fill::kept, {Kernel::device}, launch, report);
+    measure<Linear, float>("linear", {1, 4096, 96}, false, Fill::kept, {Kernel::device}, launch,
+                           report);
     measure<Log, float>("log", {1, 4096, 96}, false, Fill::kept, {Kernel::device}, launch, report);
     measure_all<float>(launch, report);
     measure_all<__nv_bfloat16>(launch, report);

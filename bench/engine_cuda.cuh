@@ -21,14 +21,14 @@
 #include "recurrence.h"
 #include "scanrnn/scan/cuda_device.cuh"
 
-#define CHECK_CUDA(call)                                                              \
-  do {                                                                                \
-    const cudaError_t status_ = (call);                                               \
-    if (status_ != cudaSuccess) {                                                     \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,              \
-                   cudaGetErrorString(status_));                                      \
-      std::exit(1);                                                                   \
-    }                                                                                 \
+#define CHECK_CUDA(call)                                                 \
+  do {                                                                   \
+    const cudaError_t status_ = (call);                                  \
+    if (status_ != cudaSuccess) {                                        \
+      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
+                   cudaGetErrorString(status_));                         \
+      std::exit(1);                                                      \
+    }                                                                    \
   } while (0)
 
 namespace scanrnn::bench {
@@ -88,12 +88,23 @@ __global__ void fill_kernel(T* out, Index count, Fill fill, std::uint64_t seed) 
     const float u = uniform(seed, i), s = 2 * u - 1;
     double x = 0;
     switch (fill) {
-      case Fill::decay: x = 1.0 / (1 + exp(-3.0 * s)); break;
-      case Fill::kept: x = 1 - 1e-7 * u; break;
-      case Fill::value: x = s; break;
-      case Fill::logit: x = 3 * s; break;
-      case Fill::extreme: x = 30 * s; break;
-      case Fill::zero: break;
+      case Fill::decay:
+        x = 1.0 / (1 + exp(-3.0 * s));
+        break;
+      case Fill::kept:
+        x = 1 - 1e-7 * u;
+        break;
+      case Fill::value:
+        x = s;
+        break;
+      case Fill::logit:
+        x = 3 * s;
+        break;
+      case Fill::extreme:
+        x = 30 * s;
+        break;
+      case Fill::zero:
+        break;
     }
     if constexpr (sizeof(T) == 2) {
       out[i] = static_cast<T>(static_cast<float>(x));
@@ -247,9 +258,10 @@ inline double copy_gbps(cudaStream_t stream, int units) {
   double best = HUGE_VAL;
   for (const int blocks : {8 * units, 64 * units, static_cast<int>(bytes / 16 / 512 / 4)}) {
     best = std::min(best, time_calls(stream, 2, [&](int) {
-      copy_kernel<<<blocks, 512, 0, stream>>>(reinterpret_cast<const float4*>(raw(from)),
-                                              reinterpret_cast<float4*>(raw(to)), bytes / 16);
-    }).ms);
+                            copy_kernel<<<blocks, 512, 0, stream>>>(
+                                reinterpret_cast<const float4*>(raw(from)),
+                                reinterpret_cast<float4*>(raw(to)), bytes / 16);
+                          }).ms);
   }
   const auto driver = time_calls(stream, 2, [&](int) {
     CHECK_CUDA(cudaMemcpyAsync(raw(to), raw(from), bytes, cudaMemcpyDeviceToDevice, stream));
@@ -276,7 +288,8 @@ cudaError_t run(Kernel kernel, const Extent& extent, const Source& source, const
   switch (kernel) {
     case Kernel::sequential:
       return scan::launch_sequential<Op>(extent, source, sink, ends, launch);
-    case Kernel::block: return scan::launch_block<Op, kWarps>(extent, source, sink, ends, launch);
+    case Kernel::block:
+      return scan::launch_block<Op, kWarps>(extent, source, sink, ends, launch);
     default:
       return scan::launch_device<Op, kWarps>(extent, source, sink, ends, workspace, launch);
   }
@@ -286,7 +299,8 @@ cudaError_t run(Kernel kernel, const Extent& extent, const Source& source, const
 template <class T>
 Strided<T> strided(T* data, bool batch_major, bool reverse, Index lines, Index steps, Index width) {
   if (!data) return {};
-  const Index line = batch_major ? steps * width : width, step = batch_major ? width : lines * width;
+  const Index line = batch_major ? steps * width : width,
+              step = batch_major ? width : lines * width;
   return {reverse && steps > 0 ? data + (steps - 1) * step : data, line, reverse ? -step : step};
 }
 

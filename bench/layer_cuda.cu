@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole layers on CUDA through the public API: each against a float64 run of another strategy first,
-// then against its floor, which is its matrix products alone and the fewest bytes of its recurrence
-// at the bandwidth of a copy, all measured in the same run.
+// Whole layers on CUDA through the public API: each against a float64 run of another strategy
+// first, then against its floor, which is its matrix products alone and the fewest bytes of its
+// recurrence at the bandwidth of a copy, all measured in the same run.
 //   layer_cuda [--json FILE]
 #include "engine_cuda.cuh"
 #include "gemm_cuda.h"
@@ -16,8 +16,8 @@ struct Shape {
 
 template <class T>
 constexpr Dtype dtype_of() {
-  return std::is_same_v<T, double>  ? Dtype::float64
-         : std::is_same_v<T, float> ? Dtype::float32
+  return std::is_same_v<T, double>   ? Dtype::float64
+         : std::is_same_v<T, float>  ? Dtype::float32
          : std::is_same_v<T, __half> ? Dtype::float16
                                      : Dtype::bfloat16;
 }
@@ -101,19 +101,19 @@ struct Problem {
 
   TensorView tokens(thrust::device_vector<As>& data) const {
     const bool b = layer.options().batch_first;
-    return TensorView::of(raw(data), dtype_of<As>(),
-                          {b ? shape.batch : shape.steps, b ? shape.steps : shape.batch,
-                           shape.hidden},
-                          Device::cuda());
+    return TensorView::of(
+        raw(data), dtype_of<As>(),
+        {b ? shape.batch : shape.steps, b ? shape.steps : shape.batch, shape.hidden},
+        Device::cuda());
   }
   std::vector<TensorView> views(std::vector<thrust::device_vector<As>>& all) const {
     std::vector<TensorView> out;
     for (std::size_t i = 0; i < all.size(); ++i) {
       const auto& sizes = layer.parameters()[i].sizes;
-      out.push_back(sizes.size() == 2 ? TensorView::of(raw(all[i]), dtype_of<As>(),
-                                                       {sizes[0], sizes[1]}, Device::cuda())
-                                      : TensorView::of(raw(all[i]), dtype_of<As>(), {sizes[0]},
-                                                       Device::cuda()));
+      out.push_back(
+          sizes.size() == 2
+              ? TensorView::of(raw(all[i]), dtype_of<As>(), {sizes[0], sizes[1]}, Device::cuda())
+              : TensorView::of(raw(all[i]), dtype_of<As>(), {sizes[0]}, Device::cuda()));
     }
     return out;
   }
@@ -123,8 +123,8 @@ struct Problem {
     args.params = views(params);
     args.x = tokens(x);
     args.y = tokens(y);
-    args.hn.h = TensorView::of(raw(hn), dtype_of<As>(), {1, shape.batch, shape.hidden},
-                               Device::cuda());
+    args.hn.h =
+        TensorView::of(raw(hn), dtype_of<As>(), {1, shape.batch, shape.hidden}, Device::cuda());
     args.workspace = {raw(workspace), workspace.size()};
     args.reserve = {raw(reserve), reserve.size()};
     layer.forward(context, plan, args);
@@ -206,7 +206,8 @@ void measure(const CellInfo& cell, const Shape& s, bool batch_first, const Choic
     plan->across_blocks = choice.across_blocks;
   }
   p.resize();
-  const bool picked = pick.strategy == choice.strategy && pick.across_blocks == choice.across_blocks;
+  const bool picked =
+      pick.strategy == choice.strategy && pick.across_blocks == choice.across_blocks;
   p.forward(p.inference);
   CHECK_CUDA(cudaStreamSynchronize(stream));
   const double error = worst_error(p.y, want.y, largest(want.y));
@@ -224,11 +225,12 @@ void measure(const CellInfo& cell, const Shape& s, bool batch_first, const Choic
     });
     const double moved = elements(cell, backward) * n * sizeof(T);
     const double floor = products[backward] + moved / report.copy() / 1e6;
-    std::printf("%-8s B%-2d T%-6d H%-5d %-8s %s %-21s %-3s %8.4f ms, products %.4f, floor %.4f: "
-                "%.2f x%s\n",
-                cell.name.c_str(), (int)s.batch, (int)s.steps, (int)s.hidden, name_of<T>(),
-                batch_first ? "BTH" : "TBH", choice.name, backward ? "f+b" : "f", time.ms,
-                products[backward], floor, time.ms / floor, picked ? " (picked)" : "");
+    std::printf(
+        "%-8s B%-2d T%-6d H%-5d %-8s %s %-21s %-3s %8.4f ms, products %.4f, floor %.4f: "
+        "%.2f x%s\n",
+        cell.name.c_str(), (int)s.batch, (int)s.steps, (int)s.hidden, name_of<T>(),
+        batch_first ? "BTH" : "TBH", choice.name, backward ? "f+b" : "f", time.ms,
+        products[backward], floor, time.ms / floor, picked ? " (picked)" : "");
     report.add(format(
         "{\"bench\": \"layer\", \"cell\": \"%s\", \"impl\": \"scanrnn\", \"strategy\": \"%s\", "
         "\"domain\": \"log\", \"pass\": \"%s\", \"layout\": \"%s\", \"B\": %d, \"T\": %d, "
@@ -267,11 +269,12 @@ void decode(const CellInfo& cell, Index hidden, cudaStream_t stream, Report& rep
   std::printf("%-8s one step H%-5d %-8s %-10s %7.2f us, product alone %.2f us\n", cell.name.c_str(),
               (int)hidden, name_of<T>(), dispatch::name(p.inference.strategy), 1e3 * time.ms,
               1e3 * products);
-  report.add(format("{\"bench\": \"step\", \"cell\": \"%s\", \"impl\": \"scanrnn\", \"strategy\": "
-                    "\"%s\", \"pass\": \"step\", \"B\": 1, \"T\": 1, \"C\": %d, \"H\": %d, "
-                    "\"dtype\": \"%s\", \"ms\": %.6f, \"ms_spread\": %.6f, \"gemm_ms\": %.6f}",
-                    cell.name.c_str(), dispatch::name(p.inference.strategy), (int)hidden,
-                    (int)hidden, name_of<T>(), time.ms, time.spread, products));
+  report.add(
+      format("{\"bench\": \"step\", \"cell\": \"%s\", \"impl\": \"scanrnn\", \"strategy\": "
+             "\"%s\", \"pass\": \"step\", \"B\": 1, \"T\": 1, \"C\": %d, \"H\": %d, "
+             "\"dtype\": \"%s\", \"ms\": %.6f, \"ms_spread\": %.6f, \"gemm_ms\": %.6f}",
+             cell.name.c_str(), dispatch::name(p.inference.strategy), (int)hidden, (int)hidden,
+             name_of<T>(), time.ms, time.spread, products));
 }
 
 int run_all(int argc, char** argv) {

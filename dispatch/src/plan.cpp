@@ -65,10 +65,10 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
     out.across_blocks = parallel && rows <= out.thresholds.blocks_max_rows_per_unit * device.units;
     return out;
   }
-  out.tile_steps = std::max<std::int64_t>(
-      1, out.strategy == Strategy::direct
-             ? problem.steps
-             : kCpuTileTokens / std::max<std::int64_t>(1, problem.batch));
+  out.tile_steps =
+      std::max<std::int64_t>(1, out.strategy == Strategy::direct
+                                    ? problem.steps
+                                    : kCpuTileTokens / std::max<std::int64_t>(1, problem.batch));
   if (parallel) out.chunk_steps = chunk_steps(problem, device);
   return out;
 }
@@ -124,13 +124,14 @@ std::string explain(const Plan& plan) {
           << " tokens, where starting more than one pass costs more than it saves";
       break;
     case Reason::few_rows:
-      out << "B*H = " << rows << " <= " << plan.thresholds.parallel_max_rows_per_unit << " rows on each of "
-          << plan.device.units << " units and T >= " << plan.thresholds.parallel_min_steps
+      out << "B*H = " << rows << " <= " << plan.thresholds.parallel_max_rows_per_unit
+          << " rows on each of " << plan.device.units
+          << " units and T >= " << plan.thresholds.parallel_min_steps
           << ", so time is split to keep them busy";
       break;
     case Reason::enough_rows:
-      out << "B*H = " << rows << " > " << plan.thresholds.parallel_max_rows_per_unit << " rows on each of "
-          << plan.device.units << " units, so rows alone keep them busy";
+      out << "B*H = " << rows << " > " << plan.thresholds.parallel_max_rows_per_unit
+          << " rows on each of " << plan.device.units << " units, so rows alone keep them busy";
       break;
     case Reason::short_sequence:
       out << "rows are few, but T < " << plan.thresholds.parallel_min_steps

@@ -23,9 +23,9 @@ void check(const TensorView& view, const Expected& want) {
             name_of + "expected a tensor of shape " + shape.shape() + ", got none");
     return;
   }
-  require(view.rank == shape.rank && view.sizes == shape.sizes,
-          name_of + "expected shape " + shape.shape() + " = " + want.axes + ", got " +
-              view.shape());
+  require(
+      view.rank == shape.rank && view.sizes == shape.sizes,
+      name_of + "expected shape " + shape.shape() + " = " + want.axes + ", got " + view.shape());
   if (view.dtype != want.dtype) {
     throw type_error(name_of + "expected dtype " + name(want.dtype) + ", got " + name(view.dtype));
   }

@@ -17,7 +17,8 @@ void drop(const TensorView& from, const TensorView& to, double share, std::uint6
   const T scale = static_cast<T>(1.0 / (1.0 - share));
   for (Index i = 0; i < from.sizes[0]; ++i) {
     for (Index j = 0; j < from.sizes[1]; ++j) {
-      const T* source = static_cast<const T*>(from.data) + i * from.strides[0] + j * from.strides[1];
+      const T* source =
+          static_cast<const T*>(from.data) + i * from.strides[0] + j * from.strides[1];
       T* target = static_cast<T*>(to.data) + i * to.strides[0] + j * to.strides[1];
       const auto position = static_cast<std::uint64_t>((i * from.sizes[1] + j) * from.sizes[2]);
       for (Index k = 0; k < from.sizes[2]; ++k) {

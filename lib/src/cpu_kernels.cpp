@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU kernels for one instruction set. This file is compiled once for each; what it defines lives
-// in that set's namespace, so that the linker never merges code of two sets. The build includes the
-// header of every cell before it.
+// The CPU kernels for one instruction set. This file is compiled once for each; what it defines
+// lives in that set's namespace, so that the linker never merges code of two sets. The build
+// includes the header of every cell before it.
 #include "cpu_kernels.h"
 
 #include <cstring>
@@ -29,7 +29,8 @@ void run(const CpuSchedule& s, const Source& source, const Sink& sink) {
   }
 }
 
-// The domain is the form in which elements cross threads; where none cross there is nothing to choose.
+// The domain is the form in which elements cross threads; where none cross there is nothing to
+// choose.
 template <class T, class Source, class Sink>
 void run_in_domain(const CpuSchedule& s, const Source& source, const Sink& sink) {
   if (s.log_domain && s.chunk != 0) {
@@ -42,22 +43,18 @@ void run_in_domain(const CpuSchedule& s, const Source& source, const Sink& sink)
 template <class Cell, class T>
 void forward(const CpuSchedule& s, const ForwardKernelArgs<T>& a) {
   using Memory = Lanes<T>;
-  run_in_domain<T>(
-      s, ForwardSource<Cell, Memory>{{a.preactivations, a.bias, s.hidden}, a.skip},
-      ForwardSink<Cell, Memory>{a.y, a.states, s.hidden});
+  run_in_domain<T>(s, ForwardSource<Cell, Memory>{{a.preactivations, a.bias, s.hidden}, a.skip},
+                   ForwardSink<Cell, Memory>{a.y, a.states, s.hidden});
 }
 
 template <class Cell, class T>
 void backward(const CpuSchedule& s, const BackwardKernelArgs<T>& a) {
   using Memory = Lanes<T>;
-  run_in_domain<T>(s,
-                   BackwardSource<Cell, Memory>{{a.preactivations, a.bias, s.hidden},
-                                                a.skip,
-                                                a.states,
-                                                a.initial,
-                                                a.dy,
-                                                s.steps - 1},
-                   BackwardSink<Cell, Memory>{a.dpreactivations, a.dskip, s.hidden});
+  run_in_domain<T>(
+      s,
+      BackwardSource<Cell, Memory>{
+          {a.preactivations, a.bias, s.hidden}, a.skip, a.states, a.initial, a.dy, s.steps - 1},
+      BackwardSink<Cell, Memory>{a.dpreactivations, a.dskip, s.hidden});
 }
 
 template <class T, bool kLogForm>
@@ -77,8 +74,8 @@ void load_carry(const CpuSchedule& s, const T* h, Index line) {
   const scan::Range mine = s.team.share(extent.lines * extent.rows);
   for (Index i = mine.begin; i < mine.end; ++i) {
     const Index row = i % extent.rows;
-    carry[i] = scan::carried(
-        h ? Lanes<T>::read(h + i / extent.rows * line, row, s.hidden) : Vec<T>(0));
+    carry[i] =
+        scan::carried(h ? Lanes<T>::read(h + i / extent.rows * line, row, s.hidden) : Vec<T>(0));
   }
 }
 
@@ -177,8 +174,8 @@ void add(CpuCellKernels<T>* entry, cell::Variants<Options...>) {
 
 template <class T>
 CpuTypeKernels<T> kernels_of() {
-  CpuTypeKernels<T> out{{},          &bare<T, false>, &bare<T, true>, &load_carry<T>,
-                        &store_carry<T>, &column_sums<T>};
+  CpuTypeKernels<T> out{
+      {}, &bare<T, false>, &bare<T, true>, &load_carry<T>, &store_carry<T>, &column_sums<T>};
 #define SCANRNN_CELL(name, recurrence, option, list, ...) \
   add<cell::name>(out.cells[static_cast<int>(Cell::name)], cell::list());
 #include "scanrnn/cells.def"

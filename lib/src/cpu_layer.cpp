@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One layer in one direction on the CPU: project a tile of tokens, walk it while it is in the cache.
+// One layer in one direction on the CPU: project a tile of tokens, walk it while it is in the
+// cache.
 #include <omp.h>
 
 #include <algorithm>
@@ -83,7 +84,8 @@ Tile tile_at(const dispatch::Plan& plan, const Pass& pass, Index& position) {
     const Index line = position / pass.steps, done = position % pass.steps;
     tile.first_line = line;
     tile.lines = done ? 1 : std::clamp<Index>(tokens / pass.steps, 1, pass.batch - line);
-    tile.steps = tile.lines > 1 ? pass.steps : std::min(std::max<Index>(1, tokens), pass.steps - done);
+    tile.steps =
+        tile.lines > 1 ? pass.steps : std::min(std::max<Index>(1, tokens), pass.steps - done);
     tile.first_step = pass.reverse ? pass.steps - done - tile.steps : done;
   }
   position += pass.batch_major ? tile.tokens() : tile.steps;
@@ -113,8 +115,10 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const auto& table = kernels<T>();
   const auto kernel = table.cells[static_cast<int>(pass.cell)][pass.variant].forward;
   const Matrix<T> weight{static_cast<const T*>(pass.weight.data), pass.weight.strides[0], true};
-  const TensorView states = dense(pass.states, pass.steps, pass.batch, pass.hidden, pass.batch_major);
-  const SplitBy split = plan.strategy == dispatch::Strategy::direct ? SplitBy::columns : SplitBy::rows;
+  const TensorView states =
+      dense(pass.states, pass.steps, pass.batch, pass.hidden, pass.batch_major);
+  const SplitBy split =
+      plan.strategy == dispatch::Strategy::direct ? SplitBy::columns : SplitBy::rows;
   const Index end = pass.batch_major ? pass.tokens() : pass.steps;
 
   run_team(team_size(plan, pass.tokens() * width * (pass.input + 8)), [&](const Team& team) {
@@ -152,8 +156,9 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   });
 }
 
-// Tokens that one product adds up for a weight gradient. Rounding grows with the root of the terms of
-// a sum: of this many sums of this many, each level costs the same at the longest sequence (2^20).
+// Tokens that one product adds up for a weight gradient. Rounding grows with the root of the terms
+// of a sum: of this many sums of this many, each level costs the same at the longest sequence
+// (2^20).
 constexpr Index kSummedTokens = 1024;
 
 template <class T>
@@ -211,8 +216,8 @@ void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
 
     if (pass.dx) {
       for_runs<T>(pass, all, pass.dx, [&](T* dx, Index spacing, Index first, Index count) {
-        gemm<T>(team, SplitBy::rows, count, pass.input, width, {dgates + first * width, width}, weight,
-                dx, spacing, pass.accumulate_dx);
+        gemm<T>(team, SplitBy::rows, count, pass.input, width, {dgates + first * width, width},
+                weight, dx, spacing, pass.accumulate_dx);
         team.barrier();
         if (!adds_skip) return;
         const Range mine = team.share(count);
@@ -225,7 +230,9 @@ void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
     if (pass.dweight) {
       auto* dweight = static_cast<T*>(pass.dweight.data);
       const Index stride = pass.dweight.strides[0];
-      if (tokens == 0) gemm<T>(team, SplitBy::rows, width, pass.input, 0, {dgates, width, true}, {dgates, 1}, dweight, stride, false);
+      if (tokens == 0)
+        gemm<T>(team, SplitBy::rows, width, pass.input, 0, {dgates, width, true}, {dgates, 1},
+                dweight, stride, false);
       for_runs<T>(pass, all, pass.x, [&](const T* x, Index spacing, Index first, Index count) {
         for (Index i = 0; i < count; i += kSummedTokens) {
           gemm<T>(team, SplitBy::rows, width, pass.input, std::min(kSummedTokens, count - i),
@@ -236,8 +243,8 @@ void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
     }
     if (pass.dbias) {
       const auto [first, last] = pass.biased();
-      table.column_sums(team, dgates + first * pass.hidden, tokens, width, (last - first) * pass.hidden,
-                        static_cast<T*>(pass.dbias.data));
+      table.column_sums(team, dgates + first * pass.hidden, tokens, width,
+                        (last - first) * pass.hidden, static_cast<T*>(pass.dbias.data));
     }
   });
 }

@@ -37,7 +37,9 @@ struct LayerRun {
   Index tokens() const { return pass.tokens(); }
   Index width() const { return pass.width(); }
   Tile all() const { return {0, pass.steps, 0, pass.batch}; }
-  T* take(Index count) { return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T))); }
+  T* take(Index count) {
+    return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T)));
+  }
   TensorView rows(const void* data, Index columns) const {
     return dense(const_cast<void*>(data), pass.steps, pass.batch, columns, pass.batch_major);
   }
@@ -54,8 +56,8 @@ struct LayerRun {
     return out;
   }
 
-  // The bias of every row block, null where none has one: the parameter itself, or a copy with zeros
-  // for the row blocks that have none.
+  // The bias of every row block, null where none has one: the parameter itself, or a copy with
+  // zeros for the row blocks that have none.
   const T* whole_bias() {
     if (arena.counting()) return take(width());
     if (!pass.bias && !kAddsBias) return nullptr;
@@ -153,8 +155,8 @@ struct LayerRun {
     T* dskip = skip_aside ? take(tokens() * pass.hidden) : nullptr;
     void* gemm_space = arena.take(CudaGemm::kWorkspace);
     s.workspace = arena.take(kernels.workspace(s));
-    auto* parts = static_cast<V*>(arena.take(
-        static_cast<std::size_t>(pointwise::kParts * width()) * sizeof(V)));
+    auto* parts = static_cast<V*>(
+        arena.take(static_cast<std::size_t>(pointwise::kParts * width()) * sizeof(V)));
     if (arena.counting()) return;
 
     const auto walk = [&](const TensorView& v) { return walked<T>(v, all(), !pass.reverse); };
@@ -187,9 +189,10 @@ struct LayerRun {
                 pass.accumulate_dx || (adds_skip && !skip_aside), nullptr, gemm_space);
       });
       if (skip_aside) {
-        pointwise::add<<<pointwise::blocks_for(tokens() * pass.hidden), pointwise::kThreads, 0, stream>>>(
-            as_const(walked<T>(rows(dskip, pass.hidden), all(), false)),
-            walked<T>(pass.dx, all(), false), pass.steps, pass.batch, pass.hidden);
+        pointwise::
+            add<<<pointwise::blocks_for(tokens() * pass.hidden), pointwise::kThreads, 0, stream>>>(
+                as_const(walked<T>(rows(dskip, pass.hidden), all(), false)),
+                walked<T>(pass.dx, all(), false), pass.steps, pass.batch, pass.hidden);
         SCANRNN_CUDA(cudaGetLastError());
       }
     }
@@ -210,7 +213,8 @@ struct LayerRun {
     if (pass.dbias) {
       const auto [first, last] = pass.biased();
       const Index columns = (last - first) * pass.hidden;
-      const unsigned blocks = static_cast<unsigned>((columns + pointwise::kThreads - 1) / pointwise::kThreads);
+      const unsigned blocks =
+          static_cast<unsigned>((columns + pointwise::kThreads - 1) / pointwise::kThreads);
       pointwise::partial_sums<<<dim3(blocks, pointwise::kParts), pointwise::kThreads, 0, stream>>>(
           dgates + first * pass.hidden, tokens(), width(), columns, parts);
       SCANRNN_CUDA(cudaGetLastError());
@@ -256,9 +260,7 @@ class CudaBackend : public Backend {
   }
 
   const dispatch::DeviceLimits& limits() const override { return limits_; }
-  const dispatch::Profile& default_profile() const override {
-    return *profile_;
-  }
+  const dispatch::Profile& default_profile() const override { return *profile_; }
   Dtype inner_type(Dtype dtype) const override { return dtype; }
 
   void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) override {
@@ -312,9 +314,10 @@ class CudaBackend : public Backend {
     with_type(from.dtype, [&](auto type) {
       using T = decltype(type);
       const Tile all{0, steps, 0, batch};
-      pointwise::drop<<<pointwise::blocks_for(steps * batch * width), pointwise::kThreads, 0, stream_>>>(
-          as_const(walked<T>(from, all, false)), walked<T>(to, all, false), steps, batch, width,
-          drop_threshold(share), 1.0 / (1.0 - share), seed);
+      pointwise::
+          drop<<<pointwise::blocks_for(steps * batch * width), pointwise::kThreads, 0, stream_>>>(
+              as_const(walked<T>(from, all, false)), walked<T>(to, all, false), steps, batch, width,
+              drop_threshold(share), 1.0 / (1.0 - share), seed);
       SCANRNN_CUDA(cudaGetLastError());
     });
   }

@@ -17,7 +17,11 @@ ForwardSource<C, Memory> forward_source(const CudaSchedule& s, const ForwardKern
 }
 template <class C>
 BackwardSource<C, Memory> backward_source(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
-  return {{a.preactivations, a.bias, s.extent.rows}, a.skip, a.states, a.initial, a.dy,
+  return {{a.preactivations, a.bias, s.extent.rows},
+          a.skip,
+          a.states,
+          a.initial,
+          a.dy,
           s.extent.steps - 1};
 }
 
@@ -50,10 +54,10 @@ const CudaCellTable<T>& table(cell::Variants<Options...>) {
 
 template <Cell>
 const CudaCellTable<T>& table_of();
-#define SCANRNN_CELL(name, recurrence, option, list, ...)   \
-  template <>                                               \
-  inline const CudaCellTable<T>& table_of<Cell::name>() {   \
-    return table<cell::name>(cell::list());                 \
+#define SCANRNN_CELL(name, recurrence, option, list, ...) \
+  template <>                                             \
+  inline const CudaCellTable<T>& table_of<Cell::name>() { \
+    return table<cell::name>(cell::list());               \
   }
 #include "scanrnn/cells.def"
 #undef SCANRNN_CELL

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct on CUDA: projection and recurrence in one launch, for a few tokens. A warp owns one unit of
-// one batch entry; the pre-activations never leave its registers.
+// Direct on CUDA: projection and recurrence in one launch, for a few tokens. A warp owns one unit
+// of one batch entry; the pre-activations never leave its registers.
 #pragma once
 
 #include "cuda_kernels.h"
@@ -8,8 +8,9 @@
 
 namespace scanrnn {
 
-inline constexpr int kDirectWarps = 4;   // of a block
-inline constexpr int kDirectTokens = 4;  // projected together, so that weights are read once for them
+inline constexpr int kDirectWarps = 4;  // of a block
+inline constexpr int kDirectTokens =
+    4;  // projected together, so that weights are read once for them
 
 // Partial products of this lane: sums[token][gate] over its share of the C inputs.
 template <int kGates, int kVector, class T, class V>
@@ -69,8 +70,8 @@ __global__ void __launch_bounds__(kDirectWarps* scan::cuda::kLanes)
   const auto kept = a.preactivations.at_line(line);
   const auto y = a.y.at_line(line), states = a.states.at_line(line);
   const T* initial = static_cast<const T*>(s.initial);
-  typename Op::State state = scan::carried(
-      initial ? Memory::read(initial + line * s.initial_line, unit, hidden) : V(0));
+  typename Op::State state =
+      scan::carried(initial ? Memory::read(initial + line * s.initial_line, unit, hidden) : V(0));
 
   for (Index t = 0; t < s.extent.steps; t += kDirectTokens) {
     const Index left = s.extent.steps - t;

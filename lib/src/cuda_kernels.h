@@ -14,8 +14,8 @@ namespace scanrnn {
 
 inline constexpr int kMaxCudaVariants = 3;
 
-// What a launch walks, and how. `initial` and `final` are [lines][rows], their lines apart; both may
-// be null. Every launcher is asynchronous and returns the launch's status.
+// What a launch walks, and how. `initial` and `final` are [lines][rows], their lines apart; both
+// may be null. Every launcher is asynchronous and returns the launch's status.
 struct CudaSchedule {
   scan::Extent extent;
   dispatch::Strategy strategy = dispatch::Strategy::fused_sequential;
@@ -36,7 +36,7 @@ struct DirectKernelArgs {
   Index weight_stride = 0, input = 0;
   const T* bias = nullptr;  // of row blocks [first_bias, last_bias), or null
   int first_bias = 0, last_bias = 0;
-  Strided<const T> x, skip;  // skip is null where the last row block projects it
+  Strided<const T> x, skip;   // skip is null where the last row block projects it
   Strided<T> preactivations;  // kept for backward, or null
   Strided<T> y, states;
 };

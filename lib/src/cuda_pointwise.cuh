@@ -35,7 +35,8 @@ __global__ void partial_sums(const T* values, Index count, Index stride, Index c
   const Index begin = count * blockIdx.y / kParts, end = count * (blockIdx.y + 1) / kParts;
   auto sum = scan::carried(V(0));
   for (Index i = begin; i < end; ++i) {
-    sum = scan::apply(scan::Affine<V>{V(1), V(0), static_cast<V>(values[i * stride + column])}, sum);
+    sum =
+        scan::apply(scan::Affine<V>{V(1), V(0), static_cast<V>(values[i * stride + column])}, sum);
   }
   parts[blockIdx.y * columns + column] = sum.h;
 }
@@ -74,8 +75,7 @@ __global__ void drop(Strided<const T> from, Strided<T> to, Index steps, Index ba
   for_elements(steps, batch, width, [&](Index t, Index b, Index j) {
     const auto position = static_cast<std::uint64_t>((t * batch + b) * width + j);
     const V value = static_cast<V>(from.at_line(b).at(t)[j]) * static_cast<V>(scale);
-    to.at_line(b).at(t)[j] =
-        static_cast<T>(mix(seed ^ mix(position)) < threshold ? V(0) : value);
+    to.at_line(b).at(t)[j] = static_cast<T>(mix(seed ^ mix(position)) < threshold ? V(0) : value);
   });
 }
 

@@ -15,7 +15,8 @@ BareSource<Memory, kLogForm> source_of(const CudaSchedule& s, const ScanKernelAr
 
 cudaError_t run(const CudaSchedule& s, const ScanKernelArgs<T>& a, bool log_form) {
   const BareSink<Memory> sink{a.h, s.extent.rows};
-  return log_form ? launch(s, source_of<true>(s, a), sink) : launch(s, source_of<false>(s, a), sink);
+  return log_form ? launch(s, source_of<true>(s, a), sink)
+                  : launch(s, source_of<false>(s, a), sink);
 }
 
 std::size_t workspace(const CudaSchedule& s, bool log_form) {

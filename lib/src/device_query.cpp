@@ -83,8 +83,7 @@ DeviceInfo cuda_device(int index) {
   out.name = properties.name;
   out.units = properties.multiProcessorCount;
   out.memory = static_cast<std::int64_t>(properties.totalGlobalMem);
-  out.architecture =
-      "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
+  out.architecture = "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
   return out;
 }
 #else
@@ -97,8 +96,8 @@ DeviceInfo cuda_device(int) { return {}; }
 
 DeviceInfo find_cuda_device(int index) {
   if (index < 0 || index >= cuda_count()) {
-    throw cuda_error("device: " + name(Device::cuda(index)) + " was asked for; CUDA devices here: " +
-                     std::to_string(cuda_count()));
+    throw cuda_error("device: " + name(Device::cuda(index)) +
+                     " was asked for; CUDA devices here: " + std::to_string(cuda_count()));
   }
   return cuda_device(index);
 }
@@ -123,9 +122,11 @@ bool cuda_available() { return cuda_count() > 0; }
 
 std::string build_info() {
   std::string sets;
-  for (const InstructionSet& isa : instruction_sets()) sets = isa.name + (sets.empty() ? "" : " " + sets);
+  for (const InstructionSet& isa : instruction_sets())
+    sets = isa.name + (sets.empty() ? "" : " " + sets);
   return std::string("version: ") + SCANRNN_VERSION + "\ncompiler: " + __VERSION__ +
-         "\nblas: " SCANRNN_BLAS_NAME "\ninstruction sets: " + sets + "\ncuda: " + cuda_build() + "\n";
+         "\nblas: " SCANRNN_BLAS_NAME "\ninstruction sets: " + sets + "\ncuda: " + cuda_build() +
+         "\n";
 }
 
 }  // namespace scanrnn

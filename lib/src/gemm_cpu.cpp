@@ -51,8 +51,8 @@ void product_of_row(scan::Index n, scan::Index k, const double* x, const Matrix<
                     double* y) {
   SCANRNN_BLAS_SYMBOL(cblas_dgemv)
   (CblasRowMajor, order(!b.transposed), static_cast<blasint>(b.transposed ? n : k),
-   static_cast<blasint>(b.transposed ? k : n), 1.0, b.data, static_cast<blasint>(b.stride), x, 1,
-   1, y, 1);
+   static_cast<blasint>(b.transposed ? k : n), 1.0, b.data, static_cast<blasint>(b.stride), x, 1, 1,
+   y, 1);
 }
 
 // A part in whole groups of 16, the width of a BLAS micro-kernel.

@@ -16,7 +16,8 @@ struct Matrix {
 
 enum class SplitBy : std::uint8_t { rows, columns };
 
-// This thread's part of C[m,n] = A[m,k] B[k,n] + (accumulate ? C : 0). All threads of the team call it.
+// This thread's part of C[m,n] = A[m,k] B[k,n] + (accumulate ? C : 0). All threads of the team call
+// it.
 template <class T>
 void gemm(const scan::Team& team, SplitBy split, scan::Index m, scan::Index n, scan::Index k,
           Matrix<T> a, Matrix<T> b, T* c, scan::Index c_stride, bool accumulate);

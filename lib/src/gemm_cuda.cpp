@@ -24,7 +24,8 @@ struct Library {
     if (!handle) handle = dlopen(soname.c_str(), RTLD_LAZY);
     if (!handle) handle = dlopen(("/usr/local/cuda/lib64/" + soname).c_str(), RTLD_LAZY);
     if (!handle) {
-      throw cuda_error(soname + " was not found: install CUDA's cuBLAS, or pip install scanrnn[cuda" +
+      throw cuda_error(soname +
+                       " was not found: install CUDA's cuBLAS, or pip install scanrnn[cuda" +
                        std::to_string(CUDART_VERSION / 1000) + "]");
     }
   }
@@ -35,8 +36,8 @@ struct Library {
     const std::string path = here.dli_fname;
     const std::size_t package = path.rfind("/scanrnn/");
     if (package == std::string::npos) return soname;
-    return path.substr(0, package) + "/nvidia/cu" + std::to_string(CUDART_VERSION / 1000) + "/lib/" +
-           soname;
+    return path.substr(0, package) + "/nvidia/cu" + std::to_string(CUDART_VERSION / 1000) +
+           "/lib/" + soname;
   }
   template <class F>
   F* find(const char* symbol) const {
@@ -201,10 +202,20 @@ CudaGemm::~CudaGemm() {
 
 void CudaGemm::run(const CudaProduct& p, void* workspace, void* stream) {
   if (p.m == 0 || p.n == 0) return;
-  const Key key{p.dtype,        p.m,          p.n,          p.k,
-                p.a.stride,     p.b.stride,   p.c_stride,   p.a.transposed,
-                p.b.transposed, p.accumulate, p.bias != nullptr, alignment(p.a.data),
-                alignment(p.b.data), alignment(p.c)};
+  const Key key{p.dtype,
+                p.m,
+                p.n,
+                p.k,
+                p.a.stride,
+                p.b.stride,
+                p.c_stride,
+                p.a.transposed,
+                p.b.transposed,
+                p.accumulate,
+                p.bias != nullptr,
+                alignment(p.a.data),
+                alignment(p.b.data),
+                alignment(p.c)};
   auto found = impl_->prepared.find(key);
   if (found == impl_->prepared.end()) {
     found = impl_->prepared.try_emplace(key).first;

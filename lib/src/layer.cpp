@@ -12,8 +12,8 @@ namespace {
 
 const CellInfo& checked(const LayerOptions& o) {
   const auto at_least_one = [](const char* option, std::int64_t value) {
-    require(value >= 1, std::string(option) + ": expected a positive number, got " +
-                            std::to_string(value));
+    require(value >= 1,
+            std::string(option) + ": expected a positive number, got " + std::to_string(value));
   };
   require(static_cast<int>(o.cell) < kCellCount, "cell: there is no such cell");
   at_least_one("input_size", o.input_size);
@@ -23,9 +23,9 @@ const CellInfo& checked(const LayerOptions& o) {
           "dropout: expected a probability in [0, 1), got " + std::to_string(o.dropout));
   const CellInfo& cell = info(o.cell);
   const int count = static_cast<int>(cell.variants.size());
-  require(o.variant >= 0 && o.variant < count,
-          cell.variant_option + ": expected an index below " + std::to_string(count) + ", got " +
-              std::to_string(o.variant));
+  require(o.variant >= 0 && o.variant < count, cell.variant_option + ": expected an index below " +
+                                                   std::to_string(count) + ", got " +
+                                                   std::to_string(o.variant));
   return cell;
 }
 
@@ -76,9 +76,9 @@ struct Shapes {
   }
   void check_params(const char* prefix, const std::vector<TensorView>& params) const {
     const auto& wanted = layer.parameters();
-    require(params.size() == wanted.size(),
-            std::string(prefix) + "params: expected " + std::to_string(wanted.size()) +
-                " tensors, got " + std::to_string(params.size()));
+    require(params.size() == wanted.size(), std::string(prefix) + "params: expected " +
+                                                std::to_string(wanted.size()) + " tensors, got " +
+                                                std::to_string(params.size()));
     for (std::size_t i = 0; i < params.size(); ++i) {
       const std::string name = prefix + wanted[i].name;
       check(params[i], {name.c_str(), wanted[i].sizes,
@@ -145,8 +145,7 @@ Sizes Layer::sizes(const dispatch::Plan& plan) const {
     return time_first(view, options_.batch_first && want.sizes.size() == 3);
   };
   const TensorView state = TensorView::of(
-      nullptr, options_.dtype,
-      {options_.num_layers * directions(), p.batch, options_.hidden_size});
+      nullptr, options_.dtype, {options_.num_layers * directions(), p.batch, options_.hidden_size});
   std::vector<TensorView> params;
   for (const ParameterInfo& info : parameters_) {
     params.push_back(phantom({"", info.sizes, "", options_.dtype, {}}));

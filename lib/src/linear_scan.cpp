@@ -7,8 +7,8 @@
 
 namespace scanrnn {
 
-dispatch::Plan linear_scan_plan(const Context& context, std::int64_t steps, std::int64_t rows, Dtype dtype,
-                         bool log_form, dispatch::Strategy strategy) {
+dispatch::Plan linear_scan_plan(const Context& context, std::int64_t steps, std::int64_t rows,
+                                Dtype dtype, bool log_form, dispatch::Strategy strategy) {
   require(steps >= 0, "steps: expected a number >= 0, got " + std::to_string(steps));
   require(rows >= 0, "rows: expected a number >= 0, got " + std::to_string(rows));
   dispatch::Problem problem;

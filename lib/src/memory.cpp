@@ -86,8 +86,8 @@ void Buffer::release() noexcept {
 }
 
 void Buffer::upload(const void* host, std::size_t bytes) {
-  require(bytes <= bytes_, "upload: " + std::to_string(bytes) + " bytes do not fit in a buffer of " +
-                               std::to_string(bytes_));
+  require(bytes <= bytes_, "upload: " + std::to_string(bytes) +
+                               " bytes do not fit in a buffer of " + std::to_string(bytes_));
   if (bytes == 0) return;
 #ifdef SCANRNN_WITH_CUDA
   if (device_.kind == Device::Kind::cuda) {

@@ -18,12 +18,12 @@ struct Pass {
   bool reverse = false;      // time runs from T-1 to 0
   bool batch_major = false;  // order of the tokens in the pre-activations: [B,T] instead of [T,B]
   Index steps = 0, batch = 0, input = 0, hidden = 0;
-  int gates = 0;        // row blocks of weight, the highway projection included
+  int gates = 0;  // row blocks of weight, the highway projection included
 
-  TensorView x;               // [T,B,C]
-  TensorView weight, bias;    // [gates*H,C]; absent, or the bias of the row blocks that have one
-  TensorView h0, hn;          // [B,H], may be absent
-  TensorView y;               // [T,B,H]
+  TensorView x;             // [T,B,C]
+  TensorView weight, bias;  // [gates*H,C]; absent, or the bias of the row blocks that have one
+  TensorView h0, hn;        // [B,H], may be absent
+  TensorView y;             // [T,B,H]
   void* preactivations = nullptr;  // kept for backward: [tokens, gates*H]; null in inference
   void* states = nullptr;          // the same, [tokens,H], of a cell whose output is not its state
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recurrence of every linear cell, once: what the engine reads and writes, forward and backward.
+// The recurrence of every linear cell, once: what the engine reads and writes, forward and
+// backward.
 //
 // Memory says how values of type V lie in memory of type T:
 //   read(const T* line, Index row, Index hidden) -> V,  write(T* line, Index row, Index hidden, V)
@@ -19,7 +20,9 @@ struct Strided {
   T* data = nullptr;
   Index line = 0, step = 0;
 
-  SCANRNN_HD Strided at_line(Index i) const { return {data ? data + i * line : nullptr, line, step}; }
+  SCANRNN_HD Strided at_line(Index i) const {
+    return {data ? data + i * line : nullptr, line, step};
+  }
   SCANRNN_HD T* at(Index t) const { return data + t * step; }
   // The same tensor counted from (row, t), and moved on by a step.
   SCANRNN_HD Strided from(Index row, Index t) const {
@@ -28,8 +31,8 @@ struct Strided {
   SCANRNN_HD void next() { data += step; }
 };
 
-// Pre-activations of one line, [.., G*H]. Where Memory::kAddsBias they lack their bias, [G*H], which
-// is zero where there is none.
+// Pre-activations of one line, [.., G*H]. Where Memory::kAddsBias they lack their bias, [G*H],
+// which is zero where there is none.
 template <class Cell, class Memory>
 struct GateReader {
   using V = typename Memory::V;
@@ -55,9 +58,10 @@ struct GateReader {
   }
 };
 
-// A kernel that copies a line's inputs ahead of their use asks a Source for its streams, and for the
-// same Source over a tile of them: streams `stream` apart, steps `step` apart, from (row, t) on.
-// It asks a Sink for a cursor: the same Sink counted from (row, t), that next() moves on by a step.
+// A kernel that copies a line's inputs ahead of their use asks a Source for its streams, and for
+// the same Source over a tile of them: streams `stream` apart, steps `step` apart, from (row, t)
+// on. It asks a Sink for a cursor: the same Sink counted from (row, t), that next() moves on by a
+// step.
 
 // ---- forward: h_t = a_t h_{t-1} + b_t
 
@@ -108,9 +112,7 @@ struct ForwardSink {
   Strided<T> states;  // kept for backward by a cell whose output is not its state; may be absent
   Index hidden;
 
-  SCANRNN_HD ForwardSink line(Index i) const {
-    return {y.at_line(i), states.at_line(i), hidden};
-  }
+  SCANRNN_HD ForwardSink line(Index i) const { return {y.at_line(i), states.at_line(i), hidden}; }
   SCANRNN_HD ForwardSink from(Index row, Index t) const {
     return {y.from(row, t), states.from(row, t), hidden};
   }
@@ -132,8 +134,8 @@ struct ForwardSink {
 // ---- backward, walked from the last step to the first
 //
 // With lambda_t = dh_t + a_{t+1} lambda_{t+1} the cotangents are da_t = lambda_t h_{t-1} and
-// db_t = lambda_t. The state that is walked is mu_t = a_t lambda_t, so mu_t = a_t mu_{t+1} + a_t dh_t
-// is the forward recurrence again; it starts at the cotangent of h_T and ends at that of h_0.
+// db_t = lambda_t. The state that is walked is mu_t = a_t lambda_t, so mu_t = a_t mu_{t+1} + a_t
+// dh_t is the forward recurrence again; it starts at the cotangent of h_T and ends at that of h_0.
 
 template <class Cell, class Memory>
 struct BackwardItem {
@@ -167,10 +169,14 @@ struct BackwardSource {
   // After the gates: dy, the states a step before, and for a readout skip and the states.
   SCANRNN_HD scan::Stream<T> stream(int i) const {
     switch (i - Cell::kGates) {
-      case 0: return {dy.data, dy.step, last + 1};
-      case 1: return {previous.data, previous.step, last};
-      case 2: return {skip.data, skip.step, last + 1};
-      case 3: return {states.data, states.step, last + 1};
+      case 0:
+        return {dy.data, dy.step, last + 1};
+      case 1:
+        return {previous.data, previous.step, last};
+      case 2:
+        return {skip.data, skip.step, last + 1};
+      case 3:
+        return {states.data, states.step, last + 1};
     }
     return gates.stream(i, last + 1);
   }
@@ -251,9 +257,8 @@ struct BackwardSink {
         Memory::write(step + gate * hidden, row, hidden, value + readout[gate]);
       });
     } else {
-      Cell::template scatter<V>(d, [&](int gate, V value) {
-        Memory::write(step + gate * hidden, row, hidden, value);
-      });
+      Cell::template scatter<V>(
+          d, [&](int gate, V value) { Memory::write(step + gate * hidden, row, hidden, value); });
     }
   }
 };

@@ -16,15 +16,16 @@ std::vector<std::string> names(cell::Variants<Options...>) {
 CellInfo describe(Cell cell, const char* name, dispatch::Recurrence recurrence, const char* option,
                   std::vector<std::string> variants, int bias_gates, bool highway,
                   std::vector<std::string> rows) {
-  return {cell,    name,   recurrence,          static_cast<int>(rows.size()), bias_gates,
-          highway, option, std::move(variants), std::move(rows)};
+  return {cell,           name,    recurrence, static_cast<int>(rows.size()),
+          bias_gates,     highway, option,     std::move(variants),
+          std::move(rows)};
 }
 
 }  // namespace
 
 const std::vector<CellInfo>& cells() {
   static const std::vector<CellInfo> all = {
-#define SCANRNN_CELL(name, recurrence, option, list, bias_gates, highway, ...)                    \
+#define SCANRNN_CELL(name, recurrence, option, list, bias_gates, highway, ...)               \
   describe(Cell::name, #name, dispatch::Recurrence::recurrence, option, names(cell::list()), \
            bias_gates, highway, {__VA_ARGS__}),
 #include "scanrnn/cells.def"

@@ -80,8 +80,8 @@ class ConformanceTest : public testing::TestWithParam<Trial> {};
 
 TEST_P(ConformanceTest, MatchesTheOracle) {
   const auto& [c, memory] = GetParam();
-  // Other numbers on CUDA: a float32 candidate within rounding of g's jump may take either slope, and
-  // its matrix products round otherwise.
+  // Other numbers on CUDA: a float32 candidate within rounding of g's jump may take either slope,
+  // and its matrix products round otherwise.
   Random random(static_cast<std::uint64_t>(c.steps * 131 + c.layer.hidden_size + on_cuda()));
   const Data data = random_data(c, random);
   const oracle::Answer want = oracle::run(c, data);

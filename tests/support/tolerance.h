@@ -48,8 +48,8 @@ inline Tolerance forward_tolerance(Dtype dtype, std::int64_t steps, int layers =
   return {(a.forward * doublings + stored_logits(dtype)) * layers, a.rounding, a.floor};
 }
 
-// A gradient has jumps: of relu and of g, at 0. A rounded logit crosses one in a share of the elements
-// that is its relative rounding, and each of these is wrong by its own size.
+// A gradient has jumps: of relu and of g, at 0. A rounded logit crosses one in a share of the
+// elements that is its relative rounding, and each of these is wrong by its own size.
 inline double gradient_tolerance(Dtype dtype) {
   const double jumps = on_cuda() ? std::sqrt(accuracy(dtype).rounding) : 0;
   return accuracy(dtype).gradient + stored_logits(dtype) + jumps;

@@ -55,7 +55,7 @@ struct ForwardArgs {
   TensorView y;                    // out, x-like, D*H
   State hn;                        // out, or absent
   Span workspace;
-  Span reserve;                // out, training mode only
+  Span reserve;            // out, training mode only
   std::uint64_t seed = 0;  // of dropout
 };
 

@@ -39,7 +39,14 @@ struct DeviceLimits {
 };
 
 // Why a strategy was chosen; explain() puts it in words.
-enum class Reason : std::uint8_t { forced, empty, few_tokens, few_rows, enough_rows, short_sequence };
+enum class Reason : std::uint8_t {
+  forced,
+  empty,
+  few_tokens,
+  few_rows,
+  enough_rows,
+  short_sequence
+};
 
 struct Plan {
   Problem problem;
@@ -47,8 +54,8 @@ struct Plan {
   Strategy strategy = Strategy::fused_sequential;
   Strategy runner_up = Strategy::parallel_scan;
   Reason reason = Reason::enough_rows;
-  Thresholds thresholds{};   // those that decided
-  char profile[64] = {};     // and whose they are
+  Thresholds thresholds{};       // those that decided
+  char profile[64] = {};         // and whose they are
   std::int64_t tile_steps = 0;   // CPU: steps of one projection tile
   std::int64_t chunk_steps = 0;  // CPU: steps of a parallel scan's chunk; 0 for other strategies
   bool across_blocks = false;    // CUDA: a parallel scan splits time over blocks, not inside one

@@ -17,8 +17,8 @@ using scan::reciprocal;
 using scan::select;
 using scan::tanh;
 
-// sigma(x) = 1 / (1 + e^-x) and 1 - sigma(x), both to full relative precision in both tails as far as
-// bounded_exp goes.
+// sigma(x) = 1 / (1 + e^-x) and 1 - sigma(x), both to full relative precision in both tails as far
+// as bounded_exp goes.
 template <class V>
 struct Logistic {
   V value, complement;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// minGRU:  h_t = (1 - z) h_{t-1} + z g(v),  z = sigma(k)        (Feng et al. 2024, arXiv 2410.01201)
+// minGRU:  h_t = (1 - z) h_{t-1} + z g(v),  z = sigma(k)        (Feng et al. 2024, arXiv
+// 2410.01201)
 #pragma once
 
 #include "scanrnn/cells/linear_cell.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// minLSTM:  h_t = f' h_{t-1} + i' g(v),  f' = f / (f + i),  i' = i / (f + i),  f = sigma(p), i = sigma(q)
-// (Feng et al. 2024, arXiv 2410.01201)
+// minLSTM:  h_t = f' h_{t-1} + i' g(v),  f' = f / (f + i),  i' = i / (f + i),  f = sigma(p), i =
+// sigma(q) (Feng et al. 2024, arXiv 2410.01201)
 #pragma once
 
 #include "scanrnn/cells/linear_cell.h"
@@ -46,9 +46,9 @@ struct MinLSTM : StateIsOutput {
   struct Shares {
     V forget, input;
   };
-  // f / (f + i) = (1 + e^-q) / ((1 + e^-p) + (1 + e^-q)): a sum of positive terms, so no epsilon and
-  // no cancellation. Both exponents are lowered alike where one would overflow; beside it the 1s are
-  // nothing.
+  // f / (f + i) = (1 + e^-q) / ((1 + e^-p) + (1 + e^-q)): a sum of positive terms, so no epsilon
+  // and no cancellation. Both exponents are lowered alike where one would overflow; beside it the
+  // 1s are nothing.
   template <class V>
   SCANRNN_HD static Shares<V> shares(const Gates<V>& g) {
     const V shift = max(V(-scan::kHalfExponent<V>) - min(g.p, g.q), V(0));

@@ -46,7 +46,8 @@ struct SRU {
     return fma(r.value, Activation::value(c), r.complement * skip);
   }
   template <class V>
-  SCANRNN_HD static ReadoutCotangent<V, Gates<V>> readout_vjp(const Gates<V>& g, V c, V skip, V dh) {
+  SCANRNN_HD static ReadoutCotangent<V, Gates<V>> readout_vjp(const Gates<V>& g, V c, V skip,
+                                                              V dh) {
     const auto r = logistic(g.q);
     const V dr = dh * (Activation::value(c) - skip);
     return {{V(0), V(0), dr * r.value * r.complement},

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scan engine on the CPU: every thread of a team calls the same function with its own rank.
 //
-// The engine sees lines of adjacent rows that are walked along time, and two things that it is given:
+// The engine sees lines of adjacent rows that are walked along time, and two things that it is
+// given:
 //   Source::line(i) -> cursor with  Item load(row, t)  and  Step step(item)
 //   Sink::line(i)   -> cursor with  void store(row, t, item, State before, State after)
 // It knows no cell, no type and no direction: reversed time is a negative stride in the Source.

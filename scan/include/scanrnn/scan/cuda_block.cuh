@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parallel scan inside a block: lanes are rows, and warps take the chunks of time in turn. Each copies
-// and composes its chunk on its own; the state goes round from warp to warp in the order of time.
+// Parallel scan inside a block: lanes are rows, and warps take the chunks of time in turn. Each
+// copies and composes its chunk on its own; the state goes round from warp to warp in the order of
+// time.
 #pragma once
 
 #include "scanrnn/scan/cuda_sequential.cuh"

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA kernels share: a lane is a row, so that each access of a warp is one piece of memory,
-// and a warp's chunk of a few steps is copied to shared memory while an earlier one is worked on.
+// What the CUDA kernels share: a lane is a row, so that each access of a warp is one piece of
+// memory, and a warp's chunk of a few steps is copied to shared memory while an earlier one is
+// worked on.
 //
 // A Source and a Sink are those of cpu.h with a few additions, rows being adjacent elements of T:
 //   Source::kStreams, stream(i) -> Stream<T>    the inputs of this line, in the order of a tile
 //   Source::staged(tile, step, stream, row, t)  the same line, read from a tile that starts there
-//   Sink::from(row, t), next()                  the same line counted from there, moved on by a step
+//   Sink::from(row, t), next()                  the same line counted from there, moved on by a
+//   step
 // and a kernel is given the states at both ends of time:
 //   Ends::first(line, row) -> State,  Ends::last(line, row, State)
 #pragma once
@@ -121,7 +123,7 @@ struct Feed {
   static constexpr int kPass = kLanes / kPieces;  // steps that the warp copies at once
 
   const Extent& extent;
-  const bool vectors;              // vectors_fit()
+  const bool vectors;               // vectors_fit()
   const T* from[Source::kStreams];  // this lane's first piece of each
 
   // Takes aim at the chunk that starts at (row, t); skip() moves on in time.
@@ -130,8 +132,8 @@ struct Feed {
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
       const auto stream = line.stream(i);
-      from[i] = stream.data + (t + lane / kPieces) * fresh(stream.step) + row +
-                lane % kPieces * kPiece;
+      from[i] =
+          stream.data + (t + lane / kPieces) * fresh(stream.step) + row + lane % kPieces * kPiece;
     }
   }
   __device__ __forceinline__ void skip(const Source& line, int steps) {
@@ -230,8 +232,8 @@ __device__ __forceinline__ typename Op::State walk(const Source& here, int unit,
   return state;
 }
 
-// A few steps of each of a warp's rows in registers: composed as soon as they are there, walked when
-// the state before them is known.
+// A few steps of each of a warp's rows in registers: composed as soon as they are there, walked
+// when the state before them is known.
 template <class Op, class Source, int kSteps>
 struct Chunk {
   ItemOf<Source> item[kSteps];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parallel scan over the whole device, one pass over memory: time is cut into tiles that blocks take
-// in order, and a tile stays on chip while the state before it is put together. What is combined
-// with what depends on positions alone, so that two runs give the same bits.
+// Parallel scan over the whole device, one pass over memory: time is cut into tiles that blocks
+// take in order, and a tile stays on chip while the state before it is put together. What is
+// combined with what depends on positions alone, so that two runs give the same bits.
 //
-// Tiles of a column form a tree of kFan: a tile publishes its total, the last tile of each group the
-// group's, and the last tile of each group of the highest level the state after it. A tile that
+// Tiles of a column form a tree of kFan: a tile publishes its total, the last tile of each group
+// the group's, and the last tile of each group of the highest level the state after it. A tile that
 // waits, waits for tiles with smaller tickets. Tickets are given out in order to blocks that are
 // running, and a block finishes its tiles in the order of their tickets, so the smallest unfinished
 // ticket never waits for long.
@@ -22,9 +22,6 @@ inline constexpr int kMaxLevels = 3;
 // The states after the groups of the highest level follow one another, each an exchange through the
 // L2 (about 1.3 us) later; meanwhile the columns' tiles of that many groups must keep memory busy.
 inline int levels_for(Index columns) {
-#ifdef SCANRNN_LEVELS
-  return SCANRNN_LEVELS;
-#endif
   return columns >= 24 ? 1 : 2;
 }
 
@@ -141,8 +138,8 @@ struct Exchange {
   }
 };
 
-// Puts together the state before a tile. While it waits, the totals of the groups that the tile ends
-// are published as soon as they are known: nothing that others wait for waits for a state.
+// Puts together the state before a tile. While it waits, the totals of the groups that the tile
+// ends are published as soon as they are known: nothing that others wait for waits for a state.
 template <class Op, class OwnTotal>
 struct Resolver {
   using Element = typename Op::Element;
@@ -258,8 +255,9 @@ struct Signal {
   __device__ __forceinline__ void arrive() {
     __syncwarp();
     if (threadIdx.x % kLanes == 0) {
-      asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(address())
-                   : "memory");
+      asm volatile(
+          "{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(address())
+          : "memory");
     }
   }
   __device__ __forceinline__ bool test(unsigned phase) {
@@ -299,9 +297,9 @@ __device__ __forceinline__ typename Op::Local fold(const Totals& total, int firs
   }
 }
 
-// The shape of a block: it walks a tile kLag tiles after it has composed it, so that other blocks have
-// that long to say what comes before. kStages tiles are in shared memory: on their way, composed and
-// not yet walked, at work. kKept is how many tiles' totals are told apart.
+// The shape of a block: it walks a tile kLag tiles after it has composed it, so that other blocks
+// have that long to say what comes before. kStages tiles are in shared memory: on their way,
+// composed and not yet walked, at work. kKept is how many tiles' totals are told apart.
 inline constexpr unsigned kLag = 1, kStages = 3, kPlaces = kStages + kLag + 1;
 inline constexpr unsigned kKept = 2 + 2 * kLag;
 inline constexpr unsigned kRound = 8;  // signals in turn: more than anyone is ever behind
@@ -327,8 +325,8 @@ struct Shared {
   Signal composed[kRound], published[kRound], resolved[kRound];
 };
 
-// kWarps workers compose and walk; one more warp publishes the totals of tiles, and one puts together
-// the states before them.
+// kWarps workers compose and walk; one more warp publishes the totals of tiles, and one puts
+// together the states before them.
 template <class Op, class Source, class Sink, class Ends, int kWarps>
 __global__ void __launch_bounds__((kWarps + 2) * kLanes, kBlocksPerUnit)
     device_kernel(const Extent extent, const unsigned row_blocks, const unsigned tiles,
@@ -382,8 +380,8 @@ __global__ void __launch_bounds__((kWarps + 2) * kLanes, kBlocksPerUnit)
       if (now.tile >= tiles) return;
       const unsigned ticket = lane == 0 ? atomicAdd(exchange.tickets, 1u) : 0;
       shared.composed[i % kRound].wait(i / kRound);
-      const auto own = Op::promote(
-          fold<Op, kWarps>([&](int w) { return shared.totals[i % kKept][w][lane]; }));
+      const auto own =
+          Op::promote(fold<Op, kWarps>([&](int w) { return shared.totals[i % kKept][w][lane]; }));
       if (now.tile + 1 < tiles) {
         exchange.publish(0, now.tile, now.line * row_blocks + now.block, lane, own);
       }
@@ -401,13 +399,11 @@ __global__ void __launch_bounds__((kWarps + 2) * kLanes, kBlocksPerUnit)
         own = shared.own[i % kKept][lane];
         return true;
       };
-      Resolver<Op, decltype(own_total)> resolver{exchange,  shared.siblings,
-                                                 own_total, now.tile,
-                                                 tiles,     now.line * row_blocks + now.block,
-                                                 lane};
-      shared.before[i % kKept][lane] = resolver.find_state([&] {
-        return ends.first(now.line, first_row(now) + unit_of(extent, first_row(now)));
-      });
+      Resolver<Op, decltype(own_total)> resolver{
+          exchange, shared.siblings, own_total, now.tile, tiles, now.line * row_blocks + now.block,
+          lane};
+      shared.before[i % kKept][lane] = resolver.find_state(
+          [&] { return ends.first(now.line, first_row(now) + unit_of(extent, first_row(now))); });
       shared.resolved[i % kRound].arrive();
     }
   }
@@ -434,8 +430,8 @@ __global__ void __launch_bounds__((kWarps + 2) * kLanes, kBlocksPerUnit)
     for (int w = 0; w < warp; ++w) state = Op::apply(shared.totals[j % kKept][w][lane], state);
     if (unit == lane && left > 0) {
       const auto here = staged<kSteps>(source.line(now.line), tile, row, t);
-      const auto last = walk<Op, kSteps>(here, unit, left,
-                                         sink.line(now.line).from(row + lane, t), state);
+      const auto last =
+          walk<Op, kSteps>(here, unit, left, sink.line(now.line).from(row + lane, t), state);
       if (left <= kSteps) ends.last(now.line, row + lane, last);
     }
     __syncwarp();  // the tile has been read by every lane: it can be filled again
@@ -456,8 +452,7 @@ template <class Op, int kMostWarps, class Source>
 std::size_t device_workspace(const Extent& extent) {
   constexpr int kWarps = cuda::device_warps<Op, Source, kMostWarps>();
   cuda::Exchange<Op> exchange;
-  return exchange.place(nullptr, cuda::columns(extent),
-                        cuda::device_tiles<Source, kWarps>(extent));
+  return exchange.place(nullptr, cuda::columns(extent), cuda::device_tiles<Source, kWarps>(extent));
 }
 
 template <class Op, int kMostWarps, class Source, class Sink, class Ends>

@@ -65,12 +65,12 @@ cudaError_t launch_sequential(const Extent& extent, const Source& source, const 
   constexpr int kSteps = steps_per_thread<Source>();
   const Index count = columns(extent);
   if (count == 0) return cudaSuccess;
-  return cuda::launch(
-      sequential_kernel<Op, Source, Sink, Ends>, (count + kSequentialWarps - 1) / kSequentialWarps,
-      kSequentialWarps * kLanes,
-      kSequentialWarps * kSequentialStages * tile_elements<Source, kSteps>() *
-          sizeof(typename Source::T),
-      launch.stream, extent, row_blocks(extent), source, sink, ends, vectors_fit(extent, source));
+  return cuda::launch(sequential_kernel<Op, Source, Sink, Ends>,
+                      (count + kSequentialWarps - 1) / kSequentialWarps, kSequentialWarps * kLanes,
+                      kSequentialWarps * kSequentialStages * tile_elements<Source, kSteps>() *
+                          sizeof(typename Source::T),
+                      launch.stream, extent, row_blocks(extent), source, sink, ends,
+                      vectors_fit(extent, source));
 }
 
 }  // namespace scanrnn::scan

@@ -39,8 +39,8 @@ struct Stream {
   Index step, steps;
 };
 
-// How many steps a thread may append before it must join or promote: short enough that rounding stays
-// at 16 units and that the composition is a sum of few terms.
+// How many steps a thread may append before it must join or promote: short enough that rounding
+// stays at 16 units and that the composition is a sum of few terms.
 inline constexpr int kLocalSteps = 16;
 
 // x -> a x + b. z = 1 - a is held beside a, because an a close to 1 has no bits left for it:
