@@ -88,9 +88,10 @@ def call_of(
 
 
 def tolerances(point: Point) -> tuple[float, float]:
-    """Of y (share of the largest) and of gradients (relative RMS): the scan's, and the GEMM's."""
-    scan = 3e-7 * (1 + math.log2(point.T))
-    return scan + point.H * 2.0**-24, 2e-6 + scan + math.sqrt(point.H * point.B * point.T) * 1e-7
+    """Of y, as a share of the largest: the scan's bound and the GEMM's. Of gradients, relative RMS:
+    wide, because g and relu have a kink, and among many pre-activations rounding puts one or another
+    on its other side (the tests check gradients to the last digits where there is none)."""
+    return 3e-7 * (1 + math.log2(point.T)) + point.H * 2.0**-24, 1e-3
 
 
 def measure_point(point: Point, device: str, seconds: float) -> Measured:

@@ -21,9 +21,7 @@ inline constexpr int kMaxLevels = 3;
 
 // The states after the groups of the highest level follow one another, each an exchange through the
 // L2 (about 1.3 us) later; meanwhile the columns' tiles of that many groups must keep memory busy.
-inline int levels_for(Index columns) {
-  return columns >= 24 ? 1 : 2;
-}
+inline int levels_for(Index columns) { return columns >= 24 ? 1 : 2; }
 
 // A value in global memory that one warp writes, each lane its own, and others wait for. Each
 // 16-byte packet holds three words of it and a flag, and is written and read at once: no fence.
