@@ -88,9 +88,11 @@ def call_of(
 
 
 def tolerances(point: Point) -> tuple[float, float]:
-    """Of y, as a share of the largest: the scan's bound and the GEMM's. Of gradients, relative RMS:
-    wide, because g and relu have a kink, and among many pre-activations rounding puts one or another
-    on its other side (the tests check gradients to the last digits where there is none)."""
+    """Of y, as a share of the largest: the scan's bound and the GEMM's; of gradients, relative RMS.
+
+    That one is wide: g has a kink, and rounding puts a few of many pre-activations on its other
+    side. Where there is none, the tests check gradients to the last digits.
+    """
     return 3e-7 * (1 + math.log2(point.T)) + point.H * 2.0**-24, 1e-3
 
 
