@@ -48,9 +48,11 @@ void check(const TensorView& view, const Expected& want) {
 
 void check(const Span& span, const char* name, std::size_t bytes, const dispatch::Plan& plan) {
   const std::string name_of = std::string(name) + ": ";
-  require(span.bytes >= bytes && (span.data || bytes == 0),
-          name_of + "expected " + std::to_string(bytes) + " bytes, got " +
-              std::to_string(span.data ? span.bytes : 0) + " (" + dispatch::explain(plan) + ")");
+  if (span.bytes < bytes || (!span.data && bytes > 0)) {
+    throw value_error(name_of + "expected " + std::to_string(bytes) + " bytes, got " +
+                      std::to_string(span.data ? span.bytes : 0) + " (" + dispatch::explain(plan) +
+                      ")");
+  }
   require(reinterpret_cast<std::uintptr_t>(span.data) % Arena::kAlignment == 0,
           name_of + "expected " + std::to_string(Arena::kAlignment) + "-byte alignment");
 }

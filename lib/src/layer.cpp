@@ -93,11 +93,13 @@ void check_plan(const Layer& layer, const Context& context, const dispatch::Plan
                 bool training) {
   const LayerOptions& o = layer.options();
   const auto& p = plan.problem;
-  require(p.input_size == o.input_size && p.hidden_size == o.hidden_size &&
-              p.gates == info(o.cell).gates &&
-              p.storage_bytes == static_cast<int>(size_of(o.dtype)) &&
-              plan.device.processor == context.limits().processor,
-          "plan: it was made for another layer or device: " + dispatch::explain(plan));
+  const bool mine = p.input_size == o.input_size && p.hidden_size == o.hidden_size &&
+                    p.gates == info(o.cell).gates &&
+                    p.storage_bytes == static_cast<int>(size_of(o.dtype)) &&
+                    plan.device.processor == context.limits().processor;
+  if (!mine) {
+    throw value_error("plan: it was made for another layer or device: " + dispatch::explain(plan));
+  }
   require(!training || p.training, "plan: backward needs a plan of training mode");
 }
 

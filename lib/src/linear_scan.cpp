@@ -40,9 +40,10 @@ void linear_scan(Context& context, const dispatch::Plan& plan, const ScanArgs& a
   const Dtype dtype = args.a.dtype;
   const Device device = context.options().device;
   const char* axes = "(steps, rows)";
-  require(plan.device.processor == context.limits().processor &&
-              plan.problem.storage_bytes == static_cast<int>(size_of(dtype)),
-          "plan: it was made for another dtype or device: " + dispatch::explain(plan));
+  if (plan.device.processor != context.limits().processor ||
+      plan.problem.storage_bytes != static_cast<int>(size_of(dtype))) {
+    throw value_error("plan: it was made for another dtype or device: " + dispatch::explain(plan));
+  }
   check(args.a, {args.log_form ? "log_a" : "a", {steps, rows}, axes, dtype, device});
   check(args.b, {args.log_form ? "log_b" : "b", {steps, rows}, axes, dtype, device});
   check(args.sign_b, {"sign_b", {steps, rows}, axes, dtype, device, true});
