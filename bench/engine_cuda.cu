@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stand-alone check and benchmark of the CUDA engine on the bare recurrence h = a h + b: every
 // kernel against a float64 loop first, then against a copy and against Thrust's and CUB's scans.
-//   engine_cuda [--quick] [--json FILE]        quick: the check alone
+//   engine_cuda [--quick | --small] [--json FILE]
+// --quick: the check alone. --small: a part of it, for compute-sanitizer (racecheck follows the
+// order of the device kernel when it is compiled with SCANRNN_RACECHECK). The environment variables
+// BENCH_ONLY (a part of "float32 linear B8 T4096 H1536") and BENCH_KERNEL choose what is timed.
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 #include <thrust/iterator/zip_iterator.h>
@@ -101,7 +104,7 @@ double compare(Kernel kernel, Bare<T, kLogForm>& p, Expected<T, kLogForm>& want,
                const Launch& launch, const char* what) {
   const auto source = p.template source<Units<T>>();
   thrust::device_vector<char> workspace(
-      scan::device_workspace<Op, kWarps, decltype(source)>(p.extent()), 0x5a);
+      scan::device_workspace<Op, kCudaDeviceWarps, decltype(source)>(p.extent()), 0x5a);
   thrust::device_vector<T> first;
   double error = 0;
   for (int twice = 0; twice < 2; ++twice) {
@@ -127,9 +130,13 @@ double compare(Kernel kernel, Bare<T, kLogForm>& p, Expected<T, kLogForm>& want,
 }
 
 template <class Op, class T, bool kLogForm>
-void check(const char* domain, const Launch& launch) {
-  const Index lengths[] = {0, 1, 2, 15, 16, 17, 127, 128, 129, 257, 1031, 3000};
-  const Index widths[] = {1, 5, 32, 40, 67, 96};
+void check(const char* domain, const Launch& launch, bool small) {
+  std::vector<Index> lengths = {0, 1, 2, 15, 16, 17, 127, 128, 129, 257, 1031, 3000};
+  std::vector<Index> widths = {1, 5, 32, 40, 67, 96};
+  if (small) {
+    lengths = {1, 17, 1031};
+    widths = {5, 40};
+  }
   double worst = 0;
   int count = 0;
   for (const Kernel kernel : kKernels) {
@@ -152,7 +159,6 @@ void check(const char* domain, const Launch& launch) {
               count, worst);
 }
 
-// BENCH_ONLY: a part of "float32 linear B8 T4096 H1536".
 bool wanted(const char* dtype, const char* domain, const Shape& s) {
   const char* only = std::getenv("BENCH_ONLY");
   return !only ||
@@ -172,7 +178,7 @@ void measure(const char* domain, const Shape& s, bool batch_major, Fill decay,
   Expected<T, false> want(p[0]);
   const auto source = p[0].template source<Units<T>>();
   thrust::device_vector<char> workspace(
-      scan::device_workspace<Op, kWarps, decltype(source)>(p[0].extent()), 0x5a);
+      scan::device_workspace<Op, kCudaDeviceWarps, decltype(source)>(p[0].extent()), 0x5a);
   for (const Kernel kernel : kernels) {
     if (const char* only = std::getenv("BENCH_KERNEL")) {
       if (std::string(only) != name_of(kernel)) continue;
@@ -293,16 +299,17 @@ void measure_all(const Launch& launch, Report& report) {
 }
 
 int run_all(int argc, char** argv) {
-  bool quick = false;
+  bool quick = false, small = false;
   const char* json = nullptr;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--quick") {
+    if (word == "--quick" || word == "--small") {
       quick = true;
+      small = word == "--small";
     } else if (word == "--json" && i + 1 < argc) {
       json = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: %s [--quick] [--json FILE]\n", argv[0]);
+      std::fprintf(stderr, "usage: %s [--quick | --small] [--json FILE]\n", argv[0]);
       return 2;
     }
   }
@@ -311,13 +318,13 @@ int run_all(int argc, char** argv) {
   CHECK_CUDA(cudaDeviceGetAttribute(&launch.units, cudaDevAttrMultiProcessorCount, 0));
 
   if (!std::getenv("BENCH_ONLY")) {
-    check<scan::AffineOp<float>, float, false>("linear", launch);
-    check<scan::LogAffineOp<float>, float, false>("log", launch);
-    check<scan::LogAffineOp<float>, float, true>("log inputs", launch);
-    check<scan::AffineOp<float>, __nv_bfloat16, false>("linear", launch);
-    check<scan::LogAffineOp<float>, __half, false>("log", launch);
-    check<scan::AffineOp<double>, double, false>("linear", launch);
-    check<scan::LogAffineOp<double>, double, false>("log", launch);
+    check<scan::AffineOp<float>, float, false>("linear", launch, small);
+    check<scan::LogAffineOp<float>, float, false>("log", launch, small);
+    check<scan::LogAffineOp<float>, float, true>("log inputs", launch, small);
+    check<scan::AffineOp<float>, __nv_bfloat16, false>("linear", launch, small);
+    check<scan::LogAffineOp<float>, __half, false>("log", launch, small);
+    check<scan::AffineOp<double>, double, false>("linear", launch, small);
+    check<scan::LogAffineOp<double>, double, false>("log", launch, small);
   }
   if (!quick) {
     Report report(json, argc, argv, copy_gbps(launch.stream, launch.units));

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "recurrence.h"
+#include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/scan/cuda_device.cuh"
 
 #define CHECK_CUDA(call)                                                 \
@@ -277,10 +278,8 @@ inline const char* name_of(Kernel kernel) {
   return kernel == Kernel::sequential ? "sequential" : kernel == Kernel::block ? "block" : "device";
 }
 inline constexpr Kernel kKernels[] = {Kernel::sequential, Kernel::block, Kernel::device};
-#ifndef BENCH_WARPS
-#define BENCH_WARPS 12
-#endif
-inline constexpr int kWarps = BENCH_WARPS;
+using dispatch::kCudaBlockWarps;
+using dispatch::kCudaDeviceWarps;
 
 template <class Op, class Source, class Sink, class Ends>
 cudaError_t run(Kernel kernel, const Extent& extent, const Source& source, const Sink& sink,
@@ -289,9 +288,10 @@ cudaError_t run(Kernel kernel, const Extent& extent, const Source& source, const
     case Kernel::sequential:
       return scan::launch_sequential<Op>(extent, source, sink, ends, launch);
     case Kernel::block:
-      return scan::launch_block<Op, kWarps>(extent, source, sink, ends, launch);
+      return scan::launch_block<Op, kCudaBlockWarps>(extent, source, sink, ends, launch);
     default:
-      return scan::launch_device<Op, kWarps>(extent, source, sink, ends, workspace, launch);
+      return scan::launch_device<Op, kCudaDeviceWarps>(extent, source, sink, ends, workspace,
+                                                       launch);
   }
 }
 
