@@ -2,8 +2,7 @@
 // Stand-alone check and benchmark of the CUDA engine on the bare recurrence h = a h + b: every
 // kernel against a float64 loop first, then against a copy and against Thrust's and CUB's scans.
 //   engine_cuda [--quick | --small] [--json FILE]
-// --quick: the check alone. --small: a part of it, for compute-sanitizer (racecheck follows the
-// order of the device kernel when it is compiled with SCANRNN_RACECHECK). The environment variables
+// --quick: the check alone. --small: a part of it, for compute-sanitizer. The environment variables
 // BENCH_ONLY (a part of "float32 linear B8 T4096 H1536") and BENCH_KERNEL choose what is timed.
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
