@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <sstream>
 
 #include "scanrnn/dispatch/tiles.h"
@@ -16,7 +17,13 @@ struct Choice {
   Reason reason;
 };
 
+Choice choose_dense(const Problem& problem) {
+  const bool empty = problem.batch == 0 || problem.steps == 0;
+  return {Strategy::step_loop, Strategy::step_loop, empty ? Reason::empty : Reason::every_step};
+}
+
 Choice choose(const Problem& problem, const DeviceLimits& device, const Thresholds& limits) {
+  if (problem.recurrence == Recurrence::dense) return choose_dense(problem);
   const std::int64_t rows = problem.batch * problem.hidden_size;
   const bool few_rows = rows <= limits.parallel_max_rows_per_unit * device.units;
   if (problem.batch == 0 || problem.steps == 0) {
@@ -43,6 +50,27 @@ std::int64_t chunk_steps(const Problem& problem, const DeviceLimits& device) {
 }
 
 }  // namespace
+
+const char* misfit(const Problem& problem, const DeviceLimits& device) {
+  const bool dense = problem.recurrence == Recurrence::dense;
+  switch (problem.forced) {
+    case Strategy::automatic:
+      return nullptr;
+    case Strategy::direct:
+    case Strategy::fused_sequential:
+    case Strategy::parallel_scan:
+      if (dense) return "each step of this cell needs the state before it in a matrix product";
+      return nullptr;
+    case Strategy::step_loop:
+    case Strategy::persistent:
+      if (!dense) return "this recurrence is linear, so its steps have no matrix product";
+      break;
+  }
+  if (problem.forced == Strategy::persistent && device.processor == Processor::cpu) {
+    return "it is one kernel that stays on a GPU; on the CPU step_loop keeps the weights in cache";
+  }
+  return nullptr;
+}
 
 Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile) {
   Plan out;
@@ -83,19 +111,21 @@ const char* name(Strategy strategy) {
       return "fused_sequential";
     case Strategy::parallel_scan:
       return "parallel_scan";
+    case Strategy::step_loop:
+      return "step_loop";
+    case Strategy::persistent:
+      return "persistent";
   }
   return "?";
 }
 
 bool parse(const std::string& text, Strategy& strategy) {
-  for (Strategy candidate : {Strategy::automatic, Strategy::direct, Strategy::fused_sequential,
-                             Strategy::parallel_scan}) {
-    if (text == name(candidate)) {
-      strategy = candidate;
-      return true;
-    }
-  }
-  return false;
+  const auto is = [&](Strategy candidate) {
+    if (text != name(candidate)) return false;
+    strategy = candidate;
+    return true;
+  };
+  return is(Strategy::automatic) || std::any_of(std::begin(kStrategies), std::end(kStrategies), is);
 }
 
 std::string explain(const Plan& plan) {
@@ -104,7 +134,9 @@ std::string explain(const Plan& plan) {
   std::ostringstream out;
   out << name(plan.strategy) << " for T=" << p.steps << " B=" << p.batch << " H=" << p.hidden_size
       << (p.training ? " (training)" : " (inference)");
-  if (plan.strategy == Strategy::fused_sequential && plan.tile_steps > 0) {
+  const bool tiled =
+      plan.strategy == Strategy::fused_sequential || plan.strategy == Strategy::step_loop;
+  if (tiled && plan.tile_steps > 0) {
     out << ", tiles of " << plan.tile_steps << " steps";
   }
   if (plan.chunk_steps > 0) out << ", chunks of " << plan.chunk_steps << " steps";
@@ -137,8 +169,13 @@ std::string explain(const Plan& plan) {
       out << "rows are few, but T < " << plan.thresholds.parallel_min_steps
           << " is too short to split";
       break;
+    case Reason::every_step:
+      out << "each step needs the state before it in a matrix product";
+      break;
   }
-  out << " [profile " << plan.profile << "; runner-up " << name(plan.runner_up) << "]";
+  out << " [profile " << plan.profile;
+  if (plan.runner_up != plan.strategy) out << "; runner-up " << name(plan.runner_up);
+  out << "]";
   return out.str();
 }
 

@@ -10,6 +10,13 @@ void require(bool condition, const std::string& message) {
   if (!condition) throw value_error(message);
 }
 
+void check_strategy(const dispatch::Problem& problem, const dispatch::DeviceLimits& device) {
+  const char* why = dispatch::misfit(problem, device);
+  if (!why) return;
+  throw value_error("strategy: '" + std::string(dispatch::name(problem.forced)) +
+                    "' cannot run: " + why);
+}
+
 void check(const TensorView& view, const Expected& want) {
   const std::string name_of = std::string(want.name) + ": ";
   TensorView shape;

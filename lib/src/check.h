@@ -28,4 +28,7 @@ void check(const Span& span, const char* name, std::size_t bytes, const dispatch
 
 void require(bool condition, const std::string& message);  // value_error
 
+// A forced strategy that cannot run is a value_error that says why.
+void check_strategy(const dispatch::Problem& problem, const dispatch::DeviceLimits& device);
+
 }  // namespace scanrnn

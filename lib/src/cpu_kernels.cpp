@@ -176,10 +176,9 @@ template <class T>
 CpuTypeKernels<T> kernels_of() {
   CpuTypeKernels<T> out{
       {}, &bare<T, false>, &bare<T, true>, &load_carry<T>, &store_carry<T>, &column_sums<T>};
-#define SCANRNN_CELL(name, recurrence, option, list, ...) \
+#define SCANRNN_LINEAR_CELL(name, option, list, ...) \
   add<cell::name>(out.cells[static_cast<int>(Cell::name)], cell::list());
 #include "scanrnn/cells.def"
-#undef SCANRNN_CELL
   return out;
 }
 

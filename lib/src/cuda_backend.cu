@@ -14,11 +14,12 @@ namespace {
 template <class T>
 const CudaCellTable<T>& kernels_of(Cell cell) {
   switch (cell) {
-#define SCANRNN_CELL(name, ...) \
-  case Cell::name:              \
+#define SCANRNN_LINEAR_CELL(name, ...) \
+  case Cell::name:                     \
     return cuda_cell_table<Cell::name, T>();
 #include "scanrnn/cells.def"
-#undef SCANRNN_CELL
+    default:
+      break;
   }
   throw value_error("cell: there is no such cell");
 }

@@ -54,13 +54,12 @@ const CudaCellTable<T>& table(cell::Variants<Options...>) {
 
 template <Cell>
 const CudaCellTable<T>& table_of();
-#define SCANRNN_CELL(name, recurrence, option, list, ...) \
+#define SCANRNN_LINEAR_CELL(name, option, list, ...)      \
   template <>                                             \
   inline const CudaCellTable<T>& table_of<Cell::name>() { \
     return table<cell::name>(cell::list());               \
   }
 #include "scanrnn/cells.def"
-#undef SCANRNN_CELL
 
 }  // namespace
 

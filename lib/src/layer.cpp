@@ -63,16 +63,31 @@ struct Shapes {
                   "(steps, batch, num_directions * hidden_size)",
                   "(batch, steps, num_directions * hidden_size)", optional);
   }
-  void check_state(const char* name, const State& state) const {
+  Expected state_of(const char* name) const {
     const LayerOptions& o = layer.options();
-    check(state.h, {name,
-                    {o.num_layers * layer.directions(), plan.problem.batch, o.hidden_size},
-                    "(num_layers * num_directions, batch, hidden_size)",
-                    o.dtype,
-                    device,
-                    true});
-    require(!state.c, std::string(name) + ": the state of " + info(o.cell).name +
-                          " is one tensor, got a pair");
+    return {name,
+            {o.num_layers * layer.directions(), plan.problem.batch, o.hidden_size},
+            "(num_layers * num_directions, batch, hidden_size)",
+            o.dtype,
+            device,
+            true};
+  }
+  // `c` names the second tensor of a pair.
+  void check_state(const char* h, const char* c, const State& state) const {
+    const CellInfo& cell = info(layer.options().cell);
+    check(state.h, state_of(h));
+    if (cell.states == 2) return check(state.c, state_of(c));
+    require(!state.c,
+            std::string(h) + ": the state of " + cell.name + " is one tensor, got a pair");
+  }
+  // An initial state is zeros or whole.
+  void check_initial(const State& state) const {
+    check_state("h_0", "c_0", state);
+    const CellInfo& cell = info(layer.options().cell);
+    if (cell.states == 1 || plan.problem.batch == 0 || !state.h == !state.c) return;
+    const std::string given = state.h ? "h_0" : "c_0", missing = state.h ? "c_0" : "h_0";
+    throw value_error(missing + ": the state of " + cell.name + " is the pair (h_0, c_0), got " +
+                      given + " alone");
   }
   void check_params(const char* prefix, const std::vector<TensorView>& params) const {
     const auto& wanted = layer.parameters();
@@ -81,9 +96,11 @@ struct Shapes {
                                                 std::to_string(params.size()));
     for (std::size_t i = 0; i < params.size(); ++i) {
       const std::string name = prefix + wanted[i].name;
+      const bool recurrent = wanted[i].name.rfind("weight_hh", 0) == 0;
       check(params[i], {name.c_str(), wanted[i].sizes,
-                        wanted[i].sizes.size() == 2 ? "(gates * hidden_size, layer's input size)"
-                                                    : "(gates * hidden_size)",
+                        wanted[i].sizes.size() == 1 ? "(gates * hidden_size)"
+                        : recurrent                 ? "(gates * hidden_size, hidden_size)"
+                                                    : "(gates * hidden_size, layer's input size)",
                         layer.options().dtype, device});
     }
   }
@@ -93,8 +110,9 @@ void check_plan(const Layer& layer, const Context& context, const dispatch::Plan
                 bool training) {
   const LayerOptions& o = layer.options();
   const auto& p = plan.problem;
+  const CellInfo& cell = info(o.cell);
   const bool mine = p.input_size == o.input_size && p.hidden_size == o.hidden_size &&
-                    p.gates == info(o.cell).gates &&
+                    p.gates == cell.gates && p.recurrence == cell.recurrence &&
                     p.storage_bytes == static_cast<int>(size_of(o.dtype)) &&
                     plan.device.processor == context.limits().processor;
   if (!mine) {
@@ -113,8 +131,12 @@ Layer::Layer(const LayerOptions& options) : options_(options) {
     const std::int64_t rows = cell.gates + (cell.highway && input != hidden ? 1 : 0);
     for (int direction = 0; direction < directions(); ++direction) {
       const std::string suffix = "_l" + std::to_string(layer) + (direction ? "_reverse" : "");
+      const bool dense = cell.recurrence == dispatch::Recurrence::dense;
       parameters_.push_back({"weight_ih" + suffix, {rows * hidden, input}});
-      if (options.bias) parameters_.push_back({"bias_ih" + suffix, {cell.bias_gates * hidden}});
+      if (dense) parameters_.push_back({"weight_hh" + suffix, {rows * hidden, hidden}});
+      if (!options.bias) continue;
+      parameters_.push_back({"bias_ih" + suffix, {cell.bias_gates * hidden}});
+      if (dense) parameters_.push_back({"bias_hh" + suffix, {cell.bias_gates * hidden}});
     }
   }
 }
@@ -135,6 +157,7 @@ dispatch::Plan Layer::plan(const Context& context, std::int64_t steps, std::int6
   problem.training = mode == Mode::training;
   problem.log_domain = options_.domain == Domain::log;
   problem.forced = strategy;
+  check_strategy(problem, context.limits());
   return dispatch::plan(problem, context.limits(), context.profile());
 }
 
@@ -159,13 +182,14 @@ Sizes Layer::sizes(const dispatch::Plan& plan) const {
   forward.x = phantom(shapes.input(""));
   forward.y = phantom(shapes.output(""));
   forward.h0.h = forward.hn.h = state;
+  if (info(options_.cell).states == 2) forward.h0.c = forward.hn.c = state;
   Stack{options_, plan, backend, forward_space, forward_reserve}.forward(forward);
   if (p.training) {
     BackwardArgs backward;
     backward.params = backward.dparams = params;
     backward.x = backward.dx = forward.x;
     backward.y = backward.dy = forward.y;
-    backward.h0.h = backward.dhn.h = backward.dh0.h = state;
+    backward.h0 = backward.dhn = backward.dh0 = forward.h0;
     Stack{options_, plan, backend, backward_space, backward_reserve}.backward(backward);
   }
   return {std::max(forward_space.peak(), backward_space.peak()), forward_reserve.peak()};
@@ -176,9 +200,9 @@ void Layer::forward(Context& context, const dispatch::Plan& plan, const ForwardA
   const Shapes shapes{*this, plan, context.options().device};
   shapes.check_params("", args.params);
   check(args.x, shapes.input("x"));
-  shapes.check_state("h_0", args.h0);
+  shapes.check_initial(args.h0);
   check(args.y, shapes.output("y"));
-  shapes.check_state("h_n", args.hn);
+  shapes.check_state("h_n", "c_n", args.hn);
   const Sizes need = sizes(plan);
   check(args.workspace, "workspace", need.workspace, plan);
   if (plan.problem.training) check(args.reserve, "reserve", need.reserve, plan);
@@ -195,12 +219,12 @@ void Layer::backward(Context& context, const dispatch::Plan& plan, const Backwar
   const Shapes shapes{*this, plan, context.options().device};
   shapes.check_params("", args.params);
   check(args.x, shapes.input("x"));
-  shapes.check_state("h_0", args.h0);
+  shapes.check_initial(args.h0);
   check(args.y, shapes.output("y"));
   check(args.dy, shapes.output("dy", true));
-  shapes.check_state("dh_n", args.dhn);
+  shapes.check_state("dh_n", "dc_n", args.dhn);
   check(args.dx, shapes.input("dx", true));
-  shapes.check_state("dh_0", args.dh0);
+  shapes.check_state("dh_0", "dc_0", args.dh0);
   if (!args.dparams.empty()) shapes.check_params("d", args.dparams);
   const Sizes need = sizes(plan);
   check(args.workspace, "workspace", need.workspace, plan);

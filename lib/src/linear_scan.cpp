@@ -20,6 +20,7 @@ dispatch::Plan linear_scan_plan(const Context& context, std::int64_t steps, std:
   problem.compute_bytes = static_cast<int>(size_of(compute_type(dtype)));
   problem.log_domain = log_form;
   problem.forced = strategy;
+  check_strategy(problem, context.limits());
   return dispatch::plan(problem, context.limits(), context.profile());
 }
 

@@ -22,16 +22,22 @@ struct Pass {
 
   TensorView x;             // [T,B,C]
   TensorView weight, bias;  // [gates*H,C]; absent, or the bias of the row blocks that have one
-  TensorView h0, hn;        // [B,H], may be absent
-  TensorView y;             // [T,B,H]
-  void* preactivations = nullptr;  // kept for backward: [tokens, gates*H]; null in inference
-  void* states = nullptr;          // the same, [tokens,H], of a cell whose output is not its state
+  TensorView recurrent_weight, recurrent_bias;  // of a dense cell: [gates*H,H], [gates*H] or absent
+  TensorView h0, hn;                            // [B,H], may be absent
+  TensorView c0, cn;                            // the same, where the state is a pair
+  TensorView y;                                 // [T,B,H]
+  void* preactivations = nullptr;  // kept for backward: [tokens, kept_width()]; null in inference
+  void* states = nullptr;          // the same, [tokens,H]: the states that the output does not show
 
-  // Backward only.
-  TensorView dy, dhn, dx, dh0, dweight, dbias;  // those that are absent are zeros, or not wanted
+  // Backward only; those that are absent are zeros, or not wanted.
+  TensorView dy, dhn, dcn, dx, dh0, dc0, dweight, dbias, drecurrent_weight, drecurrent_bias;
   bool accumulate_dx = false;
 
   Index width() const { return gates * hidden; }
+  // A dense cell keeps the sums that its step reads (step_cell.h), every other the projection.
+  Index kept_width() const { return is_dense() ? info(cell).preactivations * hidden : width(); }
+  bool is_dense() const { return info(cell).recurrence == dispatch::Recurrence::dense; }
+  bool pair() const { return info(cell).states == 2; }
   Index tokens() const { return steps * batch; }
   // The highway input comes from the last row block, or is x itself.
   bool highway_projection() const { return info(cell).highway && input != hidden; }

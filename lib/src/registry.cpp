@@ -13,23 +13,31 @@ std::vector<std::string> names(cell::Variants<Options...>) {
   return {Options::name...};
 }
 
-CellInfo describe(Cell cell, const char* name, dispatch::Recurrence recurrence, const char* option,
-                  std::vector<std::string> variants, int bias_gates, bool highway,
-                  std::vector<std::string> rows) {
-  return {cell,           name,    recurrence, static_cast<int>(rows.size()),
-          bias_gates,     highway, option,     std::move(variants),
-          std::move(rows)};
+CellInfo linear(Cell cell, const char* name, const char* option, std::vector<std::string> variants,
+                int bias_gates, bool highway, std::vector<std::string> rows) {
+  const int gates = static_cast<int>(rows.size());
+  return {cell,    name,   dispatch::Recurrence::linear, gates,          bias_gates, gates, 1,
+          highway, option, std::move(variants),          std::move(rows)};
+}
+
+CellInfo dense(Cell cell, const char* name, int states, int preactivations,
+               std::vector<std::string> rows) {
+  const int gates = static_cast<int>(rows.size());
+  return {cell,   name,           dispatch::Recurrence::dense,
+          gates,  gates,          preactivations,
+          states, false,          "",
+          {""},   std::move(rows)};
 }
 
 }  // namespace
 
 const std::vector<CellInfo>& cells() {
   static const std::vector<CellInfo> all = {
-#define SCANRNN_CELL(name, recurrence, option, list, bias_gates, highway, ...)               \
-  describe(Cell::name, #name, dispatch::Recurrence::recurrence, option, names(cell::list()), \
-           bias_gates, highway, {__VA_ARGS__}),
+#define SCANRNN_LINEAR_CELL(name, option, list, bias_gates, highway, ...) \
+  linear(Cell::name, #name, option, names(cell::list()), bias_gates, highway, {__VA_ARGS__}),
+#define SCANRNN_DENSE_CELL(name, states, preactivations, ...) \
+  dense(Cell::name, #name, states, preactivations, {__VA_ARGS__}),
 #include "scanrnn/cells.def"
-#undef SCANRNN_CELL
   };
   return all;
 }

@@ -78,23 +78,39 @@ class Run {
     out.input = layer == 0 ? o_.input_size : features();
     out.hidden = o_.hidden_size;
     out.gates = cell.gates + (cell.highway && out.input != out.hidden ? 1 : 0);
-    const std::size_t first = parameter(layer, direction);
     if (!params_.empty()) {
-      out.weight = params_[first];
-      if (o_.bias) out.bias = params_[first + 1];
+      const auto own = parameters(params_, layer, direction);
+      out.weight = own.weight;
+      out.bias = own.bias;
+      out.recurrent_weight = own.recurrent_weight;
+      out.recurrent_bias = own.recurrent_bias;
     }
     return out;
   }
-  std::size_t parameter(int layer, int direction) const {
-    return static_cast<std::size_t>((layer * directions() + direction) * (o_.bias ? 2 : 1));
+
+  // One direction's share of all parameters, or of their cotangents, in Layer's order.
+  struct Parameters {
+    TensorView weight, recurrent_weight, bias, recurrent_bias;
+  };
+  Parameters parameters(const std::vector<TensorView>& all, int layer, int direction) const {
+    const Index weights = info(o_.cell).recurrence == dispatch::Recurrence::dense ? 2 : 1;
+    const Index each = weights * (o_.bias ? 2 : 1);
+    const TensorView* own =
+        &all[static_cast<std::size_t>((layer * directions() + direction) * each)];
+    Parameters out;
+    out.weight = own[0];
+    if (weights == 2) out.recurrent_weight = own[1];
+    if (o_.bias) out.bias = own[weights];
+    if (o_.bias && weights == 2) out.recurrent_bias = own[weights + 1];
+    return out;
   }
 
-  // What forward leaves for backward: pre-activations, and states that the output does not show.
+  // What forward leaves for backward.
   void keep(Pass& pass) {
     if (!training()) return;
     const auto values = static_cast<std::size_t>(pass.tokens()) * size_of(dtype_);
-    pass.preactivations = stack_.reserve.take(values * static_cast<std::size_t>(pass.width()));
-    if (info(pass.cell).highway) {
+    pass.preactivations = stack_.reserve.take(values * static_cast<std::size_t>(pass.kept_width()));
+    if (info(pass.cell).highway || pass.pair()) {
       pass.states = stack_.reserve.take(values * static_cast<std::size_t>(pass.hidden));
     }
   }
@@ -148,6 +164,7 @@ void Stack::forward(const ForwardArgs& args) {
   Run run(*this, args.params);
   const bool drops = run.training() && options.dropout > 0;
   const TensorView h0 = run.inner(args.h0.h), hn = run.target(args.hn.h);
+  const TensorView c0 = run.inner(args.h0.c), cn = run.target(args.hn.c);
   const TensorView y = run.target(args.y);
   TensorView in = run.inner(args.x);
   for (int layer = 0; layer < options.num_layers; ++layer) {
@@ -161,6 +178,8 @@ void Stack::forward(const ForwardArgs& args) {
       pass.y = run.columns(out, direction);
       pass.h0 = run.state(h0, layer, direction);
       pass.hn = run.state(hn, layer, direction);
+      pass.c0 = run.state(c0, layer, direction);
+      pass.cn = run.state(cn, layer, direction);
       Arena scratch = workspace.rest();
       backend.forward(plan, pass, scratch);
       workspace.saw(scratch);
@@ -175,6 +194,7 @@ void Stack::forward(const ForwardArgs& args) {
   }
   run.outer(y, args.y);
   run.outer(hn, args.hn.h);
+  run.outer(cn, args.hn.c);
 }
 
 void Stack::backward(const BackwardArgs& args) {
@@ -183,6 +203,8 @@ void Stack::backward(const BackwardArgs& args) {
   const int layers = options.num_layers;
   const TensorView x = run.inner(args.x), h0 = run.inner(args.h0.h), y = run.inner(args.y);
   const TensorView dhn = run.inner(args.dhn.h), dh0 = run.target(args.dh0.h);
+  const TensorView c0 = run.inner(args.h0.c);
+  const TensorView dcn = run.inner(args.dhn.c), dc0 = run.target(args.dh0.c);
   const TensorView dx = run.target(args.dx);
   TensorView dy = run.inner(args.dy);
   std::vector<TensorView> dparams;
@@ -218,12 +240,17 @@ void Stack::backward(const BackwardArgs& args) {
       pass.dy = run.columns(dy, direction);
       pass.dhn = run.state(dhn, layer, direction);
       pass.dh0 = run.state(dh0, layer, direction);
+      pass.c0 = run.state(c0, layer, direction);
+      pass.dcn = run.state(dcn, layer, direction);
+      pass.dc0 = run.state(dc0, layer, direction);
       pass.dx = din;
       pass.accumulate_dx = direction == 1;
       if (!dparams.empty()) {
-        const std::size_t first = run.parameter(layer, direction);
-        pass.dweight = dparams[first];
-        if (options.bias) pass.dbias = dparams[first + 1];
+        const auto own = run.parameters(dparams, layer, direction);
+        pass.dweight = own.weight;
+        pass.dbias = own.bias;
+        pass.drecurrent_weight = own.recurrent_weight;
+        pass.drecurrent_bias = own.recurrent_bias;
       }
       Arena scratch = workspace.rest();
       backend.backward(plan, pass, scratch);
@@ -234,6 +261,7 @@ void Stack::backward(const BackwardArgs& args) {
   }
   run.outer(dx, args.dx);
   run.outer(dh0, args.dh0.h);
+  run.outer(dc0, args.dh0.c);
   for (std::size_t i = 0; i < dparams.size(); ++i) run.outer(dparams[i], args.dparams[i]);
 }
 

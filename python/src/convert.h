@@ -177,6 +177,8 @@ inline const char* name_of(dispatch::Reason reason) {
       return "enough_rows";
     case dispatch::Reason::short_sequence:
       return "short_sequence";
+    case dispatch::Reason::every_step:
+      return "every_step";
   }
   return "";
 }

@@ -38,7 +38,8 @@ struct ParameterInfo {
   std::vector<std::int64_t> sizes;
 };
 
-// The state of every layer and direction, [L*D,B,H]. `c` is for cells whose state is a pair.
+// The state of every layer and direction, [L*D,B,H]. `c` is for cells whose state is a pair: then
+// an initial state has both or neither, and outputs and cotangents may have either.
 struct State {
   TensorView h, c;
 };

@@ -13,24 +13,24 @@ namespace scanrnn {
 enum class Cell : std::uint8_t {
 #define SCANRNN_CELL(name, ...) name,
 #include "scanrnn/cells.def"
-#undef SCANRNN_CELL
 };
 
 inline constexpr int kCellCount = 0
 #define SCANRNN_CELL(...) +1
 #include "scanrnn/cells.def"
-#undef SCANRNN_CELL
     ;
 
 struct CellInfo {
   Cell cell;
   std::string name;
   dispatch::Recurrence recurrence;
-  int gates;                           // row blocks of H in weight_ih
-  int bias_gates;                      // row blocks of H in bias_ih
+  int gates;                           // row blocks of H in weight_ih; dense: and in weight_hh
+  int bias_gates;                      // row blocks of H in bias_ih; dense: and in bias_hh
+  int preactivations;                  // row blocks of H that training keeps for each token
+  int states;                          // tensors of the state: 1, or 2 for the pair (h, c)
   bool highway;                        // one more row block when the layer's input size is not H
-  std::string variant_option;          // "candidate", "activation"
-  std::vector<std::string> variants;   // the first one is the default
+  std::string variant_option;          // "candidate", "activation"; empty where there is none
+  std::vector<std::string> variants;   // the first one is the default, the only one has no name
   std::vector<std::string> row_order;  // names of the row blocks
 };
 

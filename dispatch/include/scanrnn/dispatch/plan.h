@@ -14,9 +14,18 @@ namespace scanrnn::dispatch {
 // linear: gates read x alone. diagonal: and the same unit's own state. dense: a matrix times it.
 enum class Recurrence : std::uint8_t { linear, diagonal, dense };
 
-enum class Strategy : std::uint8_t { automatic, direct, fused_sequential, parallel_scan };
+// The first three are for linear recurrences, the others for dense ones.
+enum class Strategy : std::uint8_t {
+  automatic,
+  direct,
+  fused_sequential,
+  parallel_scan,
+  step_loop,
+  persistent
+};
 inline constexpr Strategy kStrategies[] = {Strategy::direct, Strategy::fused_sequential,
-                                           Strategy::parallel_scan};
+                                           Strategy::parallel_scan, Strategy::step_loop,
+                                           Strategy::persistent};
 
 enum class Processor : std::uint8_t { cpu, cuda };
 
@@ -45,7 +54,8 @@ enum class Reason : std::uint8_t {
   few_tokens,
   few_rows,
   enough_rows,
-  short_sequence
+  short_sequence,
+  every_step  // a dense recurrence can only be walked
 };
 
 struct Plan {
@@ -61,6 +71,10 @@ struct Plan {
   bool across_blocks = false;    // CUDA: a parallel scan splits time over blocks, not inside one
 };
 
+// Why the forced strategy cannot run, in words; null where it can, or where none is forced.
+const char* misfit(const Problem& problem, const DeviceLimits& device);
+
+// The forced strategy must fit.
 Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile);
 
 // One line: strategy, tile, profile, the reason in words, and what would have come second.
