@@ -61,10 +61,10 @@ class CpuBackend : public Backend {
   Dtype inner_type(Dtype dtype) const override { return compute_type(dtype); }
 
   void forward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace) override {
-    cpu_forward(plan, pass, workspace);
+    (pass.is_dense() ? cpu_dense_forward : cpu_forward)(plan, pass, workspace);
   }
   void backward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace) override {
-    cpu_backward(plan, pass, workspace);
+    (pass.is_dense() ? cpu_dense_backward : cpu_backward)(plan, pass, workspace);
   }
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) override {
     cpu_scan(plan, args, workspace);

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "cpu_dense_kernels.h"
 #include "simd.h"
 
 namespace scanrnn::HWY_NAMESPACE {
@@ -174,10 +175,21 @@ void add(CpuCellKernels<T>* entry, cell::Variants<Options...>) {
 
 template <class T>
 CpuTypeKernels<T> kernels_of() {
-  CpuTypeKernels<T> out{
-      {}, &bare<T, false>, &bare<T, true>, &load_carry<T>, &store_carry<T>, &column_sums<T>};
+  CpuTypeKernels<T> out{{},
+                        {},
+                        {&pack_forward<T>, &pack_backward<T>},
+                        &bare<T, false>,
+                        &bare<T, true>,
+                        &load_carry<T>,
+                        &store_carry<T>,
+                        &column_sums<T>};
 #define SCANRNN_LINEAR_CELL(name, option, list, ...) \
   add<cell::name>(out.cells[static_cast<int>(Cell::name)], cell::list());
+#define SCANRNN_DENSE_CELL(name, states, preactivations, ...)                           \
+  static_assert(cell::name::kPreactivations == preactivations, "cells.def and " #name); \
+  static_assert(cell::name::kPair == (states == 2), "cells.def and " #name);            \
+  out.dense[static_cast<int>(Cell::name)] = {&dense_forward<cell::name, T>,             \
+                                             &dense_backward<cell::name, T>};
 #include "scanrnn/cells.def"
   return out;
 }

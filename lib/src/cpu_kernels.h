@@ -3,6 +3,7 @@
 // library was compiled for, chosen at run time. Every function is called by all threads of a team.
 #pragma once
 
+#include "cpu_dense.h"
 #include "recurrence.h"
 #include "scanrnn/registry.h"
 #include "scanrnn/scan/cpu.h"
@@ -22,10 +23,7 @@ struct CpuSchedule {
   void* totals = nullptr;  // kTotalFields, and for each chunk (parallel scan)
   void* starts = nullptr;  // kCarryFields, and for each chunk (parallel scan)
 };
-inline constexpr Index kCarryFields = 2, kTotalFields = 3, kUnitPadding = 16;
-constexpr Index padded(Index hidden) {
-  return (hidden + kUnitPadding - 1) / kUnitPadding * kUnitPadding;
-}
+inline constexpr Index kCarryFields = 2, kTotalFields = 3;
 
 inline constexpr int kMaxVariants = 3;
 
@@ -37,7 +35,9 @@ struct CpuCellKernels {
 
 template <class T>
 struct CpuTypeKernels {
-  CpuCellKernels<T> cells[kCellCount][kMaxVariants];
+  CpuCellKernels<T> cells[kCellCount][kMaxVariants];  // linear ones
+  CpuDenseKernels<T> dense[kCellCount];               // dense ones
+  CpuPackKernels<T> pack;
   void (*scan)(const CpuSchedule&, const ScanKernelArgs<T>&);
   void (*scan_log)(const CpuSchedule&, const ScanKernelArgs<T>&);
   // h is [lines][hidden], `line` apart; null: zeros to the carry, or nothing from it.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One layer in one direction on the CPU: project a tile of tokens, walk it while it is in the
 // cache.
-#include <omp.h>
+#include "cpu_layer.h"
 
 #include <algorithm>
 
-#include "cpu_kernels.h"
-#include "cpu_layer.h"
+#include "cpu_team.h"
 #include "gemm_cpu.h"
 
 namespace scanrnn {
@@ -14,27 +13,6 @@ namespace {
 
 using scan::Range;
 using scan::Team;
-
-template <class F>
-void run_team(Index threads, F&& work) {
-#pragma omp parallel num_threads(static_cast<int>(threads)) if (threads > 1)
-  work(Team{omp_get_thread_num(), omp_get_num_threads()});
-}
-
-// Threads worth waking for this many multiplications.
-Index team_size(const dispatch::Plan& plan, Index multiplications) {
-  constexpr Index kPerThread = 1 << 16;
-  return std::clamp<Index>(multiplications / kPerThread, 1, plan.device.units);
-}
-
-template <class T>
-const CpuTypeKernels<T>& kernels() {
-  if constexpr (sizeof(T) == 4) {
-    return cpu_kernels().float32;
-  } else {
-    return cpu_kernels().float64;
-  }
-}
 
 // Memory that a recurrence works in.
 struct Scratch {
@@ -112,7 +90,7 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   if (arena.counting()) return;
   spread_bias(pass, bias);
 
-  const auto& table = kernels<T>();
+  const auto& table = kernels_of<T>();
   const auto kernel = table.cells[static_cast<int>(pass.cell)][pass.variant].forward;
   const Matrix<T> weight{static_cast<const T*>(pass.weight.data), pass.weight.strides[0], true};
   const TensorView states =
@@ -156,11 +134,6 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   });
 }
 
-// Tokens that one product adds up for a weight gradient. Rounding grows with the root of the terms
-// of a sum: of this many sums of this many, each level costs the same at the longest sequence
-// (2^20).
-constexpr Index kSummedTokens = 1024;
-
 template <class T>
 void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const Index width = pass.width(), tokens = pass.tokens();
@@ -175,7 +148,7 @@ void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   if (arena.counting()) return;
   spread_bias(pass, bias);
 
-  const auto& table = kernels<T>();
+  const auto& table = kernels_of<T>();
   const auto kernel = table.cells[static_cast<int>(pass.cell)][pass.variant].backward;
   const Matrix<T> weight{static_cast<const T*>(pass.weight.data), pass.weight.strides[0]};
   const Tile all{0, pass.steps, 0, pass.batch};
@@ -266,9 +239,9 @@ void bare_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) {
     schedule.steps = steps;
     const ScanKernelArgs<T> kernel_args{as_const(along(args.a)), as_const(along(args.b)),
                                         as_const(along(args.sign_b)), along(args.h)};
-    kernels<T>().load_carry(schedule, static_cast<const T*>(args.h0.data), 0);
+    kernels_of<T>().load_carry(schedule, static_cast<const T*>(args.h0.data), 0);
     team.barrier();
-    (args.log_form ? kernels<T>().scan_log : kernels<T>().scan)(schedule, kernel_args);
+    (args.log_form ? kernels_of<T>().scan_log : kernels_of<T>().scan)(schedule, kernel_args);
   });
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One layer in one direction on the CPU. With an arena that only counts, nothing is computed.
+// One layer in one direction on the CPU: of a linear cell or a dense one. With an arena that only
+// counts, nothing is computed.
 #pragma once
 
 #include "backend.h"
@@ -8,6 +9,8 @@ namespace scanrnn {
 
 void cpu_forward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace);
 void cpu_backward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace);
+void cpu_dense_forward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace);
+void cpu_dense_backward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace);
 void cpu_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace);
 
 }  // namespace scanrnn

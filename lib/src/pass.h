@@ -108,6 +108,33 @@ void for_runs(const Pass& pass, const Tile& tile, const TensorView& view, F&& us
   }
 }
 
+// Runs of tokens, in the pass's order, along which two [T,B,.] tensors are both evenly spaced:
+// use(first element in a, spacing, first element in b, spacing, count).
+template <class A, class B, class F>
+void for_pairs(const Pass& pass, const TensorView& a, const TensorView& b, F&& use) {
+  const int outer = pass.batch_major ? 1 : 0, inner = 1 - outer;
+  const Index count = a.sizes[static_cast<std::size_t>(inner)];
+  Index runs = a.sizes[static_cast<std::size_t>(outer)];
+  const auto along = [](const TensorView& v, int axis) {
+    return v.strides[static_cast<std::size_t>(axis)];
+  };
+  const auto spacing = [&](const TensorView& v) {  // at least a row, though it be of one row only
+    return std::max(along(v, count == 1 ? outer : inner), v.sizes[2]);
+  };
+  const auto even = [&](const TensorView& v) {
+    return runs == 1 || count == 1 || along(v, outer) == count * along(v, inner);
+  };
+  Index length = count;
+  if (even(a) && even(b)) {
+    length = runs * count;
+    runs = std::min<Index>(runs, 1);
+  }
+  for (Index i = 0; i < runs && length > 0; ++i) {
+    use(static_cast<A*>(a.data) + i * along(a, outer), spacing(a),
+        static_cast<B*>(b.data) + i * along(b, outer), spacing(b), length);
+  }
+}
+
 // One pseudo-random number for each element, a function of seed and position alone (the finaliser
 // of splitmix64), so that backward finds the same mask.
 SCANRNN_HD std::uint64_t mix(std::uint64_t x) {

@@ -16,6 +16,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #define SCANRNN_INLINE __attribute__((always_inline)) inline
 
+inline constexpr int kRegisters = HWY_TARGET <= HWY_AVX3 ? 32 : 16;  // for vectors
+
 template <class T>
 struct Vec {
   using D = hn::ScalableTag<T>;
@@ -26,6 +28,11 @@ struct Vec {
   Vec() = default;
   SCANRNN_INLINE Vec(Raw r) : raw(r) {}
   SCANRNN_INLINE explicit Vec(double x) : raw(hn::Set(D(), static_cast<T>(x))) {}
+
+  // Whole vectors, aligned as their elements are.
+  SCANRNN_INLINE static Vec load(const T* from) { return hn::LoadU(D(), from); }
+  SCANRNN_INLINE static Vec all(T x) { return hn::Set(D(), x); }
+  SCANRNN_INLINE void store(T* to) const { hn::StoreU(raw, D(), to); }
 
   friend SCANRNN_INLINE Vec operator+(Vec a, Vec b) { return hn::Add(a.raw, b.raw); }
   friend SCANRNN_INLINE Vec operator-(Vec a, Vec b) { return hn::Sub(a.raw, b.raw); }

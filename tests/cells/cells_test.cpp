@@ -21,7 +21,7 @@ using oracle::Equations;
 using Real = long double;
 using Reals = std::array<Real, 3>;
 
-// Calls check(cell, equations) for each line of cells.def and each variant.
+// Calls check(cell, equations) for each linear cell of cells.def and each variant.
 template <class Cell>
 struct Tag {
   using type = Cell;
@@ -32,10 +32,9 @@ void for_variants(const char* name, cell::Variants<Options...>, F&& check) {
 }
 template <class F>
 void for_cells(F&& check) {
-#define SCANRNN_CELL(name, recurrence, option, list, ...) \
+#define SCANRNN_LINEAR_CELL(name, option, list, ...) \
   for_variants<cell::name>(#name, cell::list(), check);
 #include "scanrnn/cells.def"
-#undef SCANRNN_CELL
 }
 
 // Every combination of these pre-activations, rounded to V.

@@ -73,7 +73,7 @@ TEST(Dropout, IsNotOfTheThreadsTheLayoutOrTheStrategy) {
   const Values want = forward(c, data, Mode::training, 1);
   const Tolerance tolerance = forward_tolerance(c.layer.dtype, c.steps, 2);
   for (int threads : {1, 3}) {
-    for (dispatch::Strategy strategy : dispatch::kStrategies) {
+    for (dispatch::Strategy strategy : strategies(c.layer)) {
       for (bool batch_first : {false, true}) {
         c.threads = threads;
         c.strategy = strategy;
@@ -127,6 +127,7 @@ TEST(Dropout, BackwardIsTheDerivativeOfForward) {
       };
       add(moved.x, direction.x);
       add(moved.h0, direction.h0);
+      add(moved.c0, direction.c0);
       for (std::size_t i = 0; i < moved.params.size(); ++i)
         add(moved.params[i], direction.params[i]);
       Buffers there(c, moved);
@@ -135,6 +136,7 @@ TEST(Dropout, BackwardIsTheDerivativeOfForward) {
       double out = 0;
       for (std::size_t i = 0; i < result.y.size(); ++i) out += result.y[i] * data.dy[i];
       for (std::size_t i = 0; i < result.hn.size(); ++i) out += result.hn[i] * data.dhn[i];
+      for (std::size_t i = 0; i < result.cn.size(); ++i) out += result.cn[i] * data.dcn[i];
       return out;
     };
     double want = 0, terms = 0;
@@ -144,6 +146,7 @@ TEST(Dropout, BackwardIsTheDerivativeOfForward) {
     };
     dot(gradient.dx, direction.x);
     dot(gradient.dh0, direction.h0);
+    dot(gradient.dc0, direction.c0);
     for (std::size_t i = 0; i < data.params.size(); ++i) {
       dot(gradient.dparams[i], direction.params[i]);
     }

@@ -251,7 +251,7 @@ TEST_F(ErrorTest, PairAsState) {
 }
 
 TEST_F(ErrorTest, WorkspaceAndReserve) {
-  for (Strategy strategy : dispatch::kStrategies) {
+  for (Strategy strategy : dispatch::kLinearStrategies) {
     Case c = error_case();
     c.strategy = strategy;
     Random random(56);

@@ -109,7 +109,7 @@ TEST(LinearScan, MatchesTheLoop) {
   Random random(71);
   Context context = make_context(3);
   for (Dtype dtype : dtypes()) {
-    for (Strategy strategy : dispatch::kStrategies) {
+    for (Strategy strategy : dispatch::kLinearStrategies) {
       for (std::int64_t steps : lengths(16, 1031)) {
         for (std::int64_t rows : {0, 1, 7, 16, 33}) {
           for (int bits = 0; bits < 4; ++bits) {
@@ -142,7 +142,7 @@ TEST(LinearScan, AMillionSteps) {
       data.a[i] = rounded(log_form ? std::log1p(-z) : 1 - z, s.dtype);
     }
     const Values want = reference(s, data);
-    for (Strategy strategy : dispatch::kStrategies) {
+    for (Strategy strategy : dispatch::kLinearStrategies) {
       s.strategy = strategy;
       EXPECT_TRUE(close("h", run(s, data, context), want, tolerance_of(s))) << text(s);
     }
@@ -158,7 +158,7 @@ TEST(LinearScan, AnyDecay) {
     ScanData data = draw(s, random);
     std::fill(data.a.begin(), data.a.end(), rounded(a, s.dtype));
     const Values want = reference(s, data);
-    for (Strategy strategy : dispatch::kStrategies) {
+    for (Strategy strategy : dispatch::kLinearStrategies) {
       s.strategy = strategy;
       // 1.01^300 is 20: nothing is forgotten, so an error grows as the state does.
       EXPECT_TRUE(close("h", run(s, data, context), want, tolerance_of(s)))
@@ -170,7 +170,7 @@ TEST(LinearScan, AnyDecay) {
 TEST(LinearScan, NothingIsMinusInfinity) {
   Random random(74);
   Context context = make_context(2);
-  for (Strategy strategy : dispatch::kStrategies) {
+  for (Strategy strategy : dispatch::kLinearStrategies) {
     Scan s{90, 5};
     s.strategy = strategy;
     s.log_form = true;
@@ -187,7 +187,7 @@ TEST(LinearScan, NothingIsMinusInfinity) {
 TEST(LinearScan, NanStaysInItsRow) {
   Random random(75);
   Context context = make_context(2);
-  for (Strategy strategy : dispatch::kStrategies) {
+  for (Strategy strategy : dispatch::kLinearStrategies) {
     for (bool log_form : {false, true}) {
       Scan s{90, 5};
       s.strategy = strategy;
@@ -210,7 +210,7 @@ TEST(LinearScan, NanStaysInItsRow) {
 TEST(LinearScan, RepeatedRunsGiveTheSameBits) {
   Random random(76);
   Context context = make_context(3);
-  for (Strategy strategy : dispatch::kStrategies) {
+  for (Strategy strategy : dispatch::kLinearStrategies) {
     Scan s{3001, 19};
     s.strategy = strategy;
     const ScanData data = draw(s, random);

@@ -15,6 +15,8 @@ TEST(Registry, RowOrders) {
   EXPECT_EQ(find_cell("MinGRU").row_order, (std::vector<std::string>{"z", "h"}));
   EXPECT_EQ(find_cell("MinLSTM").row_order, (std::vector<std::string>{"f", "i", "h"}));
   EXPECT_EQ(find_cell("SRU").row_order, (std::vector<std::string>{"x", "f", "r"}));
+  EXPECT_EQ(find_cell("LSTM").row_order, (std::vector<std::string>{"i", "f", "g", "o"}));
+  EXPECT_EQ(find_cell("GRU").row_order, (std::vector<std::string>{"r", "z", "n"}));
 }
 
 TEST(Registry, CellsAreWhatTheySay) {
@@ -25,14 +27,20 @@ TEST(Registry, CellsAreWhatTheySay) {
     EXPECT_EQ(static_cast<std::size_t>(cell.cell), i) << "Cell is an index into cells()";
     EXPECT_EQ(&info(cell.cell), &cell);
     EXPECT_EQ(&find_cell(cell.name), &cell);
-    EXPECT_EQ(cell.recurrence, dispatch::Recurrence::linear);
+    const bool dense = cell.name == "LSTM" || cell.name == "GRU";
+    EXPECT_EQ(cell.recurrence, dense ? dispatch::Recurrence::dense : dispatch::Recurrence::linear);
+    EXPECT_EQ(cell.states, cell.name == "LSTM" ? 2 : 1);
+    EXPECT_EQ(cell.preactivations, dense ? 4 : cell.gates);
     EXPECT_EQ(static_cast<std::size_t>(cell.gates), cell.row_order.size());
     EXPECT_LE(cell.bias_gates, cell.gates);
     EXPECT_FALSE(cell.variants.empty());
-    EXPECT_EQ(cell.variant_option, cell.name == "SRU" ? "activation" : "candidate");
+    EXPECT_EQ(cell.variant_option, dense ? "" : cell.name == "SRU" ? "activation" : "candidate");
+    if (dense) {
+      EXPECT_EQ(cell.variants, std::vector<std::string>{""});
+    }
     names.insert(cell.name);
   }
-  EXPECT_EQ(names, (std::set<std::string>{"MinGRU", "MinLSTM", "SRU"}));
+  EXPECT_EQ(names, (std::set<std::string>{"MinGRU", "MinLSTM", "SRU", "LSTM", "GRU"}));
 }
 
 using Shapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
@@ -83,6 +91,31 @@ TEST(Registry, ParametersOfSru) {
   EXPECT_EQ(parameters(options)[4].second, (std::vector<std::int64_t>{28, 14}));
 }
 
+// Those of torch.nn.LSTM and torch.nn.GRU, in their order.
+TEST(Registry, ParametersOfLstmAndGru) {
+  LayerOptions options;
+  options.cell = Cell::LSTM;
+  options.input_size = 5;
+  options.hidden_size = 7;
+  options.num_layers = 2;
+  EXPECT_EQ(parameters(options), (Shapes{{"weight_ih_l0", {28, 5}},
+                                         {"weight_hh_l0", {28, 7}},
+                                         {"bias_ih_l0", {28}},
+                                         {"bias_hh_l0", {28}},
+                                         {"weight_ih_l1", {28, 7}},
+                                         {"weight_hh_l1", {28, 7}},
+                                         {"bias_ih_l1", {28}},
+                                         {"bias_hh_l1", {28}}}));
+  options.cell = Cell::GRU;
+  options.num_layers = 1;
+  options.bias = false;
+  options.bidirectional = true;
+  EXPECT_EQ(parameters(options), (Shapes{{"weight_ih_l0", {21, 5}},
+                                         {"weight_hh_l0", {21, 7}},
+                                         {"weight_ih_l0_reverse", {21, 5}},
+                                         {"weight_hh_l0_reverse", {21, 7}}}));
+}
+
 TEST(Registry, PlansSayWhatTheyAreFor) {
   const Context context = make_context(3);
   for (const LayerOptions& variant : all_variants()) {
@@ -102,7 +135,7 @@ TEST(Registry, PlansSayWhatTheyAreFor) {
     EXPECT_EQ(plan.problem.compute_bytes, 4);
     EXPECT_TRUE(plan.problem.training);
     EXPECT_FALSE(plan.problem.log_domain);
-    for (dispatch::Strategy strategy : dispatch::kStrategies) {
+    for (dispatch::Strategy strategy : strategies(options)) {
       EXPECT_EQ(layer.plan(context, 100, 3, Mode::training, strategy).strategy, strategy);
     }
   }

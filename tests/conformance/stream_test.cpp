@@ -41,6 +41,7 @@ void check_pieces(Case c, const std::vector<std::int64_t>& pieces, bool by_step)
   Result got;
   oracle::Answer want;
   Values library_state = data.h0, oracle_state = data.h0;
+  Values library_cell = data.c0, oracle_cell = data.c0;
   std::int64_t begin = 0;
   for (std::int64_t length : pieces) {
     Case piece = c;
@@ -49,22 +50,28 @@ void check_pieces(Case c, const std::vector<std::int64_t>& pieces, bool by_step)
     part.x = slice(data.x, c.steps, begin, begin + length);
     part.dy = slice(data.dy, c.steps, begin, begin + length);
     part.h0 = oracle_state;
+    part.c0 = oracle_cell;
     const oracle::Answer expected = oracle::run(piece, part, false);
     part.h0 = library_state;
+    part.c0 = library_cell;
     Buffers buffers(piece, part);
     if (by_step) {
       buffers.step_in_place(context);
       library_state = buffers.h0.values();
+      library_cell = buffers.c0.values();
     } else {
       buffers.forward(context, Mode::inference);
       library_state = buffers.hn.values();
+      library_cell = buffers.cn.values();
     }
     const Result result = buffers.result();
     got.y.insert(got.y.end(), result.y.begin(), result.y.end());
     want.y.insert(want.y.end(), expected.y.begin(), expected.y.end());
     oracle_state = expected.hn;
+    oracle_cell = expected.cn;
     if (size_of(dtype) == 2) {
       for (double& value : oracle_state) value = rounded(value, dtype);
+      for (double& value : oracle_cell) value = rounded(value, dtype);
     }
     begin += length;
   }
@@ -79,11 +86,12 @@ class StreamTest : public testing::TestWithParam<Dtype> {};
 
 TEST_P(StreamTest, PiecesAreTheWhole) {
   for (const LayerOptions& options : all_variants()) {
-    for (Strategy strategy : dispatch::kStrategies) {
+    for (Strategy strategy : strategies(options)) {
       Case c = small_case(options, GetParam());
       c.strategy = strategy;
       c.layer.num_layers = 2;
-      c.layer.batch_first = strategy == Strategy::fused_sequential;
+      c.layer.batch_first =
+          strategy == Strategy::fused_sequential || strategy == Strategy::step_loop;
       check_pieces(c, {1, 16, 0, 33, 20}, false);
     }
   }
@@ -95,7 +103,9 @@ TEST_P(StreamTest, StepsAreTheWhole) {
       Case c = small_case(options, GetParam());
       c.layer.num_layers = 2;
       c.layer.batch_first = batch_first;
-      c.strategy = batch_first ? Strategy::automatic : Strategy::fused_sequential;
+      c.strategy = batch_first         ? Strategy::automatic
+                   : is_dense(options) ? Strategy::step_loop
+                                       : Strategy::fused_sequential;
       check_pieces(c, std::vector<std::int64_t>(70, 1), true);
     }
   }
@@ -117,12 +127,13 @@ TEST(Stream, StepIsForwardOfOneStep) {
     step.step_in_place(context);
     EXPECT_TRUE(same_bits("y", step.y.bits(), sequence.y.bits()));
     EXPECT_TRUE(same_bits("h", step.h0.bits(), sequence.hn.bits()));
+    EXPECT_TRUE(same_bits("c", step.c0.bits(), sequence.cn.bits()));
   }
 }
 
 // Twice the table's tolerance: once from each side.
 TEST(Stream, StrategiesAndDomainsAgree) {
-  for (const LayerOptions& options : all_variants()) {
+  for (const LayerOptions& options : linear_variants()) {
     Case c = small_case(options);
     c.steps = 700;
     c.layer.bidirectional = true;
@@ -155,7 +166,7 @@ std::vector<std::uint8_t> bits_of(const Case& c, const Data& data, Context& cont
 
 TEST(Stream, RepeatedRunsGiveTheSameBits) {
   for (const LayerOptions& options : few_variants()) {
-    for (Strategy strategy : dispatch::kStrategies) {
+    for (Strategy strategy : strategies(options)) {
       Case c = small_case(options);
       c.steps = 517;
       c.batch = 5;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <iterator>
 #include <set>
 #include <type_traits>
 
@@ -74,7 +75,7 @@ TEST_P(BranchTest, IsTaken) {
   EXPECT_NE(got.runner_up, Strategy::automatic);
 
   // Forced, each strategy is what one gets, and the choice it replaced is the runner-up.
-  for (Strategy forced : kStrategies) {
+  for (Strategy forced : kLinearStrategies) {
     wanted.forced = forced;
     const Plan plan = on(wanted);
     EXPECT_EQ(plan.strategy, forced);
@@ -108,7 +109,7 @@ TEST(Plan, Tiles) {
   for (std::int64_t steps : {0, 1, 2, 15, 16, 17, 61, 255, 256, 257, 5000, 1000003}) {
     for (std::int64_t batch : {0, 1, 3, 64, 4096}) {
       for (std::int64_t units : {1, 2, 7, 64}) {
-        for (Strategy strategy : kStrategies) {
+        for (Strategy strategy : kLinearStrategies) {
           Problem wanted = problem(steps, batch, 8);
           wanted.forced = strategy;
           const Plan got = on(wanted, units);
@@ -148,7 +149,7 @@ TEST(Plan, Cuda) {
   EXPECT_TRUE(on_cuda(training).across_blocks);
   training.hidden_size = 9;
   EXPECT_FALSE(on_cuda(training).across_blocks);
-  for (Strategy strategy : kStrategies) {
+  for (Strategy strategy : kLinearStrategies) {
     const Plan got = on_cuda(problem(100, 2, 12), strategy);
     EXPECT_EQ(got.tile_steps, 0);
     EXPECT_EQ(got.chunk_steps, 0);
@@ -165,6 +166,49 @@ TEST(Plan, LargeSizes) {
   EXPECT_EQ(on(problem(large, 4, 4)).strategy, Strategy::parallel_scan);
   EXPECT_EQ(on(problem(4, large, large / 4)).strategy, Strategy::fused_sequential);
   EXPECT_EQ(on(problem(4, large, large / 4)).reason, Reason::enough_rows);
+}
+
+// A dense recurrence is walked, whatever its sizes.
+TEST(Plan, DenseCellsAreWalkedStepByStep) {
+  for (const Branch& branch : kBranches) {
+    Problem wanted = problem(branch.steps, branch.batch, branch.hidden);
+    wanted.recurrence = Recurrence::dense;
+    wanted.training = branch.training;
+    const Plan got = on(wanted);
+    EXPECT_EQ(got.strategy, Strategy::step_loop) << branch.what;
+    const bool empty = branch.steps == 0 || branch.batch == 0;
+    EXPECT_EQ(got.reason, empty ? Reason::empty : Reason::every_step) << branch.what;
+    EXPECT_EQ(got.chunk_steps, 0);
+    EXPECT_GE(got.tile_steps, 1);
+    const std::string text = explain(got);
+    EXPECT_EQ(text.rfind("step_loop", 0), 0u) << text;
+    EXPECT_NE(text.find(empty ? "nothing" : "needs the state before it"), std::string::npos);
+    EXPECT_EQ(text.find("runner-up"), std::string::npos) << "there is no other: " << text;
+  }
+}
+
+TEST(Plan, SaysWhatDoesNotFit) {
+  const auto why = [](Recurrence recurrence, Processor processor, Strategy forced) {
+    Problem wanted = problem(100, 2, 3);
+    wanted.recurrence = recurrence;
+    wanted.forced = forced;
+    const char* words = misfit(wanted, {processor, 4});
+    return words ? std::string(words) : "";
+  };
+  for (Processor processor : {Processor::cpu, Processor::cuda}) {
+    EXPECT_EQ(why(Recurrence::linear, processor, Strategy::automatic), "");
+    EXPECT_EQ(why(Recurrence::dense, processor, Strategy::automatic), "");
+    EXPECT_EQ(why(Recurrence::dense, processor, Strategy::step_loop), "");
+    for (Strategy strategy : kLinearStrategies) {
+      EXPECT_EQ(why(Recurrence::linear, processor, strategy), "");
+      EXPECT_NE(why(Recurrence::dense, processor, strategy).find("each step"), std::string::npos);
+    }
+    for (Strategy strategy : {Strategy::step_loop, Strategy::persistent}) {
+      EXPECT_NE(why(Recurrence::linear, processor, strategy).find("linear"), std::string::npos);
+    }
+  }
+  EXPECT_NE(why(Recurrence::dense, Processor::cpu, Strategy::persistent).find("GPU"),
+            std::string::npos);
 }
 
 TEST(Plan, IsPure) {
@@ -224,17 +268,19 @@ TEST(Explain, NamesStrategyProfileAndReason) {
 TEST(Names, RoundTrip) {
   std::set<std::string> names;
   for (Strategy strategy : {Strategy::automatic, Strategy::direct, Strategy::fused_sequential,
-                            Strategy::parallel_scan}) {
+                            Strategy::parallel_scan, Strategy::step_loop, Strategy::persistent}) {
     Strategy back = strategy == Strategy::direct ? Strategy::automatic : Strategy::direct;
     EXPECT_TRUE(parse(name(strategy), back));
     EXPECT_EQ(back, strategy);
     names.insert(name(strategy));
   }
-  EXPECT_EQ(names, (std::set<std::string>{"auto", "direct", "fused_sequential", "parallel_scan"}));
+  EXPECT_EQ(names, (std::set<std::string>{"auto", "direct", "fused_sequential", "parallel_scan",
+                                          "step_loop", "persistent"}));
+  EXPECT_EQ(names.size(), 1 + std::size(kStrategies));
 }
 
 TEST(Names, UnknownLeavesTheStrategyAlone) {
-  for (const char* text : {"", "Direct", "direct ", "automatic", "step_loop"}) {
+  for (const char* text : {"", "Direct", "direct ", "automatic", "step loop"}) {
     Strategy strategy = Strategy::parallel_scan;
     EXPECT_FALSE(parse(text, strategy)) << text;
     EXPECT_EQ(strategy, Strategy::parallel_scan) << text;

@@ -167,7 +167,8 @@ TEST(Guard, OnePlaceForEachLibrary) {
 // Switches multiply. On the CPU a kernel is one (cell, variant, pass, type); strategies and domains
 // are inside it, dtypes are converted outside. A new factor is a decision, so it shows here.
 TEST(Guard, BudgetOfCpuKernels) {
-  const std::string header = code_of(root() / "lib/src/cpu_kernels.h");
+  const std::string header =
+      code_of(root() / "lib/src/cpu_kernels.h") + code_of(root() / "lib/src/cpu_dense.h");
   const std::regex pointer(R"(\(\*[a-z_]+\)\()");
   const auto pointers = [&](const char* name) {
     const auto begin = header.find(std::string("struct ") + name);
@@ -176,11 +177,15 @@ TEST(Guard, BudgetOfCpuKernels) {
     return static_cast<int>(std::distance(std::sregex_iterator(body.begin(), body.end(), pointer),
                                           std::sregex_iterator()));
   };
-  const int variants = static_cast<int>(all_variants().size());
+  const int linear = static_cast<int>(linear_variants().size());
+  const int dense = static_cast<int>(all_variants().size()) - linear;
   const int types = 2;
-  const int kernels = types * (variants * pointers("CpuCellKernels") + pointers("CpuTypeKernels"));
+  const int kernels =
+      types * (linear * pointers("CpuCellKernels") + dense * pointers("CpuDenseKernels") +
+               pointers("CpuPackKernels") + pointers("CpuTypeKernels"));
   EXPECT_EQ(pointers("CpuCellKernels"), 2) << "forward and backward";
-  EXPECT_LE(kernels, 48) << "for one instruction set";
+  EXPECT_EQ(pointers("CpuDenseKernels"), 2) << "forward and backward";
+  EXPECT_LE(kernels, 60) << "for one instruction set";
 }
 
 }  // namespace

@@ -23,6 +23,8 @@ struct Case {
   int threads = 1;
   bool h0 = true;
 
+  bool pair() const { return info(layer.cell).states == 2; }
+
   int directions() const { return layer.bidirectional ? 2 : 1; }
   std::int64_t states() const {  // values of h0
     return layer.num_layers * directions() * batch * layer.hidden_size;
@@ -37,23 +39,25 @@ struct Case {
 inline std::string text(const Case& c) {
   const CellInfo& cell = info(c.layer.cell);
   std::ostringstream out;
-  out << cell.name << '_' << cell.variants.at(static_cast<std::size_t>(c.layer.variant)) << '_'
-      << name(c.layer.dtype) << '_' << dispatch::name(c.strategy)
-      << (c.layer.domain == Domain::log ? "_log" : "_linear") << "_T" << c.steps << "_B" << c.batch
-      << "_C" << c.layer.input_size << "_H" << c.layer.hidden_size << "_L" << c.layer.num_layers
-      << (c.layer.bidirectional ? "_bidirectional" : "") << (c.layer.bias ? "" : "_nobias")
-      << (c.h0 ? "" : "_noh0") << (c.layer.batch_first ? "_BTH" : "_TBH") << "_threads"
-      << c.threads;
+  const std::string& variant = cell.variants.at(static_cast<std::size_t>(c.layer.variant));
+  out << cell.name << (variant.empty() ? "" : "_" + variant) << '_' << name(c.layer.dtype) << '_'
+      << dispatch::name(c.strategy) << (c.layer.domain == Domain::log ? "_log" : "_linear") << "_T"
+      << c.steps << "_B" << c.batch << "_C" << c.layer.input_size << "_H" << c.layer.hidden_size
+      << "_L" << c.layer.num_layers << (c.layer.bidirectional ? "_bidirectional" : "")
+      << (c.layer.bias ? "" : "_nobias") << (c.h0 ? "" : "_noh0")
+      << (c.layer.batch_first ? "_BTH" : "_TBH") << "_threads" << c.threads;
   return out.str();
 }
 
 struct Data {
   std::vector<Values> params;
   Values x, h0, dy, dhn;  // h0 is empty when the case has none
+  Values c0, dcn;         // of a pair, else empty
 };
 
 struct Result {
   Values y, hn, dx, dh0;
+  Values cn, dc0;  // of a pair, else empty
   std::vector<Values> dparams;
 };
 
@@ -83,6 +87,8 @@ inline Data random_data(const Case& c, Random& random) {
   if (c.h0) data.h0 = draw(c.states(), 1);
   data.dy = draw(c.outputs(), 1);
   data.dhn = draw(c.states(), 1);
+  if (c.pair() && c.h0) data.c0 = draw(c.states(), 1);
+  if (c.pair()) data.dcn = draw(c.states(), 1);
   return data;
 }
 

@@ -48,6 +48,21 @@ inline std::vector<LayerOptions> few_variants() {
   return out;
 }
 
+inline bool is_dense(const LayerOptions& layer) {
+  return info(layer.cell).recurrence == dispatch::Recurrence::dense;
+}
+// What a layer can be forced to run by.
+inline std::vector<dispatch::Strategy> strategies(const LayerOptions& layer) {
+  if (is_dense(layer)) return {dispatch::Strategy::step_loop};
+  return {std::begin(dispatch::kLinearStrategies), std::end(dispatch::kLinearStrategies)};
+}
+// The variants of linear cells alone, for tests whose subject is the scan.
+inline std::vector<LayerOptions> linear_variants() {
+  std::vector<LayerOptions> out = all_variants();
+  out.erase(std::remove_if(out.begin(), out.end(), is_dense), out.end());
+  return out;
+}
+
 // Pre-activations, in row order, that make 1 - a = z and whose candidate is v.
 inline Values gates_for(const LayerOptions& layer, double z, double v) {
   const CellInfo& cell = info(layer.cell);

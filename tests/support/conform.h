@@ -16,6 +16,7 @@ inline void expect_forward(const Case& c, const Result& got, const oracle::Answe
   const Tolerance tolerance = forward_tolerance(c.layer.dtype, c.steps, c.layer.num_layers);
   EXPECT_TRUE(close(what + "y", got.y, want.y, tolerance)) << text(c);
   EXPECT_TRUE(close(what + "h_n", got.hn, want.hn, tolerance, want.terms.state)) << text(c);
+  EXPECT_TRUE(close(what + "c_n", got.cn, want.cn, tolerance)) << text(c);
 }
 
 inline void expect_backward(const Case& c, const Result& got, const oracle::Answer& want,
@@ -25,6 +26,7 @@ inline void expect_backward(const Case& c, const Result& got, const oracle::Answ
   EXPECT_TRUE(close_rms(what + "dx", got.dx, want.dx, relative, floor)) << text(c);
   EXPECT_TRUE(close_rms(what + "dh_0", got.dh0, want.dh0, relative, floor, want.terms.dh0))
       << text(c);
+  EXPECT_TRUE(close_rms(what + "dc_0", got.dc0, want.dc0, relative, floor)) << text(c);
   ASSERT_EQ(got.dparams.size(), want.dparams.size());
   const Layer layer(c.layer);
   for (std::size_t i = 0; i < want.dparams.size(); ++i) {

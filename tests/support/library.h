@@ -108,6 +108,11 @@ class Buffers {
     hn = Tensor(dtype, states, memory);
     dh0 = Tensor(dtype, states, memory);
     dhn = Tensor(dtype, states, data.dhn, memory);
+    if (!c.pair()) return;
+    if (c.h0) c0 = Tensor(dtype, states, data.c0, memory);
+    cn = Tensor(dtype, states, memory);
+    dc0 = Tensor(dtype, states, memory);
+    dcn = Tensor(dtype, states, data.dcn, memory);
   }
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
@@ -116,9 +121,9 @@ class Buffers {
     ForwardArgs args;
     for (Tensor& parameter : params) args.params.push_back(mirror.view(parameter));
     args.x = mirror.view(x);
-    if (case_.h0) args.h0.h = mirror.view(h0);
+    args.h0 = state(mirror, h0, c0, case_.h0);
     args.y = mirror.view(y);
-    args.hn.h = mirror.view(hn);
+    args.hn = state(mirror, hn, cn);
     return args;
   }
   BackwardArgs backward_args(Mirror& mirror) {
@@ -126,12 +131,12 @@ class Buffers {
     for (Tensor& parameter : params) args.params.push_back(mirror.view(parameter));
     for (Tensor& parameter : dparams) args.dparams.push_back(mirror.view(parameter));
     args.x = mirror.view(x);
-    if (case_.h0) args.h0.h = mirror.view(h0);
+    args.h0 = state(mirror, h0, c0, case_.h0);
     args.y = mirror.view(y);
     args.dy = mirror.view(dy);
-    args.dhn.h = mirror.view(dhn);
+    args.dhn = state(mirror, dhn, dcn);
     args.dx = mirror.view(dx);
-    args.dh0.h = mirror.view(dh0);
+    args.dh0 = state(mirror, dh0, dc0);
     return args;
   }
 
@@ -190,7 +195,7 @@ class Buffers {
     layer_.step(context, plan, args);
     mirror.bring_back();
     EXPECT_TRUE(workspace.intact()) << "memory around the workspace changed";
-    EXPECT_TRUE(hn.untouched());
+    EXPECT_TRUE(hn.untouched() && cn.untouched());
     expect_intact();
   }
   dispatch::Plan plan_for(const Context& context, Mode mode) const {
@@ -203,6 +208,8 @@ class Buffers {
     out.hn = hn.values();
     out.dx = laid_out_back(dx.values());
     out.dh0 = dh0.values();
+    out.cn = cn.values();
+    out.dc0 = dc0.values();
     for (const Tensor& parameter : dparams) out.dparams.push_back(parameter.values());
     return out;
   }
@@ -213,24 +220,32 @@ class Buffers {
       const auto more = tensor.bits();
       out.insert(out.end(), more.begin(), more.end());
     };
-    for (const Tensor* tensor : {&y, &hn, &dx, &dh0}) add(*tensor);
+    for (const Tensor* tensor : {&y, &hn, &cn, &dx, &dh0, &dc0}) add(*tensor);
     for (const Tensor& tensor : dparams) add(tensor);
     return out;
   }
   void poison_outputs() {
-    for (Tensor* tensor : {&y, &hn, &dx, &dh0}) tensor->poison();
+    for (Tensor* tensor : {&y, &hn, &cn, &dx, &dh0, &dc0}) tensor->poison();
     for (Tensor& tensor : dparams) tensor.poison();
   }
   bool outputs_untouched() const {
-    bool out = y.untouched() && hn.untouched() && dx.untouched() && dh0.untouched();
+    bool out = true;
+    for (const Tensor* tensor : {&y, &hn, &cn, &dx, &dh0, &dc0}) out = out && tensor->untouched();
     for (const Tensor& tensor : dparams) out = out && tensor.untouched();
     return out;
   }
 
   std::vector<Tensor> params, dparams;
   Tensor x, dx, y, dy, h0, hn, dh0, dhn;
+  Tensor c0, cn, dc0, dcn;  // of a pair, else nothing
 
  private:
+  State state(Mirror& mirror, Tensor& h, Tensor& c, bool present = true) const {
+    State out;
+    if (present) out.h = mirror.view(h);
+    if (present && case_.pair()) out.c = mirror.view(c);
+    return out;
+  }
   std::vector<std::int64_t> sizes(std::int64_t n) const {
     if (case_.layer.batch_first) return {case_.batch, case_.steps, n};
     return {case_.steps, case_.batch, n};
@@ -242,7 +257,7 @@ class Buffers {
     return case_.layer.batch_first ? swap_axes(values, case_.batch, case_.steps) : values;
   }
   void expect_intact() const {
-    for (const Tensor* tensor : {&x, &dx, &y, &dy, &h0, &hn, &dh0, &dhn}) {
+    for (const Tensor* tensor : {&x, &dx, &y, &dy, &h0, &hn, &dh0, &dhn, &c0, &cn, &dc0, &dcn}) {
       EXPECT_TRUE(tensor->intact()) << "memory around a tensor changed";
     }
     for (const auto* tensors : {&params, &dparams}) {

@@ -14,7 +14,6 @@ namespace scanrnn::dispatch {
 // linear: gates read x alone. diagonal: and the same unit's own state. dense: a matrix times it.
 enum class Recurrence : std::uint8_t { linear, diagonal, dense };
 
-// The first three are for linear recurrences, the others for dense ones.
 enum class Strategy : std::uint8_t {
   automatic,
   direct,
@@ -26,6 +25,8 @@ enum class Strategy : std::uint8_t {
 inline constexpr Strategy kStrategies[] = {Strategy::direct, Strategy::fused_sequential,
                                            Strategy::parallel_scan, Strategy::step_loop,
                                            Strategy::persistent};
+inline constexpr Strategy kLinearStrategies[] = {Strategy::direct, Strategy::fused_sequential,
+                                                 Strategy::parallel_scan};
 
 enum class Processor : std::uint8_t { cpu, cuda };
 

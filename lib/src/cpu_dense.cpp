@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// One dense layer in one direction on the CPU: products with the input for many steps at once, and
+// step after step the product with the state. With an arena that only counts, nothing is computed.
+#include "cpu_dense.h"
+
+#include <algorithm>
+
+#include "cpu_kernels.h"
+#include "cpu_layer.h"
+#include "cpu_team.h"
+#include "gemm_cpu.h"
+
+namespace scanrnn {
+namespace {
+
+using scan::Range;
+using scan::Team;
+
+// Steps from which packing the recurrent weights, which costs a few products, pays.
+constexpr Index kPackedSteps = 4;
+
+// The row blocks of R h that have sums of their own, and those before them.
+Index own_blocks(const Pass& pass) { return info(pass.cell).preactivations - pass.gates; }
+
+template <class T>
+struct Walk {
+  const Pass& pass;
+  T *bias = nullptr, *packed = nullptr, *h = nullptr, *c = nullptr;
+
+  Walk(const Pass& p, Arena& arena, bool pack) : pass(p) {
+    const Index line = padded(pass.hidden);
+    bias = take(arena, pass.kept_width());
+    if (pack) packed = take(arena, pass.width() * line);
+    h = take(arena, pass.batch * line);
+    if (pass.pair()) c = take(arena, pass.batch * line);
+  }
+  static T* take(Arena& arena, Index count) {
+    return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T)));
+  }
+
+  // Threads worth keeping in step: a barrier takes about as long as this many multiplications.
+  int members() const {
+    constexpr Index kPerThread = 1 << 14;
+    return static_cast<int>(
+        std::max<Index>(1, pass.batch * pass.width() * pass.hidden / kPerThread));
+  }
+  DenseSchedule<T> schedule(const Team& team, StepBarrier& barrier) const {
+    DenseSchedule<T> out;
+    out.team = {team.rank, std::min(team.size, members())};
+    out.barrier = &barrier;
+    out.lines = pass.batch;
+    out.hidden = pass.hidden;
+    out.h = h;
+    out.c = c;
+    return out;
+  }
+  static bool takes_part(const DenseSchedule<T>& schedule) {
+    return schedule.team.rank < schedule.team.size;
+  }
+
+  // bias_ih and bias_hh, each with the sums that its row blocks add to.
+  void add_biases() const {
+    const Index own = own_blocks(pass) * pass.hidden, in_order = pass.width() - own;
+    std::fill_n(bias, pass.kept_width(), T(0));
+    const auto add = [&](const TensorView& from, Index first, Index last, Index shift) {
+      const auto* values = static_cast<const T*>(from.data);
+      for (Index i = first; values && i < last; ++i) bias[i + shift] += values[i];
+    };
+    add(pass.bias, 0, pass.width(), 0);
+    add(pass.recurrent_bias, 0, in_order, 0);
+    add(pass.recurrent_bias, in_order, pass.width(), own);
+  }
+  // Between a carry and a [B,H] tensor; absent: zeros.
+  void load(const Team& team, const TensorView& from, T* carry) const {
+    const Range mine = team.share(pass.batch);
+    for (Index line = mine.begin; line < mine.end; ++line) {
+      T* to = carry + line * padded(pass.hidden);
+      std::fill_n(to, padded(pass.hidden), T(0));
+      if (from) {
+        std::copy_n(static_cast<const T*>(from.data) + line * from.strides[0], pass.hidden, to);
+      }
+    }
+  }
+  void store(const Team& team, const T* carry, const TensorView& to) const {
+    const Range mine = team.share(pass.batch);
+    for (Index line = mine.begin; to && line < mine.end; ++line) {
+      std::copy_n(carry + line * padded(pass.hidden), pass.hidden,
+                  static_cast<T*>(to.data) + line * to.strides[0]);
+    }
+  }
+};
+
+template <class T>
+Strided<const T> lines_of(const TensorView& state) {
+  return {static_cast<const T*>(state.data), state.strides[0], 0};
+}
+
+TensorView steps_of(TensorView view, Index first, Index count) {
+  view.data = static_cast<char*>(view.data) +
+              first * view.strides[0] * static_cast<Index>(size_of(view.dtype));
+  view.sizes[0] = count;
+  return view;
+}
+
+// Tokens that lie densely in the pass's order, in its dtype.
+TensorView tokens_of(const Pass& pass, void* data, Index steps, Index width) {
+  TensorView out = dense(data, steps, pass.batch, width, pass.batch_major);
+  out.dtype = pass.y.dtype;
+  return out;
+}
+
+template <class T>
+void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
+  const bool pack = pass.steps >= kPackedSteps;
+  const Walk<T> walk(pass, arena, pack);
+  const Index width = pass.width();
+  const Index tile_steps = std::min(plan.tile_steps, pass.steps);
+  T* products = pack ? nullptr : walk.take(arena, pass.batch * width);
+  const bool keep = pass.preactivations != nullptr;
+  T* projected = keep ? nullptr : walk.take(arena, tile_steps * pass.batch * width);
+  if (arena.counting()) return;
+  walk.add_biases();
+
+  const auto& table = kernels_of<T>();
+  const auto kernel = table.dense[static_cast<int>(pass.cell)].forward;
+  const Matrix<T> weight{static_cast<const T*>(pass.weight.data), pass.weight.strides[0], true};
+  const auto* recurrent = static_cast<const T*>(pass.recurrent_weight.data);
+  const Index recurrent_stride = pass.recurrent_weight.strides[0];
+  const TensorView kept = tokens_of(pass, pass.preactivations, pass.steps, pass.kept_width());
+  const TensorView cells = tokens_of(pass, pass.states, pass.steps, pass.hidden);
+  const Index multiplications = pass.tokens() * width * (pass.input + pass.hidden);
+  StepBarrier barrier;
+
+  run_team(team_size(plan, multiplications), [&](const Team& team) {
+    DenseSchedule<T> schedule = walk.schedule(team, barrier);
+    if (pack && walk.takes_part(schedule)) {
+      table.pack.forward(schedule, recurrent, recurrent_stride, pass.gates, walk.packed);
+    }
+    if (pass.pair()) walk.load(team, pass.c0, walk.c);
+    Strided<const T> before = lines_of<T>(pass.h0);
+    for (Index position = 0; position < pass.steps; position += schedule.steps) {
+      schedule.steps = std::min(tile_steps, pass.steps - position);
+      const Index first = pass.reverse ? pass.steps - position - schedule.steps : position;
+      const TensorView sums = keep ? steps_of(kept, first, schedule.steps)
+                                   : tokens_of(pass, projected, schedule.steps, width);
+      for_pairs<const T, T>(pass, steps_of(pass.x, first, schedule.steps), sums,
+                            [&](const T* x, Index x_spacing, T* to, Index to_spacing, Index count) {
+                              gemm<T>(team, SplitBy::rows, count, width, pass.input, {x, x_spacing},
+                                      weight, to, to_spacing, false);
+                            });
+      team.barrier();
+      const Tile tile{first, schedule.steps, 0, pass.batch};
+      DenseForwardArgs<T> args;
+      args.weight = walk.packed;
+      args.products = products;
+      args.bias = walk.bias;
+      args.sums = walked<T>(sums, {0, schedule.steps, 0, pass.batch}, pass.reverse);
+      args.keep = keep;
+      args.initial = before;
+      args.y = walked<T>(pass.y, tile, pass.reverse);
+      args.cells = walked<T>(cells, tile, pass.reverse);
+      const Index steps = schedule.steps;
+      for (Index t = 0; t < steps; t += schedule.steps) {
+        if (!pack) {  // one step at a time
+          schedule.steps = 1;
+          gemm<T>(team, SplitBy::columns, pass.batch, width, before.data ? pass.hidden : 0,
+                  {before.data, std::max(before.line, pass.hidden)},
+                  {recurrent, recurrent_stride, true}, products, width, false);
+          team.barrier();
+          args.initial = before;
+          if (t > 0) {
+            args.sums = args.sums.from(0, 1);
+            args.y = args.y.from(0, 1);
+            args.cells = args.cells.from(0, 1);
+          }
+        }
+        if (walk.takes_part(schedule)) kernel(schedule, args);
+        before = {args.y.at(schedule.steps - 1), args.y.line, 0};
+        team.barrier();
+      }
+      schedule.steps = steps;
+    }
+    const Range mine = team.share(pass.batch);
+    for (Index line = mine.begin; pass.hn && line < mine.end; ++line) {
+      T* to = static_cast<T*>(pass.hn.data) + line * pass.hn.strides[0];
+      const T* from = before.at_line(line).data;
+      if (from != to)
+        from ? std::copy_n(from, pass.hidden, to) : std::fill_n(to, pass.hidden, T(0));
+    }
+    if (pass.pair()) walk.store(team, walk.c, pass.cn);
+  });
+}
+
+// d += dsums^T from: the rows of a weight's cotangent that add to the sums from `first` on.
+template <class T>
+void add_products(const Team& team, const Pass& pass, const TensorView& dsums, Index first,
+                  Index rows, const TensorView& from, Index columns, T* d, Index stride) {
+  for_pairs<const T, const T>(
+      pass, dsums, from,
+      [&](const T* a, Index a_spacing, const T* b, Index b_spacing, Index count) {
+        for (Index i = 0; i < count; i += kSummedTokens) {
+          gemm<T>(team, SplitBy::rows, rows, columns, std::min(kSummedTokens, count - i),
+                  {a + first + i * a_spacing, a_spacing, true}, {b + i * b_spacing, b_spacing}, d,
+                  stride, true);
+        }
+      });
+}
+
+template <class T>
+void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
+  const Walk<T> walk(pass, arena, true);
+  const Index width = pass.width(), kept = pass.kept_width();
+  T* dsums = walk.take(arena, pass.tokens() * kept);
+  if (arena.counting()) return;
+
+  const auto& table = kernels_of<T>();
+  const auto kernel = table.dense[static_cast<int>(pass.cell)].backward;
+  const Tile all{0, pass.steps, 0, pass.batch};
+  const auto against = [&](const TensorView& v) { return walked<T>(v, all, !pass.reverse); };
+  const TensorView dtokens = tokens_of(pass, dsums, pass.steps, kept);
+  const Index own = own_blocks(pass) * pass.hidden, in_order = width - own;
+  StepBarrier barrier;
+
+  run_team(
+      team_size(plan, pass.tokens() * width * (pass.input + pass.hidden)), [&](const Team& team) {
+        DenseSchedule<T> schedule = walk.schedule(team, barrier);
+        schedule.steps = pass.steps;
+        if (walk.takes_part(schedule)) {
+          table.pack.backward(schedule, static_cast<const T*>(pass.recurrent_weight.data),
+                              pass.recurrent_weight.strides[0], pass.gates, walk.packed);
+        }
+        walk.load(team, pass.dhn, walk.h);
+        if (pass.pair()) walk.load(team, pass.dcn, walk.c);
+        team.barrier();
+        DenseBackwardArgs<T> args;
+        args.weight = walk.packed;
+        args.sums = as_const(against(tokens_of(pass, pass.preactivations, pass.steps, kept)));
+        args.y = as_const(against(pass.y));
+        args.cells = as_const(against(tokens_of(pass, pass.states, pass.steps, pass.hidden)));
+        args.dy = as_const(against(pass.dy));
+        args.initial = lines_of<T>(pass.h0);
+        args.initial_cell = lines_of<T>(pass.c0);
+        args.dsums = against(dtokens);
+        if (walk.takes_part(schedule)) kernel(schedule, args);
+        team.barrier();
+        walk.store(team, walk.h, pass.dh0);
+        if (pass.pair()) walk.store(team, walk.c, pass.dc0);
+
+        if (pass.dx) {
+          const Matrix<T> weight{static_cast<const T*>(pass.weight.data), pass.weight.strides[0]};
+          for_pairs<const T, T>(
+              pass, dtokens, pass.dx,
+              [&](const T* d, Index d_spacing, T* dx, Index spacing, Index count) {
+                gemm<T>(team, SplitBy::rows, count, pass.input, width, {d, d_spacing}, weight, dx,
+                        spacing, pass.accumulate_dx);
+              });
+        }
+        const auto clear = [&](const TensorView& d, Index columns) {
+          gemm<T>(team, SplitBy::rows, width, columns, 0, {dsums, kept, true}, {dsums, kept},
+                  static_cast<T*>(d.data), d.strides[0], false);
+        };
+        if (pass.dweight) {
+          clear(pass.dweight, pass.input);
+          add_products(team, pass, dtokens, 0, width, pass.x, pass.input,
+                       static_cast<T*>(pass.dweight.data), pass.dweight.strides[0]);
+        }
+        if (pass.drecurrent_weight) {
+          const Index stride = pass.drecurrent_weight.strides[0];
+          auto* d = static_cast<T*>(pass.drecurrent_weight.data);
+          clear(pass.drecurrent_weight, pass.hidden);
+          team.barrier();  // its parts below are split otherwise
+          const Index later = pass.reverse ? 0 : 1, rest = pass.steps - 1;
+          // Each step's cotangents with the state before it.
+          const auto add = [&](Index step, Index count, const TensorView& before) {
+            const TensorView d_of = steps_of(dtokens, step, count);
+            add_products(team, pass, d_of, 0, in_order, before, pass.hidden, d, stride);
+            if (own == 0) return;
+            add_products(team, pass, d_of, width, own, before, pass.hidden, d + in_order * stride,
+                         stride);
+          };
+          if (rest > 0) add(later, rest, steps_of(pass.y, 1 - later, rest));
+          if (pass.h0 && pass.steps > 0) {
+            TensorView start = pass.h0;  // [B,H] as [1,B,H]
+            start.rank = 3;
+            start.sizes = {1, pass.batch, pass.hidden};
+            start.strides = {pass.batch * pass.h0.strides[0], pass.h0.strides[0], 1};
+            add(pass.reverse ? rest : 0, 1, start);
+          }
+        }
+        if (pass.dbias) {
+          table.column_sums(team, dsums, pass.tokens(), kept, width,
+                            static_cast<T*>(pass.dbias.data));
+        }
+        if (pass.drecurrent_bias) {
+          auto* d = static_cast<T*>(pass.drecurrent_bias.data);
+          table.column_sums(team, dsums, pass.tokens(), kept, in_order, d);
+          table.column_sums(team, dsums + width, pass.tokens(), kept, own, d + in_order);
+        }
+      });
+}
+
+}  // namespace
+
+void cpu_dense_forward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace) {
+  (plan.problem.compute_bytes == 8 ? forward<double> : forward<float>)(plan, pass, workspace);
+}
+void cpu_dense_backward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace) {
+  (plan.problem.compute_bytes == 8 ? backward<double> : backward<float>)(plan, pass, workspace);
+}
+
+}  // namespace scanrnn

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU kernels of dense cells: R h for a few batch entries and one vector of units at a time,
+// and the cell's step on what comes out. Included by cpu_kernels.cpp for each instruction set.
+#pragma once
+
+#include <algorithm>
+
+#include "cpu_dense.h"
+#include "scanrnn/cells/step_cell.h"
+#include "simd.h"
+
+namespace scanrnn::HWY_NAMESPACE {
+
+// ---- the product: `rows` of h times a panel of packed weights, [depth][kWidth] vectors
+
+inline constexpr int kMostRows = kRegisters == 32 ? 6 : 3, kMostWidth = 4;
+
+template <class T>
+using Product = void (*)(const T* panel, const T* const* rows, Index depth, bool add, T* out);
+
+// out[row][kWidth] vectors = (add ? out : 0) + the product. Few sums take even and odd steps apart,
+// so that there are enough of them to hide the latency of an fma.
+template <class T, int kRows, int kWidth>
+void product(const T* panel, const T* const* rows, Index depth, bool add, T* out) {
+  using V = Vec<T>;
+  constexpr int kApart = kRows * kWidth < 8 ? 2 : 1;
+  V sums[kApart][kRows][kWidth];
+  const T* row[kRows];
+  for (int m = 0; m < kRows; ++m) {
+    row[m] = rows[m];
+    for (int n = 0; n < kWidth; ++n) {
+      sums[0][m][n] = add ? V::load(out + (m * kWidth + n) * V::kLanes) : V(0);
+      if constexpr (kApart == 2) sums[1][m][n] = V(0);
+    }
+  }
+  const auto multiply = [&](Index k, int apart) __attribute__((always_inline)) {
+    V factor[kRows];
+    for (int m = 0; m < kRows; ++m) factor[m] = V::all(row[m][k]);
+    for (int n = 0; n < kWidth; ++n) {
+      const V weight = V::load(panel + (k * kWidth + n) * V::kLanes);
+      for (int m = 0; m < kRows; ++m) {
+        sums[apart][m][n] = fma(factor[m], weight, sums[apart][m][n]);
+      }
+    }
+  };
+  Index k = 0;
+  for (; k + kApart <= depth; k += kApart) {
+    for (int apart = 0; apart < kApart; ++apart) multiply(k + apart, apart);
+  }
+  for (; k < depth; ++k) multiply(k, 0);
+  for (int m = 0; m < kRows; ++m) {
+    for (int n = 0; n < kWidth; ++n) {
+      V sum = sums[0][m][n];
+      if constexpr (kApart == 2) sum = sum + sums[1][m][n];
+      sum.store(out + (m * kWidth + n) * V::kLanes);
+    }
+  }
+}
+
+template <class T, int... kRows>
+Product<T> product_of(int width, int rows, std::integer_sequence<int, kRows...>) {
+  static constexpr Product<T> kAll[kMostWidth][kMostRows] = {{&product<T, kRows + 1, 1>...},
+                                                             {&product<T, kRows + 1, 2>...},
+                                                             {&product<T, kRows + 1, 3>...},
+                                                             {&product<T, kRows + 1, 4>...}};
+  return kAll[width - 1][rows - 1];
+}
+template <class T>
+Product<T> product_of(int width, int rows) {
+  return product_of<T>(width, rows, std::make_integer_sequence<int, kMostRows>());
+}
+
+// ---- the share of a thread: vectors of units, and batch entries where there are threads to spare
+
+struct DenseShare {
+  scan::Range vectors, lines;
+  int members;  // threads that have a share
+};
+
+template <class T>
+DenseShare share_of(const DenseSchedule<T>& s) {
+  const Index vectors = (s.hidden + Vec<T>::kLanes - 1) / Vec<T>::kLanes;
+  const int columns = static_cast<int>(std::min<Index>(s.team.size, vectors));
+  const int groups = static_cast<int>(std::min<Index>(s.team.size / columns, s.lines));
+  const int members = columns * groups;
+  if (s.team.rank >= members) return {{0, 0}, {0, 0}, members};
+  return {scan::Team{s.team.rank % columns, columns}.share(vectors),
+          scan::Team{s.team.rank / columns, groups}.share(s.lines), members};
+}
+
+// Calls use(first line, lines) for groups of at most kMostRows lines, alike in size.
+template <class F>
+SCANRNN_INLINE void for_groups(scan::Range lines, F&& use) {
+  const Index count = lines.end - lines.begin;
+  const Index groups = (count + kMostRows - 1) / kMostRows;
+  for (Index i = 0; i < groups; ++i) {
+    const scan::Range part = scan::Team{static_cast<int>(i), static_cast<int>(groups)}.share(count);
+    use(lines.begin + part.begin, static_cast<int>(part.end - part.begin));
+  }
+}
+
+// ---- packing
+
+// For each vector of units [H][gates] vectors: forward sums over h_{t-1} for all gates at once.
+template <class T>
+void pack_forward(const DenseSchedule<T>& s, const T* weight, Index stride, int gates, T* packed) {
+  constexpr Index kLanes = Vec<T>::kLanes, kRun = 64 / sizeof(T);  // a cache line of each row
+  const scan::Range mine = s.team.share((s.hidden + kLanes - 1) / kLanes);
+  for (Index vector = mine.begin; vector < mine.end; ++vector) {
+    T* panel = packed + vector * s.hidden * gates * kLanes;
+    for (Index first = 0; first < s.hidden; first += kRun) {
+      const Index last = std::min(first + kRun, s.hidden);
+      for (int gate = 0; gate < gates; ++gate) {
+        for (Index lane = 0; lane < kLanes; ++lane) {
+          const Index unit = vector * kLanes + lane;
+          const T* from = weight + (gate * s.hidden + unit) * stride;
+          for (Index k = first; k < last; ++k) {
+            panel[(k * gates + gate) * kLanes + lane] = unit < s.hidden ? from[k] : T(0);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Calls use(first vector, vectors) for a share's panels of pack_backward.
+template <class F>
+SCANRNN_INLINE void for_panels(scan::Range vectors, F&& use) {
+  for (Index first = vectors.begin; first < vectors.end; first += kMostWidth) {
+    use(first, static_cast<int>(std::min<Index>(kMostWidth, vectors.end - first)));
+  }
+}
+
+// For each panel of a share [gates * H][panel] vectors: backward sums over the gates' cotangents.
+template <class T>
+void pack_backward(const DenseSchedule<T>& s, const T* weight, Index stride, int gates, T* packed) {
+  const DenseShare mine = share_of(s);
+  if (mine.lines.begin != 0) return;  // the same panels as those of the first lines' threads
+  for_panels(mine.vectors, [&](Index first, int width) {
+    T* panel = packed + first * gates * s.hidden * Vec<T>::kLanes;
+    for (Index row = 0; row < gates * s.hidden; ++row) {
+      for (int n = 0; n < width; ++n) {
+        const Vec<T> units = Lanes<T>::read(weight + row * stride, first + n, s.hidden);
+        units.store(panel + (row * width + n) * Vec<T>::kLanes);
+      }
+    }
+  });
+}
+
+// ---- the passes
+
+template <class Cell, class T>
+void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
+  using V = Vec<T>;
+  using Memory = Lanes<T>;
+  constexpr int kGates = Cell::kGates, kSums = Cell::kPreactivations;
+  const DenseShare mine = share_of(s);
+  const Index carry = padded(s.hidden);
+  T products[kMostRows * kGates * V::kLanes];
+  const auto step = [&](Index line, Index vector, Index t, const T* before, const T* row) {
+    V sum[kSums];
+    T* sums = a.sums.at_line(line).at(t);
+    for (int i = 0; i < kSums; ++i) {
+      sum[i] = Memory::read(a.bias + i * s.hidden, vector, s.hidden);
+      if (i < kGates) sum[i] = sum[i] + Memory::read(sums + i * s.hidden, vector, s.hidden);
+    }
+    for (int gate = 0; gate < kGates; ++gate) {
+      V& own = sum[cell::recurrent_sum<Cell>(gate)];
+      if (a.weight) {
+        own = own + V::load(row + gate * V::kLanes);
+      } else {
+        own = own + Memory::read(row + gate * s.hidden, vector, s.hidden);
+      }
+    }
+    cell::StepState<V> state{before ? Memory::read(before, vector, s.hidden) : V(0), V(0)};
+    T* c = Cell::kPair ? s.c + line * carry + vector * V::kLanes : nullptr;
+    if constexpr (Cell::kPair) state.c = V::load(c);
+    state = Cell::step(Cell::template gather<V>([&](int i) { return sum[i]; }), state);
+    Memory::write(a.y.at_line(line).at(t), vector, s.hidden, state.h);
+    if constexpr (Cell::kPair) {
+      state.c.store(c);
+      if (a.cells.data) Memory::write(a.cells.at_line(line).at(t), vector, s.hidden, state.c);
+    }
+    if (!a.keep) return;
+    for (int i = 0; i < kSums; ++i) Memory::write(sums + i * s.hidden, vector, s.hidden, sum[i]);
+  };
+  if (s.team.rank >= mine.members) return;
+  for (Index t = 0; t < s.steps; ++t) {
+    const Strided<const T> before =
+        t > 0 ? Strided<const T>{a.y.at(t - 1), a.y.line, 0} : a.initial;
+    for (Index vector = mine.vectors.begin; vector < mine.vectors.end; ++vector) {
+      for_groups(mine.lines, [&](Index first, int count) {
+        const T* rows[kMostRows];
+        for (int m = 0; m < count; ++m) rows[m] = before.at_line(first + m).data;
+        if (a.weight && before.data) {
+          product_of<T>(kGates, count)(a.weight + vector * s.hidden * kGates * V::kLanes, rows,
+                                       s.hidden, false, products);
+        } else if (a.weight) {
+          std::fill_n(products, count * kGates * V::kLanes, T(0));
+        }
+        for (int m = 0; m < count; ++m) {
+          step(first + m, vector, t, rows[m],
+               a.weight ? products + m * kGates * V::kLanes
+                        : a.products + (first + m) * kGates * s.hidden);
+        }
+      });
+    }
+    if (mine.members > 1) s.barrier->wait(mine.members);
+  }
+}
+
+template <class Cell, class T>
+void dense_backward(const DenseSchedule<T>& s, const DenseBackwardArgs<T>& a) {
+  using V = Vec<T>;
+  using Memory = Lanes<T>;
+  constexpr int kGates = Cell::kGates, kSums = Cell::kPreactivations;
+  const DenseShare mine = share_of(s);
+  const Index carry = padded(s.hidden);
+  // Rows of R that add to the sums in order, and those that add to sums of their own behind them.
+  const Index own = (kSums - kGates) * s.hidden, in_order = kGates * s.hidden - own;
+  T products[kMostRows * kMostWidth * V::kLanes];
+  const auto step = [&](Index line, Index vector, Index t, const T* product) {
+    T* h = s.h + line * carry + vector * V::kLanes;
+    T* c = Cell::kPair ? s.c + line * carry + vector * V::kLanes : nullptr;
+    cell::StepState<V> d{V::load(h) + V::load(product), V(0)};
+    if (t == s.steps) return d.h.store(h);
+    if constexpr (Cell::kPair) d.c = V::load(c);
+    if (a.dy.data) d.h = d.h + Memory::read(a.dy.at_line(line).at(t), vector, s.hidden);
+    const auto before = [&](const Strided<const T>& states, const Strided<const T>& initial) {
+      const T* at = t + 1 < s.steps ? states.at_line(line).at(t + 1) : initial.at_line(line).data;
+      return at ? Memory::read(at, vector, s.hidden) : V(0);
+    };
+    const T* sums = a.sums.at_line(line).at(t);
+    const auto gates = Cell::template gather<V>(
+        [&](int i) { return Memory::read(sums + i * s.hidden, vector, s.hidden); });
+    const cell::StepState<V> state{before(a.y, a.initial),
+                                   Cell::kPair ? before(a.cells, a.initial_cell) : V(0)};
+    const auto back = Cell::step_vjp(gates, state, d);
+    T* dsums = a.dsums.at_line(line).at(t);
+    Cell::template scatter<V>(back.gates, [&](int i, V value) {
+      Memory::write(dsums + i * s.hidden, vector, s.hidden, value);
+    });
+    back.before.h.store(h);
+    if constexpr (Cell::kPair) back.before.c.store(c);
+  };
+  if (s.team.rank >= mine.members) return;
+  for (Index t = 0; t <= s.steps; ++t) {
+    for_panels(mine.vectors, [&](Index vector, int width) {
+      const T* panel = a.weight + vector * kGates * s.hidden * V::kLanes;
+      for_groups(mine.lines, [&](Index first, int count) {
+        if (t == 0) {
+          std::fill_n(products, count * width * V::kLanes, T(0));
+        } else {
+          const T* rows[kMostRows];
+          const Product<T> run = product_of<T>(width, count);
+          for (int m = 0; m < count; ++m) rows[m] = a.dsums.at_line(first + m).at(t - 1);
+          run(panel, rows, in_order, false, products);
+          for (int m = 0; m < count; ++m) rows[m] += kGates * s.hidden;
+          if (own > 0) run(panel + in_order * width * V::kLanes, rows, own, true, products);
+        }
+        for (int m = 0; m < count; ++m) {
+          for (int n = 0; n < width; ++n) {
+            step(first + m, vector + n, t, products + (m * width + n) * V::kLanes);
+          }
+        }
+      });
+    });
+    if (mine.members > 1 && t < s.steps) s.barrier->wait(mine.members);
+  }
+}
+
+}  // namespace scanrnn::HWY_NAMESPACE

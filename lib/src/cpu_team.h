@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Teams of threads, and what every layer on the CPU runs on them.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "cpu_kernels.h"
+#include "scanrnn/dispatch/plan.h"
+
+namespace scanrnn {
+
+template <class F>
+void run_team(Index threads, F&& work) {
+#pragma omp parallel num_threads(static_cast<int>(threads)) if (threads > 1)
+  work(scan::Team{omp_get_thread_num(), omp_get_num_threads()});
+}
+
+// Threads worth waking for this many multiplications.
+inline Index team_size(const dispatch::Plan& plan, Index multiplications) {
+  constexpr Index kPerThread = 1 << 16;
+  return std::clamp<Index>(multiplications / kPerThread, 1, plan.device.units);
+}
+
+template <class T>
+const CpuTypeKernels<T>& kernels_of() {
+  if constexpr (sizeof(T) == 4) {
+    return cpu_kernels().float32;
+  } else {
+    return cpu_kernels().float64;
+  }
+}
+
+// Tokens that one product adds up for a weight gradient. Rounding grows with the root of the terms
+// of a sum: of this many sums of this many, each level costs the same at the longest sequence
+// (2^20).
+inline constexpr Index kSummedTokens = 1024;
+
+}  // namespace scanrnn

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// The second opinion on LSTM and GRU: docs/maths.md's equations in plain loops and their chain
+// rule, in long double. One direction of one layer over tensors in [T,B,.] order.
+#pragma once
+
+#include "support/oracle_parts.h"
+
+namespace scanrnn::test::oracle {
+
+struct DenseDirection {
+  std::string cell;
+  std::int64_t steps, batch, in, hidden;
+  bool reverse;
+  const Values *weight_ih, *weight_hh, *bias_ih, *bias_hh;  // biases may be null
+  const Values *h0, *c0;                                    // may be null or empty
+  std::size_t state_at;                                     // where this direction's [B,H] begins
+
+  std::int64_t gates() const { return cell == "LSTM" ? 4 : 3; }
+
+  // All steps of one sequence: the states before and after each, and W x + b, R h + b.
+  struct Trace {
+    std::vector<Reals> h, c;  // [steps + 1][H]
+    std::vector<Reals> u, m;  // [steps][gates * H]
+  };
+
+  static Reals affine(const Values& weight, const Values* bias, const Real* x, std::int64_t width) {
+    const std::size_t rows = weight.size() / static_cast<std::size_t>(width);
+    Reals out(rows);
+    for (std::size_t row = 0; row < rows; ++row) {
+      Real sum = bias ? (*bias)[row] : 0.0;
+      for (std::int64_t k = 0; k < width; ++k) {
+        sum += weight[row * static_cast<std::size_t>(width) + static_cast<std::size_t>(k)] * x[k];
+      }
+      out[row] = sum;
+    }
+    return out;
+  }
+  std::int64_t time(std::int64_t s) const { return reverse ? steps - 1 - s : s; }
+
+  Trace trace(const Reals& x, std::int64_t b) const {
+    Trace out;
+    const auto H = static_cast<std::size_t>(hidden);
+    const auto start = [&](const Values* state) {
+      Reals first(H);
+      for (std::size_t j = 0; state && !state->empty() && j < H; ++j) {
+        first[j] = (*state)[state_at + static_cast<std::size_t>(b) * H + j];
+      }
+      return first;
+    };
+    out.h.push_back(start(h0));
+    out.c.push_back(start(c0));
+    for (std::int64_t s = 0; s < steps; ++s) {
+      const Reals u = affine(*weight_ih, bias_ih, x.data() + (time(s) * batch + b) * in, in);
+      const Reals m = affine(*weight_hh, bias_hh, out.h.back().data(), hidden);
+      Reals h(H), c(H);
+      for (std::size_t j = 0; j < H; ++j) {
+        if (cell == "LSTM") {
+          const Real i = sigmoid(u[j] + m[j]), f = sigmoid(u[H + j] + m[H + j]);
+          const Real g = std::tanh(u[2 * H + j] + m[2 * H + j]);
+          const Real o = sigmoid(u[3 * H + j] + m[3 * H + j]);
+          c[j] = f * out.c.back()[j] + i * g;
+          h[j] = o * std::tanh(c[j]);
+        } else if (cell == "GRU") {
+          const Real r = sigmoid(u[j] + m[j]), z = sigmoid(u[H + j] + m[H + j]);
+          const Real n = std::tanh(u[2 * H + j] + r * m[2 * H + j]);
+          h[j] = (1 - z) * n + z * out.h.back()[j];
+        } else {
+          throw std::logic_error("the oracle has no " + cell);
+        }
+      }
+      out.u.push_back(u);
+      out.m.push_back(m);
+      out.h.push_back(h);
+      out.c.push_back(c);
+    }
+    return out;
+  }
+
+  void forward(const Reals& x, Reals& y, std::int64_t width, std::int64_t column, Real* hn,
+               Real* cn, Real& largest) const {
+    for (std::int64_t b = 0; b < batch; ++b) {
+      const Trace all = trace(x, b);
+      for (std::int64_t s = 0; s < steps; ++s) {
+        const Reals& h = all.h[static_cast<std::size_t>(s) + 1];
+        std::copy(h.begin(), h.end(), y.begin() + (time(s) * batch + b) * width + column);
+      }
+      for (const Reals& h : all.h) {
+        for (Real value : h) largest = std::fmax(largest, std::fabs(value));
+      }
+      std::copy(all.h.back().begin(), all.h.back().end(), hn + b * hidden);
+      std::copy(all.c.back().begin(), all.c.back().end(), cn + b * hidden);
+    }
+  }
+
+  struct Gradients {
+    Sum weight_ih, weight_hh, bias;  // of both biases: bias_ih, then bias_hh
+  };
+
+  void backward(const Reals& x, const Reals& dy, std::int64_t width, std::int64_t column,
+                const Values& dhn, const Values& dcn, Reals& dx, Real* dh0, Real* dc0,
+                Real* dh0_squares, Gradients& d) const {
+    const auto H = static_cast<std::size_t>(hidden), C = static_cast<std::size_t>(in);
+    const std::size_t rows = static_cast<std::size_t>(gates()) * H;
+    for (std::int64_t b = 0; b < batch; ++b) {
+      const Trace all = trace(x, b);
+      const std::size_t at = state_at + static_cast<std::size_t>(b) * H;
+      Reals dh(H), dc(H), squares(H);
+      for (std::size_t j = 0; j < H; ++j) {
+        dh[j] = dhn[at + j];
+        dc[j] = dcn.empty() ? 0.0 : dcn[at + j];
+        squares[j] = dh[j] * dh[j];
+      }
+      for (std::int64_t s = steps - 1; s >= 0; --s) {
+        const auto step = static_cast<std::size_t>(s);
+        const std::int64_t token = time(s) * batch + b;
+        const Reals &u = all.u[step], &m = all.m[step], &before = all.h[step];
+        Reals du(rows), dm(rows), dh_before(H), dc_before(H);
+        for (std::size_t j = 0; j < H; ++j) {
+          const Real out = dh[j] + dy[static_cast<std::size_t>(token * width + column) + j];
+          if (cell == "LSTM") {
+            const Real i = sigmoid(u[j] + m[j]), f = sigmoid(u[H + j] + m[H + j]);
+            const Real g = std::tanh(u[2 * H + j] + m[2 * H + j]);
+            const Real o = sigmoid(u[3 * H + j] + m[3 * H + j]);
+            const Real y = std::tanh(all.c[step + 1][j]);
+            const Real into_c = dc[j] + out * o * (1 - y * y);
+            du[j] = into_c * g * i * (1 - i);
+            du[H + j] = into_c * all.c[step][j] * f * (1 - f);
+            du[2 * H + j] = into_c * i * (1 - g * g);
+            du[3 * H + j] = out * y * o * (1 - o);
+            for (std::size_t gate = 0; gate < 4; ++gate) dm[gate * H + j] = du[gate * H + j];
+            dc_before[j] = into_c * f;
+          } else {
+            const Real r = sigmoid(u[j] + m[j]), z = sigmoid(u[H + j] + m[H + j]);
+            const Real n = std::tanh(u[2 * H + j] + r * m[2 * H + j]);
+            const Real into_n = out * (1 - z) * (1 - n * n);
+            du[j] = dm[j] = into_n * m[2 * H + j] * r * (1 - r);
+            du[H + j] = dm[H + j] = out * (before[j] - n) * z * (1 - z);
+            du[2 * H + j] = into_n;
+            dm[2 * H + j] = into_n * r;
+            dh_before[j] = out * z;
+          }
+        }
+        for (std::size_t j = 0; j < H; ++j) squares[j] = dh_before[j] * dh_before[j];
+        for (std::size_t row = 0; row < rows; ++row) {
+          for (std::size_t k = 0; k < H; ++k) {
+            const Real term = dm[row] * (*weight_hh)[row * H + k];
+            dh_before[k] += term;
+            squares[k] += term * term;
+            d.weight_hh.add(row * H + k, dm[row] * before[k]);
+          }
+          for (std::size_t k = 0; k < C; ++k) {
+            dx[static_cast<std::size_t>(token) * C + k] += du[row] * (*weight_ih)[row * C + k];
+            d.weight_ih.add(row * C + k, du[row] * x[static_cast<std::size_t>(token) * C + k]);
+          }
+          d.bias.add(row, du[row]);
+          d.bias.add(rows + row, dm[row]);
+        }
+        dh = dh_before;
+        dc = dc_before;
+      }
+      std::copy(dh.begin(), dh.end(), dh0 + b * hidden);
+      std::copy(dc.begin(), dc.end(), dc0 + b * hidden);
+      std::copy(squares.begin(), squares.end(), dh0_squares + b * hidden);
+    }
+  }
+};
+
+}  // namespace scanrnn::test::oracle
