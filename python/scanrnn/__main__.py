@@ -19,8 +19,10 @@ def info() -> None:
             f"{found.memory / 2**30:.1f} GiB"
         )
     for cell in cells():
-        options = "|".join(cell.variants)
-        print(f"cell {cell.name}: {cell.recurrence}, {cell.variant_option}={options}")
+        options = (
+            f", {cell.variant_option}={'|'.join(cell.variants)}" if cell.variant_option else ""
+        )
+        print(f"cell {cell.name}: {cell.recurrence}{options}")
     loaded = profile.load_users()
     for kind in sorted({found.device.partition(":")[0] for found in devices()}):
         active = _core.profile(_core.Device(kind))
@@ -31,6 +33,7 @@ def info() -> None:
 
 def parser() -> argparse.ArgumentParser:
     names = [cell.name for cell in cells()]
+    linear = [cell.name for cell in cells() if cell.recurrence == "linear"]  # with a choice to make
     root = argparse.ArgumentParser(prog="python -m scanrnn", description=__doc__)
     commands = root.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="build, devices, cells and the profile in use")
@@ -50,7 +53,8 @@ def parser() -> argparse.ArgumentParser:
     for sub in (crossover, tune):
         sub.add_argument("--grid", choices=("small", "full"), default="small")
     for sub, out in ((crossover, "crossover-cpu.json"), (layer, "layer-cpu.json"), (tune, None)):
-        sub.add_argument("--cells", nargs="+", choices=names, default=names, metavar="CELL")
+        known = names if sub is layer else linear
+        sub.add_argument("--cells", nargs="+", choices=known, default=known, metavar="CELL")
         sub.add_argument("--device", choices=("cpu",), default="cpu", help="of host arrays")
         where = "your own profile" if out is None else f"bench/results/{out}"
         default = None if out is None else Path("bench/results", out)

@@ -114,12 +114,81 @@ def layer_vjp(
     return y, h, pullback
 
 
+# A dense cell: one step from (W x + b_ih)_t, R h + b_hh, h and c -> (h, c, vjp); vjp(dh, dc) gives
+# the cotangents of those four, that of h without what comes back through R.
+
+
+def _lstm(u: Array, m: Array, h: Array, c: Array) -> tuple[Any, ...]:
+    p, q, v, s = np.split(u + m, 4, axis=-1)
+    i, f, g, o = sigmoid(p), sigmoid(q), np.tanh(v), sigmoid(s)
+    after = f * c + i * g
+    squashed = np.tanh(after)
+
+    def vjp(dh: Array, dc: Array) -> tuple[Array, Array, Array, Array]:
+        dc = dc + dh * o * (1 - squashed * squashed)
+        parts = [dc * g * i * (1 - i), dc * c * f * (1 - f), dc * i * (1 - g * g)]
+        du = np.concatenate([*parts, dh * squashed * o * (1 - o)], axis=-1)
+        return du, du, np.zeros_like(dh), dc * f
+
+    return o * squashed, after, vjp
+
+
+def _gru(u: Array, m: Array, h: Array, c: Array) -> tuple[Any, ...]:
+    hidden = h.shape[-1]
+    r, z = np.split(sigmoid((u + m)[..., : 2 * hidden]), 2, axis=-1)
+    candidate = m[..., 2 * hidden :]
+    n = np.tanh(u[..., 2 * hidden :] + r * candidate)
+
+    def vjp(dh: Array, dc: Array) -> tuple[Array, Array, Array, Array]:
+        dn = dh * (1 - z) * (1 - n * n)
+        gates = [dn * candidate * r * (1 - r), dh * (h - n) * z * (1 - z)]
+        return np.concatenate([*gates, dn], axis=-1), np.concatenate(
+            [*gates, dn * r], axis=-1
+        ), dh * z, dc  # fmt: skip
+
+    return (1 - z) * n + z * h, c, vjp
+
+
+DENSE: dict[str, Callable[..., tuple[Any, ...]]] = {"LSTM": _lstm, "GRU": _gru}
+
+
+def dense_vjp(
+    cell: str, params: tuple[Array, Array, Array, Array], x: Array, h_0: Array, c_0: Array
+) -> tuple[Array, Array, Array, Callable[..., tuple[Any, ...]]]:
+    """One layer: (y, h_n, c_n, pullback); params are weights ih and hh, then biases ih and hh.
+
+    pullback(dy) -> (dx, dh_0, dc_0, dparams).
+    """
+    weight, recurrent, bias, recurrent_bias = params
+    u = x @ weight.T + bias
+    y, h, c, backs = np.empty((*x.shape[:2], h_0.shape[-1]), x.dtype), h_0, c_0, []
+    for t in range(len(x)):
+        h, c, back = DENSE[cell](u[t], h @ recurrent.T + recurrent_bias, h, c)
+        backs.append(back)
+        y[t] = h
+
+    def pullback(dy: Array) -> tuple[Any, ...]:
+        du, dm = np.empty_like(u), np.empty_like(u)
+        dh, dc = np.zeros_like(h_0), np.zeros_like(c_0)
+        for t in reversed(range(len(x))):
+            du[t], dm[t], dh, dc = backs[t](dh + dy[t], dc)
+            dh = dh + dm[t] @ recurrent
+        before = np.concatenate([h_0[None], y[:-1]]).reshape(-1, h_0.shape[-1])
+        flat_u, flat_m = (d.reshape(-1, d.shape[-1]) for d in (du, dm))
+        dweights = flat_u.T @ x.reshape(-1, x.shape[-1]), flat_m.T @ before
+        return du @ weight, dh, dc, (*dweights, flat_u.sum(axis=0), flat_m.sum(axis=0))
+
+    return y, h, c, pullback
+
+
 class Stack:
-    """Layers on top of each other, called as scanrnn's are."""
+    """Layers on top of each other, called as scanrnn's are; a pair (h_0, c_0) begins at zero."""
 
     def __init__(self, cell: str, state_dict: Mapping[str, Array]) -> None:
         self.cell, self.params = cell, dict(state_dict)
         self.layers = sum(name.startswith("weight_ih") for name in self.params)
+        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        self.kinds = kinds if cell in DENSE else kinds[::2]
 
     def load_state_dict(self, state_dict: Mapping[str, Array]) -> None:
         self.params = dict(state_dict)
@@ -127,8 +196,8 @@ class Stack:
     def vjp(self, x: Array, h_0: Array) -> tuple[tuple[Array, Array], Callable[..., Any]]:
         finals, pullbacks = [], []
         for index in range(self.layers):
-            weight, bias = self.params[f"weight_ih_l{index}"], self.params[f"bias_ih_l{index}"]
-            x, final, back = layer_vjp(self.cell, weight, bias, x, h_0[index])
+            own = [self.params[f"{kind}_l{index}"] for kind in self.kinds]
+            x, final, back = self._layer(own, x, h_0[index])
             finals.append(final)
             pullbacks.append(back)
 
@@ -136,8 +205,20 @@ class Stack:
             dh_0 = np.empty_like(h_0)
             dparams: dict[str, Array] = {}
             for index in reversed(range(self.layers)):
-                dy, dh_0[index], dweight, dbias = pullbacks[index](dy)
-                dparams |= {f"weight_ih_l{index}": dweight, f"bias_ih_l{index}": dbias}
+                dy, dh_0[index], *own = pullbacks[index](dy)
+                names = [f"{kind}_l{index}" for kind in self.kinds]
+                dparams |= dict(zip(names, own, strict=True))
             return dy, dh_0, dparams
 
         return (x, np.stack(finals)), pullback
+
+    def _layer(self, params: list[Array], x: Array, h_0: Array) -> tuple[Any, ...]:
+        if self.cell not in DENSE:
+            return layer_vjp(self.cell, params[0], params[1], x, h_0)
+        y, h_n, _, back = dense_vjp(self.cell, tuple(params), x, h_0, np.zeros_like(h_0))
+
+        def pullback(dy: Array) -> tuple[Any, ...]:
+            dx, dh_0, _, dparams = back(dy)
+            return dx, dh_0, *dparams
+
+        return y, h_n, pullback

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bench layer`: whole layers beside their GEMMs alone (the floor) and beside plain NumPy.
+"""`bench layer`: whole layers beside their GEMMs alone (the floor), plain NumPy, and torch's own
+LSTM and GRU where torch is installed.
 
 Each implementation is timed by itself: the waiting threads of one OpenBLAS or OpenMP team would
 otherwise take the processor from the next.
@@ -23,9 +24,15 @@ STEP = (1, 1, 512)
 PAUSE = 0.3  # seconds, until the threads of the last one sleep
 
 
-def gemms(weight: Array, x: Array, direction: str) -> Callable[[], Any]:
-    """The matrix products of a pass and nothing else, by NumPy's BLAS."""
-    flat = x.reshape(-1, x.shape[-1])
+def gemms(params: dict[str, Array], x: Array, direction: str) -> Callable[[], Any]:
+    """The matrix products of a pass and nothing else, by NumPy's BLAS: those of all steps at once.
+
+    Of a dense cell the product with h is one more such product, as if h were known beforehand.
+    """
+    weight, flat = params["weight_ih_l0"], x.reshape(-1, x.shape[-1])
+    if "weight_hh_l0" in params:  # [W R] times (x, h), C being H
+        weight = np.concatenate([weight, params["weight_hh_l0"]], axis=1)
+        flat = np.concatenate([flat, flat], axis=1)
     pre, dx, dweight = flat @ weight.T, np.empty_like(flat), np.empty_like(weight)
     if direction != "forward_backward":
         return lambda: np.matmul(flat, weight.T, out=pre)
@@ -52,30 +59,65 @@ def by_numpy(cell: str, params: dict[str, Array], x: Array, dy: Array, direction
     return call
 
 
+def by_torch(point: crossover.Point, params: dict[str, Array], x: Array, dy: Array) -> Any:
+    """torch's layer of the same name and parameters, on as many threads as ours; None without."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not hasattr(torch.nn, point.cell):
+        return None
+    torch.set_num_threads(_core.Device("cpu").units)
+    rnn = getattr(torch.nn, point.cell)(point.H, point.H)
+    rnn.load_state_dict({name: torch.from_numpy(value) for name, value in params.items()})
+    inputs, cotangent = torch.from_numpy(x), torch.from_numpy(dy)
+
+    def forward() -> list[Array]:
+        with torch.no_grad():
+            return [rnn(inputs[:1] if point.direction == "step" else inputs)[0].numpy()]
+
+    def both() -> list[Array]:
+        leaf = inputs.detach().requires_grad_()
+        y, _ = rnn(leaf)
+        gradients = torch.autograd.grad(y, [leaf, *rnn.parameters()], cotangent)
+        return [y.detach().numpy(), *(gradient.numpy() for gradient in gradients)]
+
+    both_passes = point.direction == "forward_backward"
+    return f"torch {torch.__version__}", both if both_passes else forward
+
+
 def measure_one(point: crossover.Point, device: str, seconds: float) -> list[dict[str, Any]]:
     random = np.random.default_rng(0)
     shape = (point.T, point.B, point.H)
     x, dy = (random.standard_normal(shape).astype(np.float32) for _ in range(2))
     rnn = crossover.layer_of(point, device)
     params, step = rnn.state_dict(), point.direction == "step"
-    h = np.zeros((1, point.B, point.H), np.float32)
+    h: Any = np.zeros((1, point.B, point.H), np.float32)
+    if rnn._cell.states == 2:
+        h = h, h
     plan = rnn.plan(point.T, point.B, training=point.direction == "forward_backward")
     ours = crossover.call_of(rnn, x, dy, point.direction, plan.strategy)
     calls = {
         "scanrnn": (lambda: [rnn.step(x[0], h)[0]]) if step else ours,
         f"numpy {np.__version__}": by_numpy(point.cell, params, x, dy, point.direction),
-        "GEMM alone": gemms(params["weight_ih_l0"], x, point.direction),
+        "GEMM alone": gemms(params, x, point.direction),
     }
-    wanted, *others = (calls[name]() for name in list(calls)[1::-1])
-    error = measure.max_error(others[0][0].reshape(shape), wanted[0])
-    if not error <= crossover.tolerances(point)[0]:
-        raise AssertionError(f"{point}: y differs from NumPy's by {error}")
+    peer = by_torch(point, params, x, dy)
+    if peer:
+        calls[peer[0]] = peer[1]
+    wanted = calls[f"numpy {np.__version__}"]()
+    errors = {}
+    for name in ["scanrnn", *([peer[0]] if peer else [])]:
+        errors[name] = measure.max_error(calls[name]()[0].reshape(shape), wanted[0])
+        if not errors[name] <= crossover.tolerances(point)[0]:
+            raise AssertionError(f"{point}: y of {name} differs from NumPy's by {errors[name]}")
     times: dict[str, measure.Timing] = {}
     for name, call in calls.items():
         time.sleep(PAUSE)
         times |= measure.timed({name: call}, seconds)
     floor = times["GEMM alone"].ms
-    common = {"domain": "log", "pass": point.direction, "layout": "TBH", "B": point.B}
+    domain = {"domain": "log"} if rnn._cell.recurrence == "linear" else {}
+    common = {**domain, "pass": point.direction, "layout": "TBH", "B": point.B}
     common |= {"T": point.T, "C": point.H, "H": point.H, "dtype": "float32"}
     return [
         {
@@ -87,7 +129,7 @@ def measure_one(point: crossover.Point, device: str, seconds: float) -> list[dic
             **timing.row(),
             "floor_ms": round(floor, 5),
             "floor_ratio": round(timing.ms / floor, 3),
-            **({"max_error": float(f"{error:.3g}")} if name == "scanrnn" else {}),
+            **({"max_error": float(f"{errors[name]:.3g}")} if name in errors else {}),
         }
         for name, timing in times.items()
     ]

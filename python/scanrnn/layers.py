@@ -16,16 +16,27 @@ import numpy as np
 from . import _core, arguments, profile
 from .arguments import Array
 from .registry import CellInfo
-from .run import Pair, Pullback, Run, log, states
+from .run import Pullback, Run, State, given_state, log, states
+
+# What every layer's constructor begins with, as torch's do.
+_TORCHS: dict[str, Any] = {
+    "input_size": inspect.Parameter.empty,
+    "hidden_size": inspect.Parameter.empty,
+    "num_layers": 1,
+    "bias": True,
+    "batch_first": False,
+    "dropout": 0.0,
+    "bidirectional": False,
+}
 
 
 class Layer:
     """A stack of recurrent layers; each cell of the registry has a subclass of its name.
 
     `rnn(x, h_0)` gives `(y, h_n)`: x [T,B,C], or [B,T,C] with batch_first, or [T,C]; y likewise
-    with D*H; h_0 and h_n [L*D,B,H], or [L*D,H]. Parameters are read-only arrays under torch's
-    names (`rnn.weight_ih_l0`); `load_state_dict` replaces them all at once, so one object can be
-    used from several threads.
+    with D*H; h_0 and h_n [L*D,B,H], or [L*D,H], and of LSTM the pairs (h_0, c_0) and (h_n, c_n).
+    Parameters are read-only arrays under torch's names (`rnn.weight_ih_l0`); `load_state_dict`
+    replaces them all at once, so one object can be used from several threads.
     """
 
     _cell: CellInfo
@@ -57,7 +68,8 @@ class Layer:
             options[name] = arguments.flag(name, options[name])
         options["dropout"] = arguments.real("dropout", options["dropout"])
         for name in (self._cell.variant_option, "domain", "device"):
-            options[name] = arguments.text(name, options[name])
+            if name in options:
+                options[name] = arguments.text(name, options[name])
         options["dtype"] = arguments.dtype(options["dtype"])
         self._build(options)
         self._initialise(seed)
@@ -65,8 +77,9 @@ class Layer:
     def _build(self, options: dict[str, Any]) -> None:
         profile.load_users()
         device = _core.Device(options["device"])
-        described = [options[name] for name in options if name not in ("dtype", "device")]
-        layer = _core.Layer(self._cell.name, *described, str(options["dtype"]))
+        variant, domain = options.get(self._cell.variant_option, ""), options.get("domain", "log")
+        described = [options[name] for name in _TORCHS]
+        layer = _core.Layer(self._cell.name, *described, variant, domain, str(options["dtype"]))
         # The one place that writes: __setattr__ refuses everything else.
         self.__dict__.update(options, _options=options, device=str(device))
         self.__dict__.update(_layer=layer, _device=device, _shapes=dict(layer.parameters()))
@@ -88,17 +101,19 @@ class Layer:
 
     # ---- running
 
-    def __call__(self, x: Array, h_0: Array | None = None, strategy: str | None = None) -> Pair:
+    def __call__(
+        self, x: Array, h_0: State | None = None, strategy: str | None = None
+    ) -> tuple[Array, State]:
         """The whole sequence; h_0 None is zeros."""
         return Run(self, x, h_0, strategy, training=False).forward()
 
     def vjp(
         self,
         x: Array,
-        h_0: Array | None = None,
+        h_0: State | None = None,
         strategy: str | None = None,
         seed: int | None = None,
-    ) -> tuple[Pair, Pullback]:
+    ) -> tuple[tuple[Array, State], Pullback]:
         """The sequence in training mode, and what carries cotangents back through it.
 
         x is held, not copied, and y comes back read-only, because the pullback reads both: leave x
@@ -112,7 +127,7 @@ class Layer:
         run.y.flags.writeable = results[0].flags.writeable = False
         return results, Pullback(run)
 
-    def step(self, x_t: Array, h: Array | None = None) -> Pair:
+    def step(self, x_t: Array, h: State | None = None) -> tuple[Array, State]:
         """One step, equal to running the sequence: x_t [B,C], h [L*D,B,H] -> y_t [B,H], state."""
         x_t = arguments.array("x_t", x_t, self.dtype)
         if x_t.ndim not in (1, 2):
@@ -120,14 +135,14 @@ class Layer:
             raise ValueError(f"x_t: expected {wanted}, got shape {x_t.shape}")
         single = x_t.ndim == 1
         x_t = x_t[None] if single else x_t
-        h = None if h is None else states("h", h, self.dtype, single)
+        before = states("h", h, self, single)
         batch = x_t.shape[0]
         plan = self.plan(1, batch)
         y = np.empty((batch, self._layer.directions * self.hidden_size), self.dtype)
-        h_n = np.empty(self._state_shape(batch), self.dtype)
+        after = self._new_states(batch)
         log(plan)
-        self._layer.step(plan, self._placed, x_t, h, y, h_n, None, 0)
-        return (y[0], h_n[:, 0]) if single else (y, h_n)
+        self._layer.step(plan, self._placed, x_t, before, y, after, None, 0)
+        return y[0] if single else y, given_state(after, single)
 
     def plan(
         self, T: int, B: int, strategy: str | None = None, training: bool = False
@@ -138,8 +153,9 @@ class Layer:
             self._device, steps, batch, bool(training), arguments.strategy_name(strategy)
         )
 
-    def _state_shape(self, batch: int) -> tuple[int, int, int]:
-        return self.num_layers * self._layer.directions, batch, self.hidden_size
+    def _new_states(self, batch: int) -> list[Array]:
+        shape = self.num_layers * self._layer.directions, batch, self.hidden_size
+        return [np.empty(shape, self.dtype) for _ in range(self._cell.states)]
 
     # ---- parameters
 
@@ -200,23 +216,19 @@ def _restore(kind: type[Layer], options: dict[str, Any], params: dict[str, Array
 
 def make_class(cell: CellInfo) -> type[Layer]:
     """The class of a cell: its constructor is torch's, plus the option that picks the variant."""
-    options: dict[str, Any] = {
-        "num_layers": 1,
-        "bias": True,
-        "batch_first": False,
-        "dropout": 0.0,
-        "bidirectional": False,
-    }
-    options[cell.variant_option] = cell.variants[0]
-    options |= {"domain": "log", "dtype": "float32", "device": "auto", "seed": None}
+    options = dict(_TORCHS)
+    if cell.variant_option:
+        options[cell.variant_option] = cell.variants[0]
+    if cell.recurrence == "linear":
+        options["domain"] = "log"
+    options |= {"dtype": "float32", "device": "auto", "seed": None}
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(name, kind) for name in ("input_size", "hidden_size")]
-    parameters += [inspect.Parameter(name, kind, default=value) for name, value in options.items()]
+    parameters = [inspect.Parameter(name, kind, default=options[name]) for name in options]
     rows = ", ".join(cell.row_order)
-    variants = ", ".join(map(repr, cell.variants))
+    variants = f" {cell.variant_option}: one of {', '.join(map(repr, cell.variants))}."
     doc = (
-        f"{cell.name} ({cell.recurrence} recurrence), row blocks of weight_ih: {rows}. "
-        f"{cell.variant_option}: one of {variants}.\n\n{Layer.__doc__}"
+        f"{cell.name} ({cell.recurrence} recurrence), row blocks of the weights: {rows}."
+        f"{variants if cell.variant_option else ''}\n\n{Layer.__doc__}"
     )
     return type(
         cell.name,

@@ -9,12 +9,16 @@ from . import _core
 
 
 class CellInfo(NamedTuple):
-    """One cell; row_order names the row blocks of weight_ih, of which bias_gates have a bias."""
+    """One cell; row_order names the row blocks of weight_ih, of which bias_gates have a bias.
+
+    states is 2 where the state is the pair (h, c). Without an option the one variant has no name.
+    """
 
     name: str
     recurrence: str
     gates: int
     bias_gates: int
+    states: int
     highway: bool
     variant_option: str
     variants: tuple[str, ...]

@@ -129,16 +129,16 @@ using Run = void (Layer::*)(Context&, const dispatch::Plan&, const ForwardArgs&)
 
 template <Run run>
 void forward(const Layer& layer, const PlannedCall& call, const Parameters& params,
-             const py::array& x, const MaybeArray& h_0, py::array& y, py::array& h_n,
+             const py::array& x, const States& h_0, py::array& y, States& h_n,
              const Buffer* reserve, std::uint64_t seed) {
   Context& where = context(call.device);
   Tensors tensors(where);
   ForwardArgs args;
   args.params = params.views();
   args.x = tensors.in(x);
-  args.h0.h = tensors.in(h_0);
+  args.h0 = tensors.in(h_0);
   args.y = tensors.out(y);
-  args.hn.h = tensors.out(h_n);
+  args.hn = tensors.out(h_n);
   args.seed = seed;
   if (reserve) args.reserve = reserve->span();
   const py::gil_scoped_release unlocked;
@@ -149,20 +149,20 @@ void forward(const Layer& layer, const PlannedCall& call, const Parameters& para
 }
 
 void backward(const Layer& layer, const PlannedCall& call, const Parameters& params,
-              const py::array& x, const MaybeArray& h_0, const py::array& y, const MaybeArray& dy,
-              const MaybeArray& dh_n, py::array& dx, py::array& dh_0,
-              std::vector<py::array>& dparams, const Buffer* reserve, std::uint64_t seed) {
+              const py::array& x, const States& h_0, const py::array& y, const MaybeArray& dy,
+              const States& dh_n, py::array& dx, States& dh_0, std::vector<py::array>& dparams,
+              const Buffer* reserve, std::uint64_t seed) {
   Context& where = context(call.device);
   Tensors tensors(where);
   BackwardArgs args;
   args.params = params.views();
   args.x = tensors.in(x);
-  args.h0.h = tensors.in(h_0);
+  args.h0 = tensors.in(h_0);
   args.y = tensors.in(y);
   args.dy = tensors.in(dy);
-  args.dhn.h = tensors.in(dh_n);
+  args.dhn = tensors.in(dh_n);
   args.dx = tensors.out(dx);
-  args.dh0.h = tensors.out(dh_0);
+  args.dh0 = tensors.out(dh_0);
   for (py::array& array : dparams) args.dparams.push_back(tensors.out(array));
   if (reserve) args.reserve = reserve->span();
   args.seed = seed;

@@ -19,6 +19,7 @@ namespace scanrnn {
 namespace py = pybind11;
 using dispatch::Strategy;
 using MaybeArray = std::optional<py::array>;
+using States = std::vector<MaybeArray>;  // h, and c of a pair; empty: there is none
 
 // ---- names
 
@@ -132,6 +133,13 @@ class Tensors {
     for (const auto& [index, host] : results_)
       buffers_[index].download(host, buffers_[index].bytes());
   }
+  State in(const States& states) {
+    return {states.size() > 0 ? in(states[0]) : TensorView{},
+            states.size() > 1 ? in(states[1]) : TensorView{}};
+  }
+  State out(States& states) {
+    return {out(states.at(0).value()), states.size() > 1 ? out(states[1].value()) : TensorView{}};
+  }
   // The copies, to outlive the call.
   std::vector<Buffer> take() { return std::move(buffers_); }
 
@@ -185,8 +193,8 @@ inline const char* name_of(dispatch::Reason reason) {
 
 inline py::tuple describe(const CellInfo& info) {
   return py::make_tuple(info.name, name_of(info.recurrence), info.gates, info.bias_gates,
-                        info.highway, info.variant_option, py::tuple(py::cast(info.variants)),
-                        py::tuple(py::cast(info.row_order)));
+                        info.states, info.highway, info.variant_option,
+                        py::tuple(py::cast(info.variants)), py::tuple(py::cast(info.row_order)));
 }
 
 inline py::tuple describe(const DeviceInfo& info) {

@@ -93,3 +93,41 @@ def scan(a, b, h_0=None, reverse=False):
         h = a[t] * h + b[t]
         out[t] = h
     return out
+
+
+def _dense_step(cell, params, x, h, c):
+    weight, recurrent, bias, recurrent_bias = params
+    u, m = x @ weight.T + bias, h @ recurrent.T + recurrent_bias
+    if cell == "LSTM":
+        i, f, g, o = np.split(u + m, 4, axis=-1)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        return sigmoid(o) * np.tanh(c), c
+    (r, z, n), (mr, mz, mn) = np.split(u, 3, axis=-1), np.split(m, 3, axis=-1)
+    r, z = sigmoid(r + mr), sigmoid(z + mz)
+    n = np.tanh(n + r * mn)
+    return (1 - z) * n + z * h, c
+
+
+def run_dense(rnn, x, state=None):
+    """(y, (h_n, c_n)) of LSTM or GRU in float64; x [T,B,C]; c_n of GRU means nothing."""
+    kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    values = {name: value.astype(np.float64) for name, value in rnn.state_dict().items()}
+    directions = 2 if rnn.bidirectional else 1
+    x, finals = x.astype(np.float64), []
+    zeros = np.zeros((rnn.num_layers * directions, x.shape[1], rnn.hidden_size))
+    first = [zeros, zeros] if state is None else [part.astype(np.float64) for part in state]
+    for layer in range(rnn.num_layers):
+        outs = []
+        for direction in range(directions):
+            suffix = f"_l{layer}" + ("_reverse" if direction else "")
+            params = [values.get(kind + suffix, 0.0) for kind in kinds]
+            at = layer * directions + direction
+            h, c = first[0][at], first[-1][at]
+            out = np.empty((*x.shape[:2], rnn.hidden_size))
+            for t in range(len(x))[:: -1 if direction else 1]:
+                h, c = _dense_step(type(rnn).__name__, params, x[t], h, c)
+                out[t] = h
+            outs.append(out)
+            finals.append((h, c))
+        x = np.concatenate(outs, axis=-1)
+    return x, [np.stack(parts) for parts in zip(*finals, strict=True)]

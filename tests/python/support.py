@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import scanrnn
 
-CELLS = [cell.name for cell in scanrnn.cells()]
-VARIANTS = [(cell.name, variant) for cell in scanrnn.cells() for variant in cell.variants]
-OPTION = {cell.name: cell.variant_option for cell in scanrnn.cells()}
+LINEAR = [cell for cell in scanrnn.cells() if cell.recurrence == "linear"]
+CELLS = [cell.name for cell in LINEAR]  # LSTM and GRU have test_dense.py
+DENSE = ["LSTM", "GRU"]
+VARIANTS = [(cell.name, variant) for cell in LINEAR for variant in cell.variants]
+OPTION = {cell.name: cell.variant_option for cell in LINEAR}
 DEVICE = os.environ.get("SCANRNN_TEST_DEVICE", "cpu")  # "cuda": the same tests there
 STRATEGIES = ["direct", "fused_sequential", "parallel_scan"]
 

@@ -5,12 +5,13 @@ import itertools
 import json
 import math
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import scanrnn
 from scanrnn import __main__, crossover, demo, layer_bench, measure, profile
-from support import CELLS
+from support import CELLS, DENSE
 
 PROVENANCE = {"device", "processor", "threads", "commit", "dirty", "command", "date"}
 ROW = {"bench", "cell", "impl", "domain", "pass", "layout", "B", "T", "C", "H", "dtype", "ms"}
@@ -33,7 +34,8 @@ def test_info(capsys):
     out = capsys.readouterr().out
     assert "version: " in out
     assert "device cpu: " in out
-    assert all(f"cell {cell}: linear" in out for cell in CELLS)
+    assert all(f"cell {cell}: linear, " in out for cell in CELLS)
+    assert all(f"cell {cell}: dense\n" in out for cell in DENSE)
     assert '"name": "cpu-generic"' in out
 
 
@@ -130,14 +132,15 @@ def test_bench_layer(tmp_path, capsys, monkeypatch):
     assert "x floor" in capsys.readouterr().out
     content = json.loads(out.read_text())
     assert set(content) >= PROVENANCE | {"copy_gbps"}
-    assert len(content["rows"]) == len(CELLS) * 3 * 3  # passes and step; ours, NumPy's, GEMM
-    for row in content["rows"]:
-        assert set(row) >= ROW | {"floor_ms", "floor_ratio"}
-    assert {row["impl"] for row in content["rows"]} == {
-        "scanrnn",
-        f"numpy {np.__version__}",
-        "GEMM alone",
-    }
+    impls = ["scanrnn", f"numpy {np.__version__}", "GEMM alone"]
+    rows = [row for row in content["rows"] if not row["impl"].startswith("torch ")]
+    assert len(rows) == (len(CELLS) + len(DENSE)) * 3 * len(impls)  # passes and step
+    for row in rows:
+        wanted = ROW | {"floor_ms", "floor_ratio"} - ({"domain"} if row["cell"] in DENSE else set())
+        assert set(row) >= wanted
+    assert {row["impl"] for row in rows} == set(impls)
+    torchs = [row for row in content["rows"] if row not in rows]
+    assert {row["cell"] for row in torchs} == (set(DENSE) if find_spec("torch") else set())
 
 
 @pytest.mark.parametrize("to_file", [False, True])

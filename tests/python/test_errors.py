@@ -156,7 +156,7 @@ def test_step(cell):
 @pytest.mark.parametrize("cell", CELLS)
 def test_strategy_and_plan(cell):
     rnn, x = make(cell), normal(6, 2, 3)
-    for unknown in ("fastest", "step_loop", ""):
+    for unknown in ("fastest", "step loop", ""):
         with raises(ValueError, "strategy: expected one of 'direct'", f"got '{unknown}'"):
             rnn(x, strategy=unknown)
     with raises(TypeError, "strategy: expected a string", "got 3"):

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scanrnn
-from support import CELLS, DEVICE, OPTION, STRATEGIES, make, normal
+from support import CELLS, DENSE, DEVICE, OPTION, STRATEGIES, make, normal
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -252,9 +252,11 @@ def test_a_forced_strategy_is_the_one_that_runs(strategy, capfd, monkeypatch):
 
 def test_registry():
     assert CELLS == ["MinGRU", "MinLSTM", "SRU"]
-    assert set(CELLS) < set(scanrnn.__all__)
+    assert [cell.name for cell in scanrnn.cells()] == [*CELLS, *DENSE]
+    assert {*CELLS, *DENSE} < set(scanrnn.__all__)
     for cell in scanrnn.cells():
-        assert cell.recurrence == "linear"
+        assert cell.recurrence == ("dense" if cell.name in DENSE else "linear")
+        assert cell.states == (2 if cell.name == "LSTM" else 1)
         assert cell.variants
         assert len(cell.row_order) == cell.gates
         assert cell.name in (getattr(scanrnn, cell.name).__doc__ or "")
