@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <sstream>
 
 #include "scanrnn/dispatch/tiles.h"
 
@@ -98,48 +97,48 @@ bool parse(const std::string& text, Strategy& strategy) {
   return false;
 }
 
+// Strings alone: where a process has more than one C++ runtime, streams are what breaks first.
 std::string explain(const Plan& plan) {
+  const auto text = [](std::int64_t number) { return std::to_string(number); };
   const Problem& p = plan.problem;
-  const std::int64_t rows = p.batch * p.hidden_size;
-  std::ostringstream out;
-  out << name(plan.strategy) << " for T=" << p.steps << " B=" << p.batch << " H=" << p.hidden_size
-      << (p.training ? " (training)" : " (inference)");
+  const Thresholds& limits = plan.thresholds;
+  const std::string rows = "B*H = " + text(p.batch * p.hidden_size);
+  const std::string per_unit = text(limits.parallel_max_rows_per_unit) + " rows on each of " +
+                               text(plan.device.units) + " units";
+  std::string out = std::string(name(plan.strategy)) + " for T=" + text(p.steps) +
+                    " B=" + text(p.batch) + " H=" + text(p.hidden_size) +
+                    (p.training ? " (training)" : " (inference)");
   if (plan.strategy == Strategy::fused_sequential && plan.tile_steps > 0) {
-    out << ", tiles of " << plan.tile_steps << " steps";
+    out += ", tiles of " + text(plan.tile_steps) + " steps";
   }
-  if (plan.chunk_steps > 0) out << ", chunks of " << plan.chunk_steps << " steps";
+  if (plan.chunk_steps > 0) out += ", chunks of " + text(plan.chunk_steps) + " steps";
   if (plan.device.processor == Processor::cuda && plan.strategy == Strategy::parallel_scan) {
-    out << (plan.across_blocks ? ", time over blocks" : ", time inside a block");
+    out += plan.across_blocks ? ", time over blocks" : ", time inside a block";
   }
-  out << ": ";
+  out += ": ";
   switch (plan.reason) {
     case Reason::forced:
-      out << "forced by the caller";
+      out += "forced by the caller";
       break;
     case Reason::empty:
-      out << "there is nothing to compute";
+      out += "there is nothing to compute";
       break;
     case Reason::few_tokens:
-      out << "B*T = " << p.batch * p.steps << " <= " << plan.thresholds.direct_max_tokens
-          << " tokens, where starting more than one pass costs more than it saves";
+      out += "B*T = " + text(p.batch * p.steps) + " <= " + text(limits.direct_max_tokens) +
+             " tokens, where starting more than one pass costs more than it saves";
       break;
     case Reason::few_rows:
-      out << "B*H = " << rows << " <= " << plan.thresholds.parallel_max_rows_per_unit
-          << " rows on each of " << plan.device.units
-          << " units and T >= " << plan.thresholds.parallel_min_steps
-          << ", so time is split to keep them busy";
+      out += rows + " <= " + per_unit + " and T >= " + text(limits.parallel_min_steps) +
+             ", so time is split to keep them busy";
       break;
     case Reason::enough_rows:
-      out << "B*H = " << rows << " > " << plan.thresholds.parallel_max_rows_per_unit
-          << " rows on each of " << plan.device.units << " units, so rows alone keep them busy";
+      out += rows + " > " + per_unit + ", so rows alone keep them busy";
       break;
     case Reason::short_sequence:
-      out << "rows are few, but T < " << plan.thresholds.parallel_min_steps
-          << " is too short to split";
+      out += "rows are few, but T < " + text(limits.parallel_min_steps) + " is too short to split";
       break;
   }
-  out << " [profile " << plan.profile << "; runner-up " << name(plan.runner_up) << "]";
-  return out.str();
+  return out + " [profile " + plan.profile + "; runner-up " + name(plan.runner_up) + "]";
 }
 
 }  // namespace scanrnn::dispatch
