@@ -43,6 +43,7 @@ class Backend {
   virtual const dispatch::Profile& default_profile() const = 0;
   // The dtype that passes are given: the layer's own, or its compute type.
   virtual Dtype inner_type(Dtype dtype) const = 0;
+  virtual void set_matmul_precision(MatmulPrecision /*precision*/) {}
 
   // With an arena that only counts, these take the memory that they would and do nothing else.
   virtual void forward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace) = 0;
