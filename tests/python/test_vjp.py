@@ -9,7 +9,7 @@ import pytest
 import scanrnn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import CELLS, STRATEGIES, VARIANTS, assert_close, make, normal
+from support import CELLS, STRATEGIES, VARIANTS, assert_close, gradient_tolerance, make, normal
 
 
 def cotangents(y, h_n, seed=9):
@@ -105,7 +105,7 @@ def test_gradients_in_less_precision(cell, strategy, dtype):
     results = pullback(dy, dh_n)
     _, exact = wide.vjp(x.astype(np.float64), h_0.astype(np.float64))
     wanted = exact(dy.astype(np.float64), dh_n.astype(np.float64))
-    allowed = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}[dtype]
+    allowed = gradient_tolerance(dtype)
     for got, want in [*zip(results[:2], wanted[:2], strict=True)] + [
         (results[2][name], wanted[2][name]) for name in wanted[2]
     ]:
