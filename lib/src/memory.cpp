@@ -171,32 +171,37 @@ void Buffer::release() noexcept {
   ::operator delete(data_, std::align_val_t{Arena::kAlignment});
 }
 
-void Buffer::upload(const void* host, std::size_t bytes) {
-  require(bytes <= bytes_, "upload: " + std::to_string(bytes) +
-                               " bytes do not fit in a buffer of " + std::to_string(bytes_));
-  if (bytes == 0) return;
-#ifdef SCANRNN_WITH_CUDA
-  if (device_.kind == Device::Kind::cuda) {
-    const DeviceGuard guard(device_.index);
-    staging(device_.index).upload(data_, host, bytes, static_cast<cudaStream_t>(stream_));
-    return;
-  }
-#endif
-  std::memcpy(data_, host, bytes);
+char* Buffer::at(std::size_t first, std::size_t bytes, const char* what) const {
+  require(first <= bytes_ && bytes <= bytes_ - first,
+          std::string(what) + ": expected a part of a buffer of " + std::to_string(bytes_) +
+              " bytes, got " + std::to_string(bytes) + " from " + std::to_string(first) + " on");
+  return static_cast<char*>(data_) + first;
 }
 
-void Buffer::download(void* host, std::size_t bytes) const {
-  require(bytes <= bytes_, "download: " + std::to_string(bytes) +
-                               " bytes were asked of a buffer of " + std::to_string(bytes_));
+void Buffer::upload(const void* host, std::size_t bytes, std::size_t first) {
+  char* const device = at(first, bytes, "upload");
   if (bytes == 0) return;
 #ifdef SCANRNN_WITH_CUDA
   if (device_.kind == Device::Kind::cuda) {
     const DeviceGuard guard(device_.index);
-    staging(device_.index).download(host, data_, bytes, static_cast<cudaStream_t>(stream_));
+    staging(device_.index).upload(device, host, bytes, static_cast<cudaStream_t>(stream_));
     return;
   }
 #endif
-  std::memcpy(host, data_, bytes);
+  std::memcpy(device, host, bytes);
+}
+
+void Buffer::download(void* host, std::size_t bytes, std::size_t first) const {
+  const char* const device = at(first, bytes, "download");
+  if (bytes == 0) return;
+#ifdef SCANRNN_WITH_CUDA
+  if (device_.kind == Device::Kind::cuda) {
+    const DeviceGuard guard(device_.index);
+    staging(device_.index).download(host, device, bytes, static_cast<cudaStream_t>(stream_));
+    return;
+  }
+#endif
+  std::memcpy(host, device, bytes);
 }
 
 void synchronize(Context& context) {

@@ -27,10 +27,8 @@ Case buffers_case(const LayerOptions& options, bool batch_first) {
   return c;
 }
 
-// The bytes of a contiguous tensor that begins `buffer` or lies behind.
+// The bytes of a contiguous tensor that lies in `buffer`.
 std::vector<std::uint8_t> bits_of(const Buffer& buffer, const TensorView& view) {
-  std::vector<std::uint8_t> all(buffer.bytes());
-  buffer.download(all.data(), all.size());
   std::size_t bytes = size_of(view.dtype);
   for (int axis = view.rank - 1; axis >= 0; --axis) {
     const auto at = static_cast<std::size_t>(axis);
@@ -38,9 +36,10 @@ std::vector<std::uint8_t> bits_of(const Buffer& buffer, const TensorView& view) 
               static_cast<std::int64_t>(bytes));
     bytes *= static_cast<std::size_t>(view.sizes[at]);
   }
-  const auto first =
-      all.begin() + (static_cast<char*>(view.data) - static_cast<char*>(buffer.data()));
-  return {first, first + static_cast<std::ptrdiff_t>(bytes)};
+  std::vector<std::uint8_t> out(bytes);
+  const auto first = static_cast<char*>(view.data) - static_cast<char*>(buffer.data());
+  buffer.download(out.data(), bytes, static_cast<std::size_t>(first));
+  return out;
 }
 
 TEST(Buffers, TheAllocatingOverloadsAreTheSame) {
@@ -130,6 +129,14 @@ TEST(Buffers, WhatGoesUpComesDown) {
     buffer.download(got.data(), bytes);
     EXPECT_TRUE(got == copy) << bytes;
     EXPECT_THROW(buffer.upload(sent.data(), bytes + 1), value_error);
+    EXPECT_THROW(buffer.upload(sent.data(), 0, bytes + 1), value_error);
+    EXPECT_THROW(buffer.download(got.data(), ~std::size_t{0}, 1), value_error);
+    const std::size_t third = bytes / 3;
+    buffer.upload(sent.data(), third, third);  // zeros
+    buffer.download(got.data(), bytes);
+    for (std::size_t i = 0; i < bytes; ++i) {
+      ASSERT_EQ(got[i], i / std::max<std::size_t>(third, 1) == 1 && third ? 0 : copy[i]) << i;
+    }
     EXPECT_THROW(buffer.download(got.data(), bytes + 1), value_error);
   }
 }

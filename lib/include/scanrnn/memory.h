@@ -25,13 +25,15 @@ class Buffer {
   std::size_t bytes() const { return bytes_; }
   Span span() const { return {data_, bytes_}; }
 
-  // From or to host memory, at most bytes(). Both return when the host memory may be used again; to
-  // and from CUDA they go through pinned memory that the calling thread keeps.
-  void upload(const void* host, std::size_t bytes);
-  void download(void* host, std::size_t bytes) const;
+  // From or to host memory, from byte `first` of the buffer on and not past its end. Both return
+  // when the host memory may be used again; to and from CUDA they go through pinned memory that the
+  // calling thread keeps.
+  void upload(const void* host, std::size_t bytes, std::size_t first = 0);
+  void download(void* host, std::size_t bytes, std::size_t first = 0) const;
 
  private:
   void release() noexcept;
+  char* at(std::size_t first, std::size_t bytes, const char* what) const;
 
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
