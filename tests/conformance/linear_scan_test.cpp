@@ -72,7 +72,7 @@ Values run(const Scan& s, const ScanData& data, Context& context, F&& change = [
       h(s.dtype, sizes, s.memory);
   const dispatch::Plan plan =
       linear_scan_plan(context, s.steps, s.rows, s.dtype, s.log_form, s.strategy);
-  Workspace workspace(linear_scan_workspace(plan));
+  Scratch workspace(context, linear_scan_workspace(plan));
   Mirror mirror(context);
   ScanArgs args;
   args.a = mirror.view(a);
@@ -82,7 +82,7 @@ Values run(const Scan& s, const ScanData& data, Context& context, F&& change = [
   args.h = mirror.view(h);
   args.log_form = s.log_form;
   args.reverse = s.reverse;
-  args.workspace = mirror.span(workspace);
+  args.workspace = workspace.span();
   change(args);
   try {
     linear_scan(context, plan, args);
