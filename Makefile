@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What a person runs: make demo | test | bench | format | lint. Each sets up what it needs first, on a
 # Debian that has git, make and python3: packages by apt-get, where they are missing, and .venv.
-.PHONY: demo test test-cpp test-sanitize test-python bench bench-cuda format lint clean
+.PHONY: demo test test-cpp test-sanitize test-python test-cuda sanitize-cuda bench bench-cuda format \
+  lint clean
 .NOTPARALLEL:
 
 PYTHON := $(CURDIR)/.venv/bin/python
@@ -26,7 +27,7 @@ demo: .venv/installed
 test: test-cpp test-sanitize test-python lint
 
 # Teams of the tests are larger than the machine on purpose, so a thread that waits should not spin.
-test-cpp test-sanitize test-python: export OMP_WAIT_POLICY := passive
+test-cpp test-sanitize test-python test-cuda: export OMP_WAIT_POLICY := passive
 
 test-cpp: .venv/ready
 	cmake --preset release -DPython_EXECUTABLE=$(PYTHON)
@@ -43,6 +44,24 @@ test-sanitize: .venv/ready
 
 test-python: .venv/installed
 	python -m pytest
+
+# The same tests on the GPU, and those that are only there.
+test-cuda: .venv/installed build/cuda/tests/scanrnn_tests
+	SCANRNN_TEST_DEVICE=cuda build/cuda/tests/scanrnn_tests --gtest_brief=1
+	SCANRNN_TEST_DEVICE=cuda python -m pytest
+
+# A few of them, whose memory is the library's own and so not set before it is written.
+SANITIZE := Buffers.The*:LinearScan.NothingIsMinusInfinity
+sanitize-cuda: build/cuda/tests/scanrnn_tests
+	for tool in memcheck initcheck synccheck; do \
+	  SCANRNN_TEST_DEVICE=cuda compute-sanitizer --tool $$tool --error-exitcode 1 \
+	    build/cuda/tests/scanrnn_tests --gtest_brief=1 --gtest_filter='$(SANITIZE)' || exit 1; \
+	done
+
+.PHONY: build/cuda/tests/scanrnn_tests
+build/cuda/tests/scanrnn_tests: .venv/ready
+	cmake --preset cuda -DPython_EXECUTABLE=$(PYTHON)
+	cmake --build --preset cuda --target scanrnn_tests
 
 bench: .venv/installed $(if $(GPU),bench-cuda)
 	python -m scanrnn bench crossover

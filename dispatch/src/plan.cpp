@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <sstream>
 
 #include "scanrnn/dispatch/tiles.h"
 
@@ -17,13 +16,18 @@ struct Choice {
   Reason reason;
 };
 
-Choice choose_dense(const Problem& problem) {
-  const bool empty = problem.batch == 0 || problem.steps == 0;
-  return {Strategy::step_loop, Strategy::step_loop, empty ? Reason::empty : Reason::every_step};
+Choice choose_dense(const Problem& problem, const Plan& plan) {
+  const Strategy loop = Strategy::step_loop, whole = Strategy::persistent;
+  const PersistentShape& shape = plan.persistent;
+  if (problem.batch == 0 || problem.steps == 0) return {loop, loop, Reason::empty};
+  if (plan.device.processor == Processor::cpu) return {loop, loop, Reason::every_step};
+  if (shape.tile < 0) return {loop, loop, Reason::not_on_chip};
+  if (problem.steps < kPersistentMinSteps) return {loop, whole, Reason::few_steps};
+  if (problem.batch > shape.lines) return {loop, whole, Reason::many_lines};
+  return {whole, loop, Reason::on_chip};
 }
 
 Choice choose(const Problem& problem, const DeviceLimits& device, const Thresholds& limits) {
-  if (problem.recurrence == Recurrence::dense) return choose_dense(problem);
   const std::int64_t rows = problem.batch * problem.hidden_size;
   const bool few_rows = rows <= limits.parallel_max_rows_per_unit * device.units;
   if (problem.batch == 0 || problem.steps == 0) {
@@ -51,25 +55,37 @@ std::int64_t chunk_steps(const Problem& problem, const DeviceLimits& device) {
 
 }  // namespace
 
-const char* misfit(const Problem& problem, const DeviceLimits& device) {
+std::string misfit(const Problem& problem, const DeviceLimits& device) {
   const bool dense = problem.recurrence == Recurrence::dense;
   switch (problem.forced) {
     case Strategy::automatic:
-      return nullptr;
+      return "";
     case Strategy::direct:
     case Strategy::fused_sequential:
     case Strategy::parallel_scan:
       if (dense) return "each step of this cell needs the state before it in a matrix product";
-      return nullptr;
+      return "";
     case Strategy::step_loop:
     case Strategy::persistent:
       if (!dense) return "this recurrence is linear, so its steps have no matrix product";
       break;
   }
-  if (problem.forced == Strategy::persistent && device.processor == Processor::cpu) {
+  if (problem.forced == Strategy::step_loop) return "";
+  if (device.processor == Processor::cpu) {
     return "it is one kernel that stays on a GPU; on the CPU step_loop keeps the weights in cache";
   }
-  return nullptr;
+  if (!problem.tensor_cores) {
+    return "its products are computed by tensor cores: it takes bfloat16 and float16, and float32 "
+           "where matmul_precision is not \"highest\"";
+  }
+  const bool fits = persistent_shape(problem, device, false).tile >= 0 &&
+                    (!problem.training || persistent_shape(problem, device, true).tile >= 0);
+  if (fits) return "";
+  const std::int64_t bytes =
+      problem.gates * problem.hidden_size * problem.hidden_size * problem.storage_bytes;
+  return "the recurrent weights take " + std::to_string(bytes) + " bytes, and the registers of " +
+         std::to_string(device.units) + " multiprocessors have room for at most " +
+         std::to_string(device.units * kPersistentWeightBytes) + ", in whole tiles";
 }
 
 Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile) {
@@ -78,7 +94,13 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
   out.device = device;
   out.thresholds = problem.training ? profile.training : profile.inference;
   std::memcpy(out.profile, profile.name, sizeof out.profile);
-  const Choice choice = choose(problem, device, out.thresholds);
+  const bool dense = problem.recurrence == Recurrence::dense;
+  if (dense && device.processor == Processor::cuda) {
+    out.persistent = persistent_shape(problem, device, false);
+    if (problem.training) out.persistent_vjp = persistent_shape(problem, device, true);
+  }
+  const Choice choice =
+      dense ? choose_dense(problem, out) : choose(problem, device, out.thresholds);
   out.strategy = choice.strategy;
   out.runner_up = choice.runner_up;
   out.reason = choice.reason;
@@ -128,55 +150,74 @@ bool parse(const std::string& text, Strategy& strategy) {
   return is(Strategy::automatic) || std::any_of(std::begin(kStrategies), std::end(kStrategies), is);
 }
 
+// Strings alone: where a process has more than one C++ runtime, streams are what breaks first.
 std::string explain(const Plan& plan) {
+  const auto text = [](std::int64_t number) { return std::to_string(number); };
   const Problem& p = plan.problem;
-  const std::int64_t rows = p.batch * p.hidden_size;
-  std::ostringstream out;
-  out << name(plan.strategy) << " for T=" << p.steps << " B=" << p.batch << " H=" << p.hidden_size
-      << (p.training ? " (training)" : " (inference)");
+  const Thresholds& limits = plan.thresholds;
+  const std::string rows = "B*H = " + text(p.batch * p.hidden_size);
+  const std::string per_unit = text(limits.parallel_max_rows_per_unit) + " rows on each of " +
+                               text(plan.device.units) + " units";
+  std::string out = std::string(name(plan.strategy)) + " for T=" + text(p.steps) +
+                    " B=" + text(p.batch) + " H=" + text(p.hidden_size) +
+                    (p.training ? " (training)" : " (inference)");
   const bool tiled =
       plan.strategy == Strategy::fused_sequential || plan.strategy == Strategy::step_loop;
   if (tiled && plan.tile_steps > 0) {
-    out << ", tiles of " << plan.tile_steps << " steps";
+    out += ", tiles of " + text(plan.tile_steps) + " steps";
   }
-  if (plan.chunk_steps > 0) out << ", chunks of " << plan.chunk_steps << " steps";
+  if (plan.strategy == Strategy::persistent) {
+    const PersistentShape& shape = plan.persistent;
+    out += ", " + text(shape.slices) + " slices of " + text(shape.units) + " units x " +
+           text(shape.groups) + " groups of lines";
+    if (p.training && plan.persistent_vjp.tile < 0) out += ", backward by step_loop";
+  }
+  if (plan.chunk_steps > 0) out += ", chunks of " + text(plan.chunk_steps) + " steps";
   if (plan.device.processor == Processor::cuda && plan.strategy == Strategy::parallel_scan) {
-    out << (plan.across_blocks ? ", time over blocks" : ", time inside a block");
+    out += plan.across_blocks ? ", time over blocks" : ", time inside a block";
   }
-  out << ": ";
+  out += ": ";
   switch (plan.reason) {
     case Reason::forced:
-      out << "forced by the caller";
+      out += "forced by the caller";
       break;
     case Reason::empty:
-      out << "there is nothing to compute";
+      out += "there is nothing to compute";
       break;
     case Reason::few_tokens:
-      out << "B*T = " << p.batch * p.steps << " <= " << plan.thresholds.direct_max_tokens
-          << " tokens, where starting more than one pass costs more than it saves";
+      out += "B*T = " + text(p.batch * p.steps) + " <= " + text(limits.direct_max_tokens) +
+             " tokens, where starting more than one pass costs more than it saves";
       break;
     case Reason::few_rows:
-      out << "B*H = " << rows << " <= " << plan.thresholds.parallel_max_rows_per_unit
-          << " rows on each of " << plan.device.units
-          << " units and T >= " << plan.thresholds.parallel_min_steps
-          << ", so time is split to keep them busy";
+      out += rows + " <= " + per_unit + " and T >= " + text(limits.parallel_min_steps) +
+             ", so time is split to keep them busy";
       break;
     case Reason::enough_rows:
-      out << "B*H = " << rows << " > " << plan.thresholds.parallel_max_rows_per_unit
-          << " rows on each of " << plan.device.units << " units, so rows alone keep them busy";
+      out += rows + " > " + per_unit + ", so rows alone keep them busy";
       break;
     case Reason::short_sequence:
-      out << "rows are few, but T < " << plan.thresholds.parallel_min_steps
-          << " is too short to split";
+      out += "rows are few, but T < " + text(limits.parallel_min_steps) + " is too short to split";
       break;
     case Reason::every_step:
-      out << "each step needs the state before it in a matrix product";
+      out += "each step needs the state before it in a matrix product";
+      break;
+    case Reason::on_chip:
+      out += "the recurrent weights stay in registers for the whole sequence";
+      break;
+    case Reason::not_on_chip:
+      out += (p.tensor_cores ? "the recurrent weights do not fit in registers"
+                             : "without tensor cores each step is a product and a kernel");
+      break;
+    case Reason::many_lines:
+      out += "B > " + text(plan.persistent.lines) + " lines are more than one launch steps";
+      break;
+    case Reason::few_steps:
+      out += "T < " + text(kPersistentMinSteps) + " is too short to load the weights once";
       break;
   }
-  out << " [profile " << plan.profile;
-  if (plan.runner_up != plan.strategy) out << "; runner-up " << name(plan.runner_up);
-  out << "]";
-  return out.str();
+  out += std::string(" [profile ") + plan.profile;
+  if (plan.runner_up != plan.strategy) out += std::string("; runner-up ") + name(plan.runner_up);
+  return out + "]";
 }
 
 }  // namespace scanrnn::dispatch

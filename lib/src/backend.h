@@ -12,27 +12,29 @@
 
 namespace scanrnn {
 
-// Hands out parts of a workspace; with no memory behind it, it only counts.
+// Hands out parts of a workspace, which may be null where it is empty; or only counts.
 class Arena {
  public:
   static constexpr std::size_t kAlignment = 256;
 
-  explicit Arena(void* base = nullptr) : base_(static_cast<char*>(base)) {}
+  Arena() = default;  // counts
+  explicit Arena(void* base) : base_(static_cast<char*>(base)), counting_(false) {}
   void* take(std::size_t bytes) {
     const std::size_t offset = used_;
     used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     peak_ = std::max(peak_, used_);
     return base_ ? base_ + offset : nullptr;
   }
-  bool counting() const { return base_ == nullptr; }
+  bool counting() const { return counting_; }
   std::size_t peak() const { return peak_; }
 
   // Memory behind what is taken, to be used for a while and given up; saw() counts it.
-  Arena rest() const { return Arena(base_ ? base_ + used_ : nullptr); }
+  Arena rest() const { return counting_ ? Arena() : Arena(base_ ? base_ + used_ : nullptr); }
   void saw(const Arena& rest) { peak_ = std::max(peak_, used_ + rest.peak_); }
 
  private:
-  char* base_;
+  char* base_ = nullptr;
+  bool counting_ = true;
   std::size_t used_ = 0, peak_ = 0;
 };
 
@@ -43,6 +45,7 @@ class Backend {
   virtual const dispatch::Profile& default_profile() const = 0;
   // The dtype that passes are given: the layer's own, or its compute type.
   virtual Dtype inner_type(Dtype dtype) const = 0;
+  virtual void set_matmul_precision(MatmulPrecision /*precision*/) {}
 
   // With an arena that only counts, these take the memory that they would and do nothing else.
   virtual void forward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace) = 0;

@@ -11,8 +11,8 @@ void require(bool condition, const std::string& message) {
 }
 
 void check_strategy(const dispatch::Problem& problem, const dispatch::DeviceLimits& device) {
-  const char* why = dispatch::misfit(problem, device);
-  if (!why) return;
+  const std::string why = dispatch::misfit(problem, device);
+  if (why.empty()) return;
   throw value_error("strategy: '" + std::string(dispatch::name(problem.forced)) +
                     "' cannot run: " + why);
 }

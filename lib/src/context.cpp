@@ -45,5 +45,9 @@ const ContextOptions& Context::options() const { return impl_->options; }
 const dispatch::DeviceLimits& Context::limits() const { return impl_->backend->limits(); }
 const dispatch::Profile& Context::profile() const { return impl_->profile; }
 void Context::set_profile(const dispatch::Profile& profile) { impl_->profile = profile; }
+void Context::set_matmul_precision(MatmulPrecision precision) {
+  impl_->options.matmul_precision = precision;
+  impl_->backend->set_matmul_precision(precision);
+}
 
 }  // namespace scanrnn

@@ -256,13 +256,17 @@ class CudaBackend : public Backend {
   }
   ~CudaBackend() override {
     if (!gemm_) return;
+    int before = 0;  // a destructor has nobody to tell about a failure
+    cudaGetDevice(&before);
     cudaSetDevice(device_);
     gemm_.reset();
+    cudaSetDevice(before);
   }
 
   const dispatch::DeviceLimits& limits() const override { return limits_; }
   const dispatch::Profile& default_profile() const override { return *profile_; }
   Dtype inner_type(Dtype dtype) const override { return dtype; }
+  void set_matmul_precision(MatmulPrecision precision) override { gemm_->set_precision(precision); }
 
   void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) override {
     with_type(pass.y.dtype, [&](auto type) {

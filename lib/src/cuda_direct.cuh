@@ -11,6 +11,7 @@ namespace scanrnn {
 inline constexpr int kDirectWarps = 4;  // of a block
 inline constexpr int kDirectTokens =
     4;  // projected together, so that weights are read once for them
+inline constexpr Index kDirectLines = 65535;  // as high as a grid may be; the rest is its depth
 
 // Partial products of this lane: sums[token][gate] over its share of the C inputs.
 template <int kGates, int kVector, class T, class V>
@@ -54,8 +55,8 @@ __global__ void __launch_bounds__(kDirectWarps* scan::cuda::kLanes)
   constexpr int kVector = kVectors ? 16 / sizeof(T) : 1;
   const Index hidden = s.extent.rows;
   const Index unit = Index{blockIdx.x} * kDirectWarps + threadIdx.x / scan::cuda::kLanes;
-  const Index line = blockIdx.y;
-  if (unit >= hidden) return;
+  const Index line = Index{blockIdx.z} * kDirectLines + blockIdx.y;
+  if (unit >= hidden || line >= s.extent.lines) return;
   const bool writes = threadIdx.x % scan::cuda::kLanes == 0;
 
   const T* weight[kRows];
@@ -114,15 +115,18 @@ __global__ void __launch_bounds__(kDirectWarps* scan::cuda::kLanes)
 template <class Cell, class T>
 cudaError_t launch_direct(const CudaSchedule& s, const DirectKernelArgs<T>& a) {
   if (s.extent.lines == 0 || s.extent.rows == 0) return cudaSuccess;
-  if (s.extent.lines > 65535) return cudaErrorInvalidConfiguration;
+  const Index slabs = (s.extent.lines + kDirectLines - 1) / kDirectLines;
+  if (slabs > kDirectLines) return cudaErrorInvalidConfiguration;
   const auto fits = [](const void* data, Index stride) {
     return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 &&
            stride * static_cast<Index>(sizeof(T)) % 16 == 0;
   };
   const bool vectors = fits(a.weight, a.weight_stride) && fits(a.x.data, a.x.line) &&
                        fits(a.x.data, a.x.step) && fits(nullptr, a.input);
-  const dim3 grid(static_cast<unsigned>((s.extent.rows + kDirectWarps - 1) / kDirectWarps),
-                  static_cast<unsigned>(s.extent.lines));
+  const dim3 grid(
+      static_cast<unsigned>((s.extent.rows + kDirectWarps - 1) / kDirectWarps),
+      static_cast<unsigned>(s.extent.lines < kDirectLines ? s.extent.lines : kDirectLines),
+      static_cast<unsigned>(slabs));
   const auto run = [&](auto kernel) {
     kernel<<<grid, kDirectWarps * scan::cuda::kLanes, 0, s.stream>>>(s, a);
     return cudaGetLastError();

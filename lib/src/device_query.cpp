@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
-#include <fstream>
 
 #include "check.h"
 #include "cpu_kernels.h"
@@ -56,11 +56,19 @@ const CpuKernels& choose() {
 }
 
 std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  std::string found = "cpu";
+  std::FILE* file = std::fopen("/proc/cpuinfo", "r");
+  if (!file) return found;
+  char line[256];
+  while (std::fgets(line, sizeof line, file)) {
+    const std::string text = line;
+    if (text.rfind("model name", 0) != 0) continue;
+    const std::size_t begin = text.find(": ") + 2, end = text.find('\n');
+    found = text.substr(begin, end - begin);
+    break;
   }
-  return "cpu";
+  std::fclose(file);
+  return found;
 }
 
 #ifdef SCANRNN_WITH_CUDA

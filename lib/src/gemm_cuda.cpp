@@ -98,8 +98,8 @@ cublasComputeType_t compute_of(Dtype dtype, MatmulPrecision precision) {
 }
 
 // What makes an algorithm right for a product; pointers count by their alignment.
-using Key = std::tuple<Dtype, Index, Index, Index, Index, Index, Index, bool, bool, bool, bool,
-                       unsigned, unsigned, unsigned>;
+using Key = std::tuple<Dtype, MatmulPrecision, Index, Index, Index, Index, Index, Index, bool, bool,
+                       bool, bool, unsigned, unsigned, unsigned>;
 unsigned alignment(const void* pointer) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   unsigned bytes = 256;
@@ -200,9 +200,12 @@ CudaGemm::~CudaGemm() {
   if (impl_->owned) lt().cublasLtDestroy(impl_->handle);
 }
 
+void CudaGemm::set_precision(MatmulPrecision precision) { impl_->precision = precision; }
+
 void CudaGemm::run(const CudaProduct& p, void* workspace, void* stream) {
   if (p.m == 0 || p.n == 0) return;
   const Key key{p.dtype,
+                impl_->precision,
                 p.m,
                 p.n,
                 p.k,

@@ -33,6 +33,8 @@ class CudaGemm {
   CudaGemm(void* handle, MatmulPrecision precision);
   ~CudaGemm();
 
+  void set_precision(MatmulPrecision precision);  // of the products from now on
+
   static constexpr std::size_t kWorkspace = std::size_t{32} << 20;
   // Asynchronous on `stream`; equal calls give equal bits. `workspace` has kWorkspace bytes.
   void run(const CudaProduct& product, void* workspace, void* stream);

@@ -244,9 +244,15 @@ void Layer::step(Context& context, const dispatch::Plan& plan, const ForwardArgs
           "step: a bidirectional layer needs the whole sequence, so it cannot step");
   require(plan.problem.steps == 1, "plan: step needs a plan for one step, got " +
                                        std::to_string(plan.problem.steps) + " steps");
+  const std::int64_t batch_size = plan.problem.batch;
+  const Device device = context.options().device;
+  check(args.x,
+        {"x", {batch_size, options_.input_size}, "(batch, input_size)", options_.dtype, device});
+  check(args.y,
+        {"y", {batch_size, options_.hidden_size}, "(batch, hidden_size)", options_.dtype, device});
   const auto as_sequence = [&](const TensorView& view) {
     TensorView out = view;
-    if (view.rank != 2) return out;  // forward says what is wrong
+    if (!view) return out;
     out.rank = 3;
     const std::size_t batch = options_.batch_first ? 0 : 1;
     out.sizes = {1, 1, view.sizes[1]};

@@ -25,13 +25,23 @@ dispatch::Plan linear_scan_plan(const Context& context, std::int64_t steps, std:
 }
 
 std::size_t linear_scan_workspace(const dispatch::Plan& plan) {
+  const dispatch::Problem& p = plan.problem;
+  ScanArgs args;
+  args.log_form = p.log_domain;
+  // Types of one size take the same memory.
+  args.h.dtype = p.compute_bytes == 8   ? Dtype::float64
+                 : p.storage_bytes == 2 ? Dtype::float16
+                                        : Dtype::float32;
+  Backend& backend = counting_backend(plan.device.processor);
   // A dtype that is computed in another one needs copies of all five tensors.
   Arena arena;
-  const auto count = static_cast<std::size_t>(plan.problem.steps * plan.problem.hidden_size);
-  const bool copies = plan.problem.storage_bytes < plan.problem.compute_bytes;
-  for (int tensor = 0; copies && tensor < 5; ++tensor) arena.take(count * sizeof(float));
+  const Dtype inner_type = backend.inner_type(args.h.dtype);
+  const auto count = static_cast<std::size_t>(p.steps * p.hidden_size);
+  const bool copies = inner_type != args.h.dtype;
+  for (int tensor = 0; copies && tensor < 5; ++tensor) arena.take(count * size_of(inner_type));
+  args.h.dtype = inner_type;
   Arena scratch = arena.rest();
-  counting_backend(plan.device.processor).scan(plan, {}, scratch);
+  backend.scan(plan, args, scratch);
   arena.saw(scratch);
   return arena.peak();
 }
@@ -42,8 +52,10 @@ void linear_scan(Context& context, const dispatch::Plan& plan, const ScanArgs& a
   const Device device = context.options().device;
   const char* axes = "(steps, rows)";
   if (plan.device.processor != context.limits().processor ||
-      plan.problem.storage_bytes != static_cast<int>(size_of(dtype))) {
-    throw value_error("plan: it was made for another dtype or device: " + dispatch::explain(plan));
+      plan.problem.storage_bytes != static_cast<int>(size_of(dtype)) ||
+      plan.problem.log_domain != args.log_form) {
+    throw value_error("plan: it was made for another dtype, device or form: " +
+                      dispatch::explain(plan));
   }
   check(args.a, {args.log_form ? "log_a" : "a", {steps, rows}, axes, dtype, device});
   check(args.b, {args.log_form ? "log_b" : "b", {steps, rows}, axes, dtype, device});

@@ -2,11 +2,14 @@
 // The only allocations of tensor memory, and the only waits for a device.
 #include "scanrnn/memory.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "backend.h"
@@ -38,6 +41,83 @@ cudaMemPool_t pool_of(int device) {
   return pool;
 }
 
+// What a device could not give. A bad_alloc, as of the host's memory, that says what was asked for.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(const std::string& what) : what_(std::make_shared<std::string>(what)) {}
+  const char* what() const noexcept override { return what_->c_str(); }
+
+ private:
+  std::shared_ptr<std::string> what_;  // an exception's copy must not throw
+};
+
+// Pinned host memory through which pageable memory goes to and from a device: two chunks in turn,
+// so that one is filled or emptied while the other travels.
+class Staging {
+ public:
+  Staging() {
+    for (Chunk& chunk : chunks_) {
+      SCANRNN_CUDA(cudaHostAlloc(&chunk.memory, kChunk, cudaHostAllocDefault));
+      SCANRNN_CUDA(cudaEventCreateWithFlags(&chunk.idle, cudaEventDisableTiming));
+    }
+  }
+  ~Staging() {
+    for (Chunk& chunk : chunks_) {
+      if (chunk.idle) cudaEventSynchronize(chunk.idle);
+      if (chunk.idle) cudaEventDestroy(chunk.idle);
+      cudaFreeHost(chunk.memory);
+    }
+  }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // Returns when `host` has been read.
+  void upload(void* device, const void* host, std::size_t bytes, cudaStream_t stream) {
+    for (std::size_t at = 0; at < bytes; at += kChunk) {
+      const std::size_t count = std::min(kChunk, bytes - at);
+      const Chunk& chunk = chunk_at(at);
+      SCANRNN_CUDA(cudaEventSynchronize(chunk.idle));
+      std::memcpy(chunk.memory, static_cast<const char*>(host) + at, count);
+      SCANRNN_CUDA(cudaMemcpyAsync(static_cast<char*>(device) + at, chunk.memory, count,
+                                   cudaMemcpyHostToDevice, stream));
+      SCANRNN_CUDA(cudaEventRecord(chunk.idle, stream));
+    }
+  }
+  // Returns when `host` has been written.
+  void download(void* host, const void* device, std::size_t bytes, cudaStream_t stream) {
+    std::size_t asked = 0;
+    for (std::size_t at = 0; at < bytes; at += kChunk) {
+      for (; asked < std::min(bytes, at + 2 * kChunk); asked += kChunk) {
+        const Chunk& chunk = chunk_at(asked);
+        SCANRNN_CUDA(cudaEventSynchronize(chunk.idle));
+        SCANRNN_CUDA(cudaMemcpyAsync(chunk.memory, static_cast<const char*>(device) + asked,
+                                     std::min(kChunk, bytes - asked), cudaMemcpyDeviceToHost,
+                                     stream));
+        SCANRNN_CUDA(cudaEventRecord(chunk.idle, stream));
+      }
+      const Chunk& chunk = chunk_at(at);
+      SCANRNN_CUDA(cudaEventSynchronize(chunk.idle));
+      std::memcpy(static_cast<char*>(host) + at, chunk.memory, std::min(kChunk, bytes - at));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kChunk = std::size_t{4} << 20;
+  struct Chunk {
+    void* memory = nullptr;
+    cudaEvent_t idle = nullptr;  // its last copy is done
+  };
+  Chunk& chunk_at(std::size_t offset) { return chunks_[offset / kChunk % 2]; }
+
+  Chunk chunks_[2];
+};
+
+// Of the current device. One for each thread: threads share nothing and wait for none other.
+Staging& staging(int device) {
+  thread_local std::map<int, Staging> all;
+  return all[device];
+}
+
 }  // namespace
 #endif
 
@@ -47,8 +127,14 @@ Buffer::Buffer(Context& context, std::size_t bytes)
 #ifdef SCANRNN_WITH_CUDA
   if (device_.kind == Device::Kind::cuda) {
     const DeviceGuard guard(device_.index);
-    SCANRNN_CUDA(cudaMallocFromPoolAsync(&data_, bytes, pool_of(device_.index),
-                                         static_cast<cudaStream_t>(stream_)));
+    const cudaError_t status = cudaMallocFromPoolAsync(&data_, bytes, pool_of(device_.index),
+                                                       static_cast<cudaStream_t>(stream_));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // it is reported here, and not by the next call again
+      throw OutOfMemory(name(device_) + ": there is no memory left for " + std::to_string(bytes) +
+                        " bytes");
+    }
+    check_status(status, "cudaMallocFromPoolAsync");
     return;
   }
 #endif
@@ -85,36 +171,37 @@ void Buffer::release() noexcept {
   ::operator delete(data_, std::align_val_t{Arena::kAlignment});
 }
 
-void Buffer::upload(const void* host, std::size_t bytes) {
-  require(bytes <= bytes_, "upload: " + std::to_string(bytes) +
-                               " bytes do not fit in a buffer of " + std::to_string(bytes_));
-  if (bytes == 0) return;
-#ifdef SCANRNN_WITH_CUDA
-  if (device_.kind == Device::Kind::cuda) {
-    const DeviceGuard guard(device_.index);
-    const auto stream = static_cast<cudaStream_t>(stream_);
-    SCANRNN_CUDA(cudaMemcpyAsync(data_, host, bytes, cudaMemcpyHostToDevice, stream));
-    SCANRNN_CUDA(cudaStreamSynchronize(stream));
-    return;
-  }
-#endif
-  std::memcpy(data_, host, bytes);
+char* Buffer::at(std::size_t first, std::size_t bytes, const char* what) const {
+  require(first <= bytes_ && bytes <= bytes_ - first,
+          std::string(what) + ": expected a part of a buffer of " + std::to_string(bytes_) +
+              " bytes, got " + std::to_string(bytes) + " from " + std::to_string(first) + " on");
+  return static_cast<char*>(data_) + first;
 }
 
-void Buffer::download(void* host, std::size_t bytes) const {
-  require(bytes <= bytes_, "download: " + std::to_string(bytes) +
-                               " bytes were asked of a buffer of " + std::to_string(bytes_));
+void Buffer::upload(const void* host, std::size_t bytes, std::size_t first) {
+  char* const device = at(first, bytes, "upload");
   if (bytes == 0) return;
 #ifdef SCANRNN_WITH_CUDA
   if (device_.kind == Device::Kind::cuda) {
     const DeviceGuard guard(device_.index);
-    const auto stream = static_cast<cudaStream_t>(stream_);
-    SCANRNN_CUDA(cudaMemcpyAsync(host, data_, bytes, cudaMemcpyDeviceToHost, stream));
-    SCANRNN_CUDA(cudaStreamSynchronize(stream));
+    staging(device_.index).upload(device, host, bytes, static_cast<cudaStream_t>(stream_));
     return;
   }
 #endif
-  std::memcpy(host, data_, bytes);
+  std::memcpy(device, host, bytes);
+}
+
+void Buffer::download(void* host, std::size_t bytes, std::size_t first) const {
+  const char* const device = at(first, bytes, "download");
+  if (bytes == 0) return;
+#ifdef SCANRNN_WITH_CUDA
+  if (device_.kind == Device::Kind::cuda) {
+    const DeviceGuard guard(device_.index);
+    staging(device_.index).download(host, device, bytes, static_cast<cudaStream_t>(stream_));
+    return;
+  }
+#endif
+  std::memcpy(host, device, bytes);
 }
 
 void synchronize(Context& context) {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from . import waiting  # noqa: F401
 from ._core import CudaError, Plan
 from .layers import Layer, make_class
+from .precision import get_float32_matmul_precision, set_float32_matmul_precision
 from .registry import CellInfo, DeviceInfo, build_info, cells, cuda_available, devices
 from .run import Pullback
 from .scans import scan, scan_log
@@ -34,7 +35,9 @@ __all__ = [
     "cells",
     "cuda_available",
     "devices",
+    "get_float32_matmul_precision",
     "scan",
     "scan_log",
+    "set_float32_matmul_precision",
     *_classes,
 ]

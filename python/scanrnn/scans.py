@@ -12,16 +12,30 @@ from . import _core, arguments, profile
 from .arguments import Array
 
 
-def scan(a: Array, b: Array, h_0: Array | None = None, reverse: bool = False) -> Array:
+def scan(
+    a: Array,
+    b: Array,
+    h_0: Array | None = None,
+    reverse: bool = False,
+    *,
+    device: str | None = None,
+) -> Array:
     """All states h_t = a_t h_{t-1} + b_t: a, b [T, ...], h_0 [...] or None for zeros -> [T, ...].
 
-    With `reverse` time runs from T-1 down to 0 and h_0 enters at T-1.
+    With `reverse` time runs from T-1 down to 0 and h_0 enters at T-1. `device` None is where the
+    arrays are, which for NumPy's is the CPU; with "cuda" they are copied there and back.
     """
-    return _scan({"a": a, "b": b}, h_0, log_form=False, reverse=arguments.flag("reverse", reverse))
+    reverse = arguments.flag("reverse", reverse)
+    return _scan({"a": a, "b": b}, h_0, device, log_form=False, reverse=reverse)
 
 
 def scan_log(
-    log_a: Array, log_b: Array, sign_b: Array | None = None, h_0: Array | None = None
+    log_a: Array,
+    log_b: Array,
+    sign_b: Array | None = None,
+    h_0: Array | None = None,
+    *,
+    device: str | None = None,
 ) -> Array:
     """The same states (not their logarithms) from log a and log |b|; sign_b is +-1, None for +1.
 
@@ -30,11 +44,14 @@ def scan_log(
     operands = {"log_a": log_a, "log_b": log_b}
     if sign_b is not None:
         operands["sign_b"] = sign_b
-    return _scan(operands, h_0, log_form=True, reverse=False)
+    return _scan(operands, h_0, device, log_form=True, reverse=False)
 
 
-def _scan(operands: dict[str, Any], h_0: Any, log_form: bool, reverse: bool) -> Array:
+def _scan(
+    operands: dict[str, Any], h_0: Any, device: str | None, log_form: bool, reverse: bool
+) -> Array:
     profile.load_users()
+    where = _core.Device("cpu" if device is None else arguments.text("device", device))
     first, decay = next(iter(operands.items()))
     decay = arguments.array(first, decay, None)
     if decay.ndim == 0:
@@ -52,7 +69,6 @@ def _scan(operands: dict[str, Any], h_0: Any, log_form: bool, reverse: bool) -> 
     a, b, *sign = (flat(name, v, decay.shape, (steps, rows)) for name, v in operands.items())
     start = None if h_0 is None else flat("h_0", h_0, decay.shape[1:], (rows,))
     out = np.empty((steps, rows), decay.dtype)
-    device = _core.Device("cpu")  # that of NumPy arrays
-    plan = _core.scan_plan(device, steps, rows, str(decay.dtype), log_form, None)
+    plan = _core.scan_plan(where, steps, rows, str(decay.dtype), log_form, None)
     _core.scan(plan, a, b, sign[0] if sign else None, start, out, log_form, reverse)
     return out.reshape(decay.shape)

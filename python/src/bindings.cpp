@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "convert.h"
+#include "precision.h"
 
 namespace scanrnn {
 namespace {
@@ -35,6 +36,7 @@ Context& context(Device device) {
   }
   const auto chosen = profiles().find(device.kind);
   if (chosen != profiles().end()) found->second.set_profile(chosen->second);
+  found->second.set_matmul_precision(matmul_precision());
   return found->second;
 }
 
@@ -278,6 +280,8 @@ PYBIND11_MODULE(_core, m) {
 
   m.def("scan_plan", &plan_scan);
   m.def("scan", &run_scan);
+  m.def("set_float32_matmul_precision", &set_matmul_precision);
+  m.def("get_float32_matmul_precision", &get_matmul_precision);
   m.def("cells", [] { return describe_all(cells()); });
   m.def("devices", [] { return describe_all(devices()); });
   m.def("build_info", &build_info);

@@ -329,6 +329,17 @@ TEST_F(ErrorTest, Step) {
   c.steps = 2;
   Buffers buffers(c, random_data(c, random));
   expect_error<value_error>([&] { buffers.step_in_place(context); }, {"plan", "one step", "2"});
+  // As a user sees them: a step has no axis of time.
+  const Layer layer(c.layer);
+  const auto plan = layer.plan(context, 1, c.batch, Mode::inference);
+  Mirror mirror(context);
+  ForwardArgs args = buffers.forward_args(mirror);
+  const auto step = [&] { layer.step(context, plan, args); };
+  expect_error<value_error>(step,
+                            {"x: expected shape (3, 5) = (batch, input_size), got (2, 3, 5)"});
+  args.x = TensorView::of(args.x.data, Dtype::float32, {3, 5}, test_device());
+  expect_error<value_error>(step, {"y: expected shape (3, 7) = (batch, hidden_size), got"});
+  EXPECT_TRUE(buffers.outputs_untouched());
 }
 
 }  // namespace

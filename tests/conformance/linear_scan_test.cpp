@@ -72,7 +72,7 @@ Values run(const Scan& s, const ScanData& data, Context& context, F&& change = [
       h(s.dtype, sizes, s.memory);
   const dispatch::Plan plan =
       linear_scan_plan(context, s.steps, s.rows, s.dtype, s.log_form, s.strategy);
-  Workspace workspace(linear_scan_workspace(plan));
+  Scratch workspace(context, linear_scan_workspace(plan));
   Mirror mirror(context);
   ScanArgs args;
   args.a = mirror.view(a);
@@ -82,11 +82,12 @@ Values run(const Scan& s, const ScanData& data, Context& context, F&& change = [
   args.h = mirror.view(h);
   args.log_form = s.log_form;
   args.reverse = s.reverse;
-  args.workspace = mirror.span(workspace);
+  args.workspace = workspace.span();
   change(args);
   try {
     linear_scan(context, plan, args);
   } catch (...) {
+    mirror.bring_back();
     EXPECT_TRUE(h.untouched()) << "an error left something in the output";
     throw;
   }
@@ -124,6 +125,27 @@ TEST(LinearScan, MatchesTheLoop) {
                 << text(s);
             if (HasFailure()) return;
           }
+        }
+      }
+    }
+  }
+}
+
+// Wherever rows begin, and however far apart they are.
+TEST(LinearScan, EveryAlignment) {
+  Random random(78);
+  Context context = make_context(2);
+  for (Dtype dtype : dtypes()) {
+    for (Strategy strategy : dispatch::kStrategies) {
+      Scan s{203, 72, dtype, strategy};
+      const ScanData data = draw(s, random);
+      const Values want = reference(s, data);
+      for (std::int64_t gap : {0, 1, 2, 4, 8}) {
+        for (std::int64_t offset : {0, 1, 2, 3, 4, 8}) {
+          s.memory = {gap, offset};
+          EXPECT_TRUE(close("h", run(s, data, context), want, tolerance_of(s)))
+              << text(s) << " gap " << gap << " offset " << offset;
+          if (HasFailure()) return;
         }
       }
     }
@@ -243,6 +265,7 @@ TEST(LinearScan, Errors) {
   EXPECT_TRUE(begins(message([](ScanArgs& a) { --a.h0.sizes[0]; }), "h_0: expected shape (4,)"));
   EXPECT_TRUE(begins(message([](ScanArgs& a) { a.h.strides[1] = 2; }), "h: "));
   EXPECT_TRUE(begins(message([](ScanArgs& a) { a.h.device = Device::cuda(3); }), "h: "));
+  EXPECT_TRUE(begins(message([](ScanArgs& a) { a.log_form = false; }), "plan: it was made for"));
   s.log_form = false;
   EXPECT_TRUE(begins(message([](ScanArgs& a) { a.a.strides[0] = 1; }), "a: "));
   EXPECT_TRUE(begins(message([](ScanArgs& a) { a.sign_b = a.b; }), "sign_b: "));

@@ -95,6 +95,30 @@ INSTANTIATE_TEST_SUITE_P(Pairwise, ConformanceTest, testing::ValuesIn(trials()),
                            return std::to_string(info.index) + "_" + text(info.param.run);
                          });
 
+// More rows than a grid may be high: sequences, units, and their products.
+TEST(Rows, MoreThanSixteenBits) {
+  Random random(12);
+  for (const CellInfo& cell : cells()) {
+    for (Strategy strategy : dispatch::kStrategies) {
+      for (bool wide : {false, true}) {
+        Case c;
+        c.layer.cell = cell.cell;
+        c.layer.input_size = 1;
+        c.layer.hidden_size = wide ? 70001 : 1;
+        c.layer.batch_first = !wide;
+        c.layer.dtype = wide ? Dtype::bfloat16 : Dtype::float32;
+        c.steps = 3;
+        c.batch = wide ? 1 : 70001;
+        c.strategy = strategy;
+        c.threads = 2;
+        const Data data = random_data(c, random);
+        expect_conforms(c, library(c, data), oracle::run(c, data));
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 // Lengths around the tile that the planner itself chose.
 class LengthTest : public testing::TestWithParam<Strategy> {};
 

@@ -192,8 +192,7 @@ TEST(Plan, SaysWhatDoesNotFit) {
     Problem wanted = problem(100, 2, 3);
     wanted.recurrence = recurrence;
     wanted.forced = forced;
-    const char* words = misfit(wanted, {processor, 4});
-    return words ? std::string(words) : "";
+    return misfit(wanted, {processor, 4});
   };
   for (Processor processor : {Processor::cpu, Processor::cuda}) {
     EXPECT_EQ(why(Recurrence::linear, processor, Strategy::automatic), "");

@@ -164,6 +164,18 @@ TEST(Guard, OnePlaceForEachLibrary) {
   }
 }
 
+// The library is loaded into processes that may have another C++ runtime as well, and of two, the
+// locales behind streams are what breaks. Its words are put together from strings.
+TEST(Guard, NoStreams) {
+  const std::regex include(R"(#\s*include\s*<(i|o|s|f|io)stream>)");
+  EXPECT_TRUE(std::regex_search("#include <sstream>", include));
+  for (const char* folder : {"scan", "dispatch", "lib", "python/src"}) {
+    for (const fs::path& path : sources(folder)) {
+      for (const std::string& line : matches(path, include)) ADD_FAILURE() << line;
+    }
+  }
+}
+
 // Switches multiply. On the CPU a kernel is one (cell, variant, pass, type); strategies and domains
 // are inside it, dtypes are converted outside. A new factor is a decision, so it shows here.
 TEST(Guard, BudgetOfCpuKernels) {

@@ -6,7 +6,7 @@ import pytest
 import scanrnn
 from hypothesis import given
 from hypothesis import strategies as st
-from support import CELLS, make, normal
+from support import CELLS, DEVICE, make, normal
 
 
 def strided(values, rng):
@@ -91,7 +91,9 @@ def test_any_view(axes, signs, batch_first):
     assert view.shape == tuple(shape)
     np.testing.assert_array_equal(rnn(view)[0], rnn(view.copy())[0])
     a, b = view, view[::-1]
-    np.testing.assert_array_equal(scanrnn.scan(a, b), scanrnn.scan(a.copy(), b.copy()))
+    np.testing.assert_array_equal(
+        scanrnn.scan(a, b, device=DEVICE), scanrnn.scan(a.copy(), b.copy(), device=DEVICE)
+    )
 
 
 @pytest.mark.parametrize("cell", CELLS)

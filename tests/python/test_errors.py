@@ -9,7 +9,7 @@ import pytest
 import scanrnn
 from hypothesis import given
 from hypothesis import strategies as st
-from support import CELLS, STRATEGIES, make, normal
+from support import CELLS, DEVICE, STRATEGIES, make, normal
 
 
 def raises(kind, *parts):
@@ -216,7 +216,14 @@ def test_any_call_works_or_names_its_argument(cell, shape, state, dtype, batch_f
 
 
 def test_too_large_is_a_memory_error():
-    rnn = make("MinGRU", 1, 2**20)
-    x = np.broadcast_to(np.float32(0), (2**24, 2**10, 1))
+    rnn = make("MinGRU", 1, 2**22)
+    x = np.zeros((2**24, 1), np.float32)
     with pytest.raises(MemoryError):
         rnn(x)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="SCANRNN_TEST_DEVICE is cpu")
+def test_too_large_for_the_device_is_a_memory_error():
+    with pytest.raises(MemoryError, match=rf"^cuda:0: there is no memory left for {2**50} bytes"):
+        scanrnn._core.Buffer(scanrnn._core.Device(DEVICE), 2**50)
+    assert make("MinGRU")(normal(4, 3))[0].shape == (4, 5)  # and all goes on

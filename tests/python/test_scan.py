@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bare recurrence: any shape, both directions, linear and logarithmic, against the oracle."""
 
+import functools
+
 import numpy as np
 import pytest
 import reference
 import scanrnn
 from hypothesis import given
 from hypothesis import strategies as st
-from support import assert_close, normal, tolerance
+from support import DEVICE, assert_close, normal, tolerance
+
+scan = functools.partial(scanrnn.scan, device=DEVICE)
+scan_log = functools.partial(scanrnn.scan_log, device=DEVICE)
 
 SHAPES = [(1,), (7,), (300,), (1, 1), (17, 3), (64, 2, 5), (5, 2, 3, 4), (2000, 2)]
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
@@ -27,10 +32,10 @@ def test_scan(shape, reverse, dtype):
     a, b = decays(*shape).astype(dtype), normal(*shape).astype(dtype)
     h_0 = normal(*shape[1:], seed=2).astype(dtype)
     share = tolerance(str(a.dtype), shape[0])
-    got = scanrnn.scan(a, b, h_0, reverse=reverse)
+    got = scan(a, b, h_0, reverse=reverse)
     assert got.dtype == a.dtype
     assert_close(got, reference.scan(a, b, h_0, reverse), share, "with h_0")
-    assert_close(scanrnn.scan(a, b, reverse=reverse), reference.scan(a, b, None, reverse), share)
+    assert_close(scan(a, b, reverse=reverse), reference.scan(a, b, None, reverse), share)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -41,17 +46,17 @@ def test_scan_log(shape, dtype):
     log_a, log_b, sign_b = (v.astype(dtype) for v in (np.log(a), np.log(np.abs(b)), np.sign(b)))
     a, b = np.exp(log_a.astype(np.float64)), sign_b * np.exp(log_b.astype(np.float64))
     share = 4 * tolerance(dtype, shape[0])
-    got = scanrnn.scan_log(log_a, log_b, sign_b, h_0)
+    got = scan_log(log_a, log_b, sign_b, h_0)
     assert_close(got, reference.scan(a, b, h_0), share)
-    assert_close(scanrnn.scan_log(log_a, log_b), reference.scan(a, np.abs(b)), share)
+    assert_close(scan_log(log_a, log_b), reference.scan(a, np.abs(b)), share)
 
 
 def test_scan_log_knows_zero():
     log_a = np.log(np.array([0.5, 0.5, 0.5, 0.5]))
     log_b = np.array([-np.inf, 0.0, -np.inf, -np.inf])
-    np.testing.assert_allclose(scanrnn.scan_log(log_a, log_b), [0, 1, 0.5, 0.25], rtol=1e-15)
+    np.testing.assert_allclose(scan_log(log_a, log_b), [0, 1, 0.5, 0.25], rtol=1e-15)
     log_a[3] = -np.inf
-    np.testing.assert_allclose(scanrnn.scan_log(log_a, log_b), [0, 1, 0.5, 0], rtol=1e-15)
+    np.testing.assert_allclose(scan_log(log_a, log_b), [0, 1, 0.5, 0], rtol=1e-15)
 
 
 @pytest.mark.parametrize("steps", [4096, 100_000])
@@ -59,7 +64,7 @@ def test_scan_log_survives_where_products_underflow(steps):
     """A product of these decays is e^-2000 and less; the states are as exact as at the start."""
     a = np.full((steps, 2), 0.5, np.float32)
     b = np.ones_like(a)
-    got = scanrnn.scan_log(np.log(a), np.zeros_like(b))
+    got = scan_log(np.log(a), np.zeros_like(b))
     assert_close(got, reference.scan(a, b), 3e-7 * (1 + np.log2(steps)))
     assert abs(got[-1, 0] - 2) < 1e-5
 
@@ -69,7 +74,7 @@ def test_scan_keeps_a_long_memory():
     steps = 2**17
     a = np.full((steps, 1), 1 - 2.0**-23, np.float32)
     b = normal(steps, 1)
-    assert_close(scanrnn.scan(a, b), reference.scan(a, b), 3e-7 * 18)
+    assert_close(scan(a, b), reference.scan(a, b), 3e-7 * 18)
 
 
 @given(
@@ -84,25 +89,35 @@ def test_any_shape(steps, rows, reverse, scale):
     a = np.clip(a, -1, 1)  # decays of both signs
     h_0 = scale * normal(*rows, dtype=np.float64, seed=4)
     h_0 = np.asarray(h_0)
-    got = scanrnn.scan(a, b, h_0, reverse=reverse)
+    got = scan(a, b, h_0, reverse=reverse)
     assert_close(got, reference.scan(a, b, h_0, reverse), 1e-12)
 
 
 def test_no_cast_and_no_broadcast():
     a = np.ones((4, 2, 3), np.float32)
     with pytest.raises(TypeError, match=r"^b: expected dtype float32, got float64"):
-        scanrnn.scan(a, a.astype(np.float64))
+        scan(a, a.astype(np.float64))
     with pytest.raises(TypeError, match=r"^a: expected dtype one of 'float64', .*, got int64"):
-        scanrnn.scan(np.ones(4, np.int64), a)
+        scan(np.ones(4, np.int64), a)
     with pytest.raises(ValueError, match=r"^b: expected shape \(4, 2, 3\) .* got \(4, 3, 2\)"):
-        scanrnn.scan(a, a.reshape(4, 3, 2))
+        scan(a, a.reshape(4, 3, 2))
     with pytest.raises(ValueError, match=r"^h_0: expected shape \(2, 3\) .* got \(6,\)"):
-        scanrnn.scan(a, a, np.ones(6, np.float32))
+        scan(a, a, np.ones(6, np.float32))
     with pytest.raises(ValueError, match=r"^a: expected at least one axis, time, got shape \(\)"):
-        scanrnn.scan(np.ones((), np.float32), a)
+        scan(np.ones((), np.float32), a)
     with pytest.raises(ValueError, match=r"^sign_b: expected shape"):
-        scanrnn.scan_log(a, a, a[0])
+        scan_log(a, a, a[0])
     with pytest.raises(TypeError, match=r"^reverse: expected True or False, got 1"):
-        scanrnn.scan(a, a, reverse=1)
+        scan(a, a, reverse=1)
     with pytest.raises(TypeError, match=r"^log_b: expected a NumPy array, got list"):
-        scanrnn.scan_log(a, [1.0])
+        scan_log(a, [1.0])
+
+
+def test_the_device_is_the_arrays_own_unless_named():
+    a, b = decays(50, 3), normal(50, 3, dtype=np.float64)
+    np.testing.assert_array_equal(scanrnn.scan(a, b), scanrnn.scan(a, b, device="cpu"))
+    assert_close(scan(a, b), scanrnn.scan(a, b), 1e-14)
+    with pytest.raises(ValueError, match=r"^device: expected 'auto', 'cpu', .* got 'gpu'"):
+        scanrnn.scan(a, b, device="gpu")
+    with pytest.raises(TypeError, match=r"^device: expected a string, got 0"):
+        scanrnn.scan_log(a, b, device=0)

@@ -23,7 +23,10 @@ inline void expect_backward(const Case& c, const Result& got, const oracle::Answ
                             const std::string& what = "") {
   const double relative = gradient_tolerance(c.layer.dtype);
   const double floor = accuracy(c.layer.dtype).floor;
-  EXPECT_TRUE(close_rms(what + "dx", got.dx, want.dx, relative, floor)) << text(c);
+  const double of_dx =
+                   floor * cotangent_roundings(c.layer.hidden_size * info(c.layer.cell).gates, 1),
+               of_dparams = floor * cotangent_roundings(c.steps * c.batch, 30);
+  EXPECT_TRUE(close_rms(what + "dx", got.dx, want.dx, relative, of_dx)) << text(c);
   EXPECT_TRUE(close_rms(what + "dh_0", got.dh0, want.dh0, relative, floor, want.terms.dh0))
       << text(c);
   EXPECT_TRUE(close_rms(what + "dc_0", got.dc0, want.dc0, relative, floor)) << text(c);
@@ -31,7 +34,7 @@ inline void expect_backward(const Case& c, const Result& got, const oracle::Answ
   const Layer layer(c.layer);
   for (std::size_t i = 0; i < want.dparams.size(); ++i) {
     EXPECT_TRUE(close_rms(what + "d" + layer.parameters()[i].name, got.dparams[i], want.dparams[i],
-                          relative, floor, want.terms.dparams[i]))
+                          relative, of_dparams, want.terms.dparams[i]))
         << text(c);
   }
 }

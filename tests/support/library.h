@@ -39,7 +39,7 @@ inline Context make_context(int threads) {
 }
 
 // Host memory as a context's device sees it: the memory itself, or a copy that goes there, guards
-// and all, and comes back.
+// and all, and comes back. What is asked for twice is one copy.
 class Mirror {
  public:
   explicit Mirror(Context& context) : context_(context) {}
@@ -73,15 +73,20 @@ class Mirror {
   // Where `data`, which lies in `bytes`, lies on the device; as aligned as it is here.
   void* at(void* data, std::vector<std::uint8_t>& bytes) {
     if (context_.options().device.kind == Device::Kind::cpu) return data;
+    const auto known = std::find_if(copies_.begin(), copies_.end(),
+                                    [&](const Copy& copy) { return copy.host == &bytes; });
+    const Copy& copy = known == copies_.end() ? add(bytes) : *known;
+    return static_cast<std::uint8_t*>(copy.buffer.data()) + copy.shift +
+           (static_cast<std::uint8_t*>(data) - bytes.data());
+  }
+  const Copy& add(std::vector<std::uint8_t>& bytes) {
     constexpr std::size_t kAlign = 256;
     const std::size_t shift = reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlign;
-    copies_.push_back({&bytes, Buffer(context_, bytes.size() + kAlign), shift});
     std::vector<std::uint8_t> all(bytes.size() + kAlign, 0xFF);
     std::copy(bytes.begin(), bytes.end(), all.begin() + static_cast<std::ptrdiff_t>(shift));
-    Buffer& buffer = copies_.back().buffer;
-    buffer.upload(all.data(), all.size());
-    return static_cast<std::uint8_t*>(buffer.data()) + shift +
-           (static_cast<std::uint8_t*>(data) - bytes.data());
+    copies_.push_back({&bytes, Buffer(context_, all.size()), shift});
+    copies_.back().buffer.upload(all.data(), all.size());
+    return copies_.back();
   }
 
   Context& context_;
@@ -153,8 +158,7 @@ class Buffers {
     if (mode == Mode::training) args.reserve = mirror.span(reserve_);
     args.seed = seed;
     change(args);
-    layer_.forward(context, plan, args);
-    mirror.bring_back();
+    run(mirror, [&] { layer_.forward(context, plan, args); });
     EXPECT_TRUE(workspace.intact() && reserve_.intact()) << "memory around the workspace changed";
     expect_intact();
   }
@@ -169,8 +173,7 @@ class Buffers {
     args.seed = seed;
     change(args);
     const auto reserve_before = reserve_.contents();
-    layer_.backward(context, plan, args);
-    mirror.bring_back();
+    run(mirror, [&] { layer_.backward(context, plan, args); });
     EXPECT_TRUE(reserve_.contents() == reserve_before) << "backward changed the reserve";
     EXPECT_TRUE(workspace.intact()) << "memory around the workspace changed";
     expect_intact();
@@ -192,8 +195,7 @@ class Buffers {
     args.y = without_time(args.y);
     args.hn = args.h0;
     args.workspace = mirror.span(workspace);
-    layer_.step(context, plan, args);
-    mirror.bring_back();
+    run(mirror, [&] { layer_.step(context, plan, args); });
     EXPECT_TRUE(workspace.intact()) << "memory around the workspace changed";
     EXPECT_TRUE(hn.untouched() && cn.untouched());
     expect_intact();
@@ -222,6 +224,17 @@ class Buffers {
     };
     for (const Tensor* tensor : {&y, &hn, &cn, &dx, &dh0, &dc0}) add(*tensor);
     for (const Tensor& tensor : dparams) add(tensor);
+    return out;
+  }
+  // Around every tensor all is as it was made.
+  bool intact() const {
+    bool out = true;
+    for (const Tensor* tensor : {&x, &dx, &y, &dy, &h0, &hn, &dh0, &dhn, &c0, &cn, &dc0, &dcn}) {
+      out = out && tensor->intact();
+    }
+    for (const auto* tensors : {&params, &dparams}) {
+      for (const Tensor& tensor : *tensors) out = out && tensor.intact();
+    }
     return out;
   }
   void poison_outputs() {
@@ -256,16 +269,18 @@ class Buffers {
   Values laid_out_back(const Values& values) const {
     return case_.layer.batch_first ? swap_axes(values, case_.batch, case_.steps) : values;
   }
-  void expect_intact() const {
-    for (const Tensor* tensor : {&x, &dx, &y, &dy, &h0, &hn, &dh0, &dhn, &c0, &cn, &dc0, &dcn}) {
-      EXPECT_TRUE(tensor->intact()) << "memory around a tensor changed";
+  // What a call that threw left behind is looked at too.
+  template <class F>
+  static void run(Mirror& mirror, F&& call) {
+    try {
+      call();
+    } catch (...) {
+      mirror.bring_back();
+      throw;
     }
-    for (const auto* tensors : {&params, &dparams}) {
-      for (const Tensor& tensor : *tensors) {
-        EXPECT_TRUE(tensor.intact()) << "memory around a parameter or its gradient changed";
-      }
-    }
+    mirror.bring_back();
   }
+  void expect_intact() const { EXPECT_TRUE(intact()) << "memory around a tensor changed"; }
 
   Case case_;
   Layer layer_;

@@ -174,17 +174,19 @@ class Tensor {
 class Workspace {
  public:
   explicit Workspace(std::size_t bytes) : size_(bytes), bytes_(bytes + 3 * kAlign, 0xFF) {}
-  Span span() { return {bytes_.data() + begin(), size_}; }
+  // Null where there is nothing, as an allocator gives it.
+  Span span() { return {size_ ? bytes_.data() + begin() : nullptr, size_}; }
   std::vector<std::uint8_t>& bytes() { return bytes_; }
   std::vector<std::uint8_t> contents() const {
     return {bytes_.data() + begin(), bytes_.data() + begin() + size_};
   }
   bool intact() const {
-    for (std::size_t i = 0; i < bytes_.size(); ++i) {
-      const bool inside = i >= begin() && i < begin() + size_;
-      if (!inside && bytes_[i] != 0xFF) return false;
-    }
-    return true;
+    const auto blank = [](auto begin, auto end) {
+      return std::all_of(begin, end, [](std::uint8_t byte) { return byte == 0xFF; });
+    };
+    const auto first = bytes_.begin() + static_cast<std::ptrdiff_t>(begin());
+    return blank(bytes_.begin(), first) &&
+           blank(first + static_cast<std::ptrdiff_t>(size_), bytes_.end());
   }
 
  private:

@@ -40,6 +40,13 @@ inline Accuracy accuracy(Dtype dtype) {
 // below 8.
 inline double stored_logits(Dtype dtype) { return on_cuda() ? 8 * accuracy(dtype).rounding : 0; }
 
+// CUDA stores the cotangents of pre-activations in the tensors' dtype too. Where these have no more
+// bits each is off by up to `floor`, and a sum of `count` of them times factors up to `largest`
+// (the tests' weights are below 1, their inputs below 30) by this many of it; it is stored itself.
+inline double cotangent_roundings(std::int64_t count, double largest) {
+  return 1 + (on_cuda() ? largest * std::sqrt(static_cast<double>(count)) : 0);
+}
+
 // Of an output that was stored once, after `layers` of which each hands its own error on to gates
 // that do not amplify it: the weights' rows are U(+-1/sqrt(H)), the slopes at most 1.
 inline Tolerance forward_tolerance(Dtype dtype, std::int64_t steps, int layers = 1) {

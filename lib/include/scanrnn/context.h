@@ -12,7 +12,9 @@
 #pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn {
 
-enum class MatmulPrecision : std::uint8_t { highest, high, medium };  // as torch names them
+// Of float32 matrix products on CUDA, as torch names them: float32, TF32 or bfloat16 factors; sums
+// are float32. A CPU's are always float32, and so is the recurrence.
+enum class MatmulPrecision : std::uint8_t { highest, high, medium };
 
 struct ContextOptions {
   Device device;
@@ -37,6 +39,8 @@ class Context {
   const dispatch::DeviceLimits& limits() const;
   const dispatch::Profile& profile() const;
   void set_profile(const dispatch::Profile& profile);
+  // Of what is enqueued from now on. Plans and sizes do not depend on it.
+  void set_matmul_precision(MatmulPrecision precision);
 
   struct Impl;  // private to the library
   Impl& impl() const { return *impl_; }

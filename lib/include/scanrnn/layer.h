@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "scanrnn/context.h"
+#include "scanrnn/memory.h"
 #include "scanrnn/registry.h"
 #include "scanrnn/tensor.h"
 
@@ -75,6 +76,22 @@ struct BackwardArgs {
   std::uint64_t seed = 0;
 };
 
+// What the overloads that allocate give: contiguous tensors, and the memory that they are views of.
+// On CUDA it is ordered on the context's stream, and the context must outlive it.
+struct ForwardResult {
+  dispatch::Plan plan;
+  TensorView y;
+  State hn;
+  Buffer memory, reserve;  // the reserve is empty in inference
+  std::uint64_t seed = 0;
+};
+struct BackwardResult {
+  TensorView dx;
+  State dh0;
+  std::vector<TensorView> dparams;
+  Buffer memory;
+};
+
 class Layer {
  public:
   // Throws value_error naming the option.
@@ -95,6 +112,16 @@ class Layer {
   // One step of a sequence: x [B,C] and y [B,H], and a plan for one step. hn may be h0 itself.
   // Equal to running the sequence; a bidirectional layer cannot step (value_error).
   void step(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const;
+
+  // The same for a caller without an allocator: T and B are those of x, the dispatcher chooses, and
+  // outputs and workspace come from Buffer. Throws as above, and as Buffer does.
+  ForwardResult forward(Context& context, const std::vector<TensorView>& params,
+                        const TensorView& x, const State& h0 = {}, Mode mode = Mode::inference,
+                        std::uint64_t seed = 0) const;
+  // Of a forward pass in training mode, with the same params, x and h0; all cotangents of them.
+  BackwardResult backward(Context& context, const ForwardResult& forward,
+                          const std::vector<TensorView>& params, const TensorView& x,
+                          const State& h0, const TensorView& dy, const State& dhn = {}) const;
 
  private:
   LayerOptions options_;

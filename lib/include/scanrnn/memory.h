@@ -15,7 +15,7 @@ namespace scanrnn {
 class Buffer {
  public:
   Buffer() = default;
-  // Throws cuda_error or std::bad_alloc. The contents are not set.
+  // Throws std::bad_alloc where there is not that much, or cuda_error. The contents are not set.
   Buffer(Context& context, std::size_t bytes);
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
@@ -25,12 +25,15 @@ class Buffer {
   std::size_t bytes() const { return bytes_; }
   Span span() const { return {data_, bytes_}; }
 
-  // From or to host memory, at most bytes(). Both return when the host memory may be used again.
-  void upload(const void* host, std::size_t bytes);
-  void download(void* host, std::size_t bytes) const;
+  // From or to host memory, from byte `first` of the buffer on and not past its end. Both return
+  // when the host memory may be used again; to and from CUDA they go through pinned memory that the
+  // calling thread keeps.
+  void upload(const void* host, std::size_t bytes, std::size_t first = 0);
+  void download(void* host, std::size_t bytes, std::size_t first = 0) const;
 
  private:
   void release() noexcept;
+  char* at(std::size_t first, std::size_t bytes, const char* what) const;
 
   void* data_ = nullptr;
   std::size_t bytes_ = 0;

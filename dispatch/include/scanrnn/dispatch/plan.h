@@ -39,13 +39,15 @@ struct Problem {
   int compute_bytes = 4;  // of the type that is computed in
   bool training = false;  // a backward pass will follow
   bool log_domain = true;
+  bool tensor_cores = false;  // CUDA: whether products may be computed by them
   Strategy forced = Strategy::automatic;
 };
 
 // What it runs on.
 struct DeviceLimits {
   Processor processor = Processor::cpu;
-  std::int64_t units = 1;  // multiprocessors, or threads
+  std::int64_t units = 1;         // multiprocessors, or threads
+  std::int64_t shared_bytes = 0;  // CUDA: of shared memory that a block can have
 };
 
 // Why a strategy was chosen; explain() puts it in words.
@@ -56,7 +58,24 @@ enum class Reason : std::uint8_t {
   few_rows,
   enough_rows,
   short_sequence,
-  every_step  // a dense recurrence can only be walked
+  every_step,  // a dense recurrence can only be walked
+  on_chip,     // and its weights stay in registers
+  not_on_chip,
+  many_lines,
+  few_steps
+};
+
+// How a persistent kernel cuts a layer: blocks of `slices` of the units times `groups` of the
+// lines.
+struct PersistentShape {
+  int tile = -1;  // index into the tiles of the pass; -1: the weights do not fit
+  int units = 0;  // of a slice
+  int slices = 0, groups = 0;
+  int warps_along_units = 1;
+  int block_words = 0;     // of the exchange for one value of all units of a line
+  int line_floats = 0;     // of shared memory for one line of a warp's partial sums
+  std::int64_t lines = 0;  // of the batch, in one launch
+  std::int64_t steps = 0;  // in one launch
 };
 
 struct Plan {
@@ -70,10 +89,16 @@ struct Plan {
   std::int64_t tile_steps = 0;   // CPU: steps of one projection tile
   std::int64_t chunk_steps = 0;  // CPU: steps of a parallel scan's chunk; 0 for other strategies
   bool across_blocks = false;    // CUDA: a parallel scan splits time over blocks, not inside one
+  PersistentShape persistent, persistent_vjp;  // CUDA, dense: of the two passes
 };
 
-// Why the forced strategy cannot run, in words; null where it can, or where none is forced.
-const char* misfit(const Problem& problem, const DeviceLimits& device);
+// Why the forced strategy cannot run, in words; empty where it can, or where none is forced.
+std::string misfit(const Problem& problem, const DeviceLimits& device);
+
+// The best cut of a dense layer for a persistent kernel; no tile where R does not fit in registers.
+PersistentShape persistent_shape(const Problem& problem, const DeviceLimits& device, bool backward);
+// Bytes of its exchange in one launch.
+std::int64_t exchange_bytes(const Problem& problem, const PersistentShape& shape, bool backward);
 
 // The forced strategy must fit.
 Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile);

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a persistent kernel cuts a dense layer: every tile that holds the weights, and the cheapest.
+#include <algorithm>
+
+#include "scanrnn/dispatch/plan.h"
+#include "scanrnn/dispatch/tiles.h"
+
+namespace scanrnn::dispatch {
+namespace {
+
+constexpr std::int64_t kThreads = 32 * kPersistentWarps;
+constexpr std::int64_t kChunkWords = 16, kWordBytes = 4;
+
+std::int64_t ceiling(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Words of one value of all units of a line: whole pieces of 16 bytes.
+std::int64_t block_words(const Problem& p) {
+  return ceiling(p.hidden_size * p.storage_bytes, 16) * 4;
+}
+
+// What a pass exchanges for each line and step: h, or the cotangents of R h.
+std::int64_t words_of(const Problem& p, bool backward) {
+  return (backward ? p.gates : 1) * block_words(p);
+}
+
+// One sum for each unit (backward), or those of its gates (forward); the padding spreads the
+// columns of a fragment over the banks.
+std::int64_t line_floats(bool backward, std::int64_t units) {
+  return (backward ? ceiling(units, 16) * 16 : 4 * units) + 4;
+}
+
+// Clocks of a step on an H200, fitted to measured shapes within a fifth: a round trip through the
+// second level cache and the words that a block receives, products that two warps issue in turn,
+// and the sums and cells of its items.
+double clocks(const Problem& p, const PersistentTile& tile, const PersistentShape& shape,
+              bool backward) {
+  const std::int64_t lines = ceiling(std::min(p.batch, shape.lines), shape.groups);
+  const double received = static_cast<double>(lines * words_of(p, backward) * kWordBytes);
+  const double rounds = static_cast<double>(ceiling(lines, 8) * (tile.chunks / tile.fetched));
+  const double products = static_cast<double>(
+      ceiling(lines, 8) * tile.chunks * ceiling(tile.unit_blocks * (backward ? 1 : p.gates), 2));
+  const double items = static_cast<double>(ceiling(shape.units * lines, kThreads));
+  const double launches = static_cast<double>(ceiling(p.batch, shape.lines));
+  return launches * (350 + 200 * rounds + 0.03 * received + 28 * products + 300 + 300 * items);
+}
+
+// The shape of a tile whose warps lie `along` times along the units; no tile where it has no room.
+PersistentShape cut(const Problem& p, const DeviceLimits& device, const PersistentTile& tile,
+                    int along, bool backward) {
+  PersistentShape out;
+  const std::int64_t warps_along_sum = kPersistentWarps / along;
+  if (warps_along_sum * tile.chunks * kChunkWords < words_of(p, backward)) return out;
+  const std::int64_t whole = block_words(p) * kWordBytes / p.storage_bytes;
+  const std::int64_t units = std::int64_t{8} * tile.unit_blocks * along;
+  const std::int64_t slices = ceiling(whole, units);
+  if (slices > device.units) return out;
+  // As many lines as threads can step and as shared memory has partial sums for, twice.
+  const std::int64_t line_bytes = 2 * warps_along_sum * line_floats(backward, units) * kWordBytes;
+  const std::int64_t most =
+      std::min(tile.items * kThreads / units, device.shared_bytes / line_bytes / 2 * 2);
+  if (most < 1) return out;
+  out.units = static_cast<int>(units);
+  out.slices = static_cast<int>(slices);
+  out.groups = static_cast<int>(
+      std::clamp<std::int64_t>(device.units / slices, 1, std::max<std::int64_t>(1, p.batch)));
+  out.warps_along_units = along;
+  out.block_words = static_cast<int>(block_words(p));
+  out.line_floats = static_cast<int>(line_floats(backward, units));
+  out.lines = most * out.groups;
+  const std::int64_t step_bytes = ceiling(words_of(p, backward), kChunkWords) * kChunkWords *
+                                  kWordBytes *
+                                  std::max<std::int64_t>(1, std::min(p.batch, out.lines));
+  out.steps = std::max<std::int64_t>(1, kPersistentExchangeBytes / step_bytes - 1);
+  out.tile = 0;
+  return out;
+}
+
+}  // namespace
+
+PersistentShape persistent_shape(const Problem& p, const DeviceLimits& device, bool backward) {
+  PersistentShape best;
+  if (!p.tensor_cores || p.hidden_size > kPersistentMaxHidden) return best;
+  double least = 0;
+  const auto consider = [&](const PersistentTile& tile, int index) {
+    for (int along = 1; along <= kPersistentWarps; along *= 2) {
+      PersistentShape shape = cut(p, device, tile, along, backward);
+      if (shape.tile < 0) continue;
+      shape.tile = index;
+      const double cost = clocks(p, tile, shape, backward);
+      if (best.tile >= 0 && cost >= least) continue;
+      best = shape;
+      least = cost;
+    }
+  };
+  int index = 0;
+  if (backward) {
+    for (const PersistentTile& tile : kPersistentBackward) consider(tile, index++);
+  } else {
+    for (const PersistentTile& tile : kPersistentForward) consider(tile, index++);
+  }
+  return best;
+}
+
+std::int64_t exchange_bytes(const Problem& p, const PersistentShape& shape, bool backward) {
+  const std::int64_t chunks = ceiling(words_of(p, backward), kChunkWords);
+  return (std::min(p.steps, shape.steps) + 1) * chunks * std::min(p.batch, shape.lines) *
+         kChunkWords * kWordBytes;
+}
+
+}  // namespace scanrnn::dispatch

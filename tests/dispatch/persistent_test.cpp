@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// How dense layers are cut for a persistent kernel: whatever the sizes, a cut covers the layer and
+// fits the device, and what does not fit has none.
+#include <gtest/gtest.h>
+
+#include "scanrnn/dispatch/plan.h"
+#include "scanrnn/dispatch/tiles.h"
+
+namespace scanrnn::dispatch {
+namespace {
+
+DeviceLimits device_of(std::int64_t units, std::int64_t shared_bytes = 227 << 10) {
+  DeviceLimits out;
+  out.processor = Processor::cuda;
+  out.units = units;
+  out.shared_bytes = shared_bytes;
+  return out;
+}
+
+Problem dense(std::int64_t hidden, std::int64_t batch, int gates = 4, int bytes = 2) {
+  Problem out;
+  out.recurrence = Recurrence::dense;
+  out.hidden_size = out.input_size = hidden;
+  out.batch = batch;
+  out.steps = 1000;
+  out.gates = gates;
+  out.storage_bytes = bytes;
+  out.training = true;
+  out.tensor_cores = true;
+  return out;
+}
+
+TEST(PersistentShape, CoversTheLayerAndFitsTheDevice) {
+  int cuts = 0;
+  for (std::int64_t units : {1, 7, 46, 108, 132}) {
+    for (std::int64_t shared : {48 << 10, 99 << 10, 227 << 10}) {
+      for (std::int64_t hidden : {1, 7, 8, 31, 64, 129, 500, 512, 768, 1000, 1024, 1056, 4096}) {
+        for (std::int64_t batch : {1, 3, 16, 64, 1000}) {
+          for (int gates : {3, 4}) {
+            for (int bytes : {2, 4}) {
+              for (bool backward : {false, true}) {
+                const Problem p = dense(hidden, batch, gates, bytes);
+                const PersistentShape s = persistent_shape(p, device_of(units, shared), backward);
+                if (s.tile < 0) continue;
+                ++cuts;
+                const PersistentTile& tile =
+                    backward ? kPersistentBackward[s.tile] : kPersistentForward[s.tile];
+                const std::int64_t along_sum = kPersistentWarps / s.warps_along_units;
+                EXPECT_EQ(s.units, 8 * tile.unit_blocks * s.warps_along_units);
+                EXPECT_GE(s.units * s.slices, hidden);
+                EXPECT_LE(std::int64_t{s.slices} * s.groups, units);
+                EXPECT_LE(s.groups, batch);
+                EXPECT_GE(s.block_words * 4, hidden * bytes);
+                EXPECT_EQ(s.block_words % 4, 0);
+                EXPECT_GE(along_sum * tile.chunks * 16, (backward ? gates : 1) * s.block_words);
+                EXPECT_EQ(tile.chunks % tile.fetched, 0);
+                const std::int64_t lines = (std::min(batch, s.lines) + s.groups - 1) / s.groups;
+                EXPECT_LE(lines * s.units, tile.items * 32 * kPersistentWarps);
+                EXPECT_LE(2 * along_sum * ((lines + 1) / 2 * 2) * s.line_floats * 4, shared);
+                EXPECT_GE(s.steps, 1);
+                EXPECT_LE(exchange_bytes(p, s, backward),
+                          std::max<std::int64_t>(kPersistentExchangeBytes,
+                                                 exchange_bytes(p, s, backward) / s.steps * 2));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(cuts, 1000);
+}
+
+TEST(PersistentShape, LayersOfSixteenBitsUpTo1024FitA132UnitDevice) {
+  for (std::int64_t hidden = 1; hidden <= 1024; ++hidden) {
+    for (int gates : {3, 4}) {
+      for (bool backward : {false, true}) {
+        EXPECT_GE(persistent_shape(dense(hidden, 16, gates), device_of(132), backward).tile, 0)
+            << hidden;
+      }
+    }
+  }
+  EXPECT_LT(persistent_shape(dense(2048, 16), device_of(132), false).tile, 0);
+  EXPECT_LT(persistent_shape(dense(1024, 16), device_of(16), false).tile, 0);
+}
+
+TEST(PersistentShape, ChosenWhereItFits) {
+  const auto& profile = generic_cuda_profile();
+  const auto choice = [&](Problem p, std::int64_t units = 132) {
+    const Plan out = plan(p, device_of(units), profile);
+    EXPECT_FALSE(explain(out).empty());
+    return std::pair{out.strategy, out.reason};
+  };
+  using Choice = std::pair<Strategy, Reason>;
+  EXPECT_EQ(choice(dense(768, 16)), (Choice{Strategy::persistent, Reason::on_chip}));
+  EXPECT_EQ(choice(dense(768, 16), 8), (Choice{Strategy::step_loop, Reason::not_on_chip}));
+  EXPECT_EQ(choice(dense(768, 5000)), (Choice{Strategy::step_loop, Reason::many_lines}));
+  Problem p = dense(768, 16);
+  p.steps = 1;
+  EXPECT_EQ(choice(p), (Choice{Strategy::step_loop, Reason::few_steps}));
+  p = dense(768, 16, 4, 4);
+  p.tensor_cores = false;
+  EXPECT_EQ(choice(p), (Choice{Strategy::step_loop, Reason::not_on_chip}));
+  p.forced = Strategy::persistent;
+  EXPECT_NE(misfit(p, device_of(132)).find("matmul_precision"), std::string::npos);
+  p = dense(3000, 16);
+  p.forced = Strategy::persistent;
+  EXPECT_NE(misfit(p, device_of(132)).find("72000000 bytes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace scanrnn::dispatch
