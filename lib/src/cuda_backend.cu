@@ -2,11 +2,10 @@
 // A CUDA device as a backend: each layer is a product and a kernel on the caller's stream. Nothing
 // here allocates device memory or waits for the device.
 #include "backend.h"
+#include "cuda_dense.h"
 #include "cuda_device.h"
 #include "cuda_kernels.h"
-#include "cuda_pointwise.cuh"
-#include "cuda_status.h"
-#include "gemm_cuda.h"
+#include "cuda_run.cuh"
 
 namespace scanrnn {
 namespace {
@@ -25,26 +24,21 @@ const CudaCellTable<T>& kernels_of(Cell cell) {
 }
 
 template <class T>
-struct LayerRun {
-  using V = typename scan::Units<T>::V;
+struct LayerRun : CudaRun<T> {
+  using Run = CudaRun<T>;
+  using V = typename Run::V;
   static constexpr bool kAddsBias = scan::Units<T>::kAddsBias;
-
-  const dispatch::Plan& plan;
-  const Pass& pass;
-  Arena& arena;
-  CudaGemm* gemm;
-  cudaStream_t stream;
-
-  Index tokens() const { return pass.tokens(); }
-  Index width() const { return pass.width(); }
-  Tile all() const { return {0, pass.steps, 0, pass.batch}; }
-  T* take(Index count) {
-    return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T)));
-  }
-  TensorView rows(const void* data, Index columns) const {
-    return dense(const_cast<void*>(data), pass.steps, pass.batch, columns, pass.batch_major);
-  }
-  static const T* data(const TensorView& view) { return static_cast<const T*>(view.data); }
+  using Run::all;
+  using Run::arena;
+  using Run::data;
+  using Run::pass;
+  using Run::plan;
+  using Run::product;
+  using Run::rows;
+  using Run::stream;
+  using Run::take;
+  using Run::tokens;
+  using Run::width;
 
   CudaSchedule schedule() const {
     CudaSchedule out;
@@ -70,22 +64,6 @@ struct LayerRun {
         data(pass.bias), first * pass.hidden, (last - first) * pass.hidden, out, width());
     SCANRNN_CUDA(cudaGetLastError());
     return out;
-  }
-
-  void product(Index m, Index n, Index k, CudaMatrix a, CudaMatrix b, void* c, Index c_stride,
-               bool accumulate, const void* bias, void* workspace) {
-    CudaProduct p;
-    p.dtype = pass.y.dtype;
-    p.m = m;
-    p.n = n;
-    p.k = k;
-    p.a = a;
-    p.b = b;
-    p.c = c;
-    p.c_stride = c_stride;
-    p.accumulate = accumulate;
-    p.bias = bias;
-    gemm->run(p, workspace, stream);
   }
 
   void forward() {
@@ -184,11 +162,8 @@ struct LayerRun {
     if (pass.batch > 0) SCANRNN_CUDA(kernels.backward(s, args));
 
     if (pass.dx && tokens() > 0) {
-      for_runs<T>(pass, all(), pass.dx, [&](T* dx, Index spacing, Index first, Index count) {
-        product(count, pass.input, width(), {dgates + first * width(), width()},
-                {pass.weight.data, pass.weight.strides[0]}, dx, spacing,
-                pass.accumulate_dx || (adds_skip && !skip_aside), nullptr, gemm_space);
-      });
+      this->input_cotangent(dgates, width(), pass.accumulate_dx || (adds_skip && !skip_aside),
+                            gemm_space);
       if (skip_aside) {
         pointwise::
             add<<<pointwise::blocks_for(tokens() * pass.hidden), pointwise::kThreads, 0, stream>>>(
@@ -197,49 +172,14 @@ struct LayerRun {
         SCANRNN_CUDA(cudaGetLastError());
       }
     }
-    if (pass.dweight) {
-      auto* dweight = static_cast<T*>(pass.dweight.data);
-      const Index stride = pass.dweight.strides[0];
-      if (tokens() == 0) {
-        SCANRNN_CUDA(cudaMemset2DAsync(dweight, static_cast<std::size_t>(stride) * sizeof(T), 0,
-                                       static_cast<std::size_t>(pass.input) * sizeof(T),
-                                       static_cast<std::size_t>(width()), stream));
-      } else {
-        for_runs<T>(pass, all(), pass.x, [&](const T* x, Index spacing, Index first, Index count) {
-          product(width(), pass.input, count, {dgates + first * width(), width(), true},
-                  {x, spacing}, dweight, stride, first > 0, nullptr, gemm_space);
-        });
-      }
-    }
+    if (pass.dweight) this->weight_cotangent(dgates, width(), gemm_space);
     if (pass.dbias) {
       const auto [first, last] = pass.biased();
-      const Index columns = (last - first) * pass.hidden;
-      const unsigned blocks =
-          static_cast<unsigned>((columns + pointwise::kThreads - 1) / pointwise::kThreads);
-      pointwise::partial_sums<<<dim3(blocks, pointwise::kParts), pointwise::kThreads, 0, stream>>>(
-          dgates + first * pass.hidden, tokens(), width(), columns, parts);
-      SCANRNN_CUDA(cudaGetLastError());
-      pointwise::total_sums<<<blocks, pointwise::kThreads, 0, stream>>>(
-          parts, columns, static_cast<T*>(pass.dbias.data));
-      SCANRNN_CUDA(cudaGetLastError());
+      this->sum_tokens(dgates + first * pass.hidden, width(), (last - first) * pass.hidden, parts,
+                       pass.dbias.data);
     }
   }
 };
-
-// Calls use(T()) with the type of `dtype`.
-template <class F>
-void with_type(Dtype dtype, F&& use) {
-  switch (dtype) {
-    case Dtype::float64:
-      return use(double());
-    case Dtype::float32:
-      return use(float());
-    case Dtype::bfloat16:
-      return use(__nv_bfloat16());
-    case Dtype::float16:
-      return use(__half());
-  }
-}
 
 class CudaBackend : public Backend {
  public:
@@ -249,6 +189,7 @@ class CudaBackend : public Backend {
     stream_ = static_cast<cudaStream_t>(options.stream);
     const DeviceInfo found = find_cuda_device(device_);
     limits_.units = found.units;
+    limits_.shared_bytes = found.shared_memory;
     const dispatch::Profile* measured = dispatch::find_profile(found.architecture);
     if (measured) profile_ = measured;
     const DeviceGuard guard(device_);
@@ -269,16 +210,23 @@ class CudaBackend : public Backend {
   void set_matmul_precision(MatmulPrecision precision) override { gemm_->set_precision(precision); }
 
   void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) override {
+    if (pass.is_dense()) {
+      return on_device(arena, [&] { cuda_dense_forward(plan, pass, arena, gemm_.get(), stream_); });
+    }
     with_type(pass.y.dtype, [&](auto type) {
       on_device(arena, [&] {
-        LayerRun<decltype(type)>{plan, pass, arena, gemm_.get(), stream_}.forward();
+        LayerRun<decltype(type)>{{plan, pass, arena, gemm_.get(), stream_}}.forward();
       });
     });
   }
   void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) override {
+    if (pass.is_dense()) {
+      return on_device(arena,
+                       [&] { cuda_dense_backward(plan, pass, arena, gemm_.get(), stream_); });
+    }
     with_type(pass.y.dtype, [&](auto type) {
       on_device(arena, [&] {
-        LayerRun<decltype(type)>{plan, pass, arena, gemm_.get(), stream_}.backward();
+        LayerRun<decltype(type)>{{plan, pass, arena, gemm_.get(), stream_}}.backward();
       });
     });
   }

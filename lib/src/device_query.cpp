@@ -91,6 +91,7 @@ DeviceInfo cuda_device(int index) {
   out.name = properties.name;
   out.units = properties.multiProcessorCount;
   out.memory = static_cast<std::int64_t>(properties.totalGlobalMem);
+  out.shared_memory = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin);
   out.architecture = "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
   return out;
 }

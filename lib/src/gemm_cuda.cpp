@@ -99,7 +99,7 @@ cublasComputeType_t compute_of(Dtype dtype, MatmulPrecision precision) {
 
 // What makes an algorithm right for a product; pointers count by their alignment.
 using Key = std::tuple<Dtype, MatmulPrecision, Index, Index, Index, Index, Index, Index, bool, bool,
-                       bool, bool, unsigned, unsigned, unsigned>;
+                       bool, bool, bool, unsigned, unsigned, unsigned>;
 unsigned alignment(const void* pointer) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   unsigned bytes = 256;
@@ -133,8 +133,9 @@ struct Prepared {
     const cudaDataType_t type = type_of(p.dtype);
     const cudaDataType_t scale = p.dtype == Dtype::float64 ? CUDA_R_64F : CUDA_R_32F;
     SCANRNN_CUBLAS(cublasLtMatmulDescCreate(&operation, compute_of(p.dtype, precision), scale));
-    const auto layout = [&](cublasLtMatrixLayout_t& out, Index rows, Index columns, Index stride) {
-      SCANRNN_CUBLAS(cublasLtMatrixLayoutCreate(&out, type, static_cast<std::uint64_t>(rows),
+    const auto layout = [&](cublasLtMatrixLayout_t& out, Index rows, Index columns, Index stride,
+                            cudaDataType_t of) {
+      SCANRNN_CUBLAS(cublasLtMatrixLayoutCreate(&out, of, static_cast<std::uint64_t>(rows),
                                                 static_cast<std::uint64_t>(columns), stride));
     };
     const auto transpose = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
@@ -144,9 +145,9 @@ struct Prepared {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
     }
-    layout(b, p.b.transposed ? p.k : p.n, p.b.transposed ? p.n : p.k, p.b.stride);
-    layout(a, p.a.transposed ? p.m : p.k, p.a.transposed ? p.k : p.m, p.a.stride);
-    layout(c, p.n, p.m, p.c_stride);
+    layout(b, p.b.transposed ? p.k : p.n, p.b.transposed ? p.n : p.k, p.b.stride, type);
+    layout(a, p.a.transposed ? p.m : p.k, p.a.transposed ? p.k : p.m, p.a.stride, type);
+    layout(c, p.n, p.m, p.c_stride, p.wide ? scale : type);
 
     cublasLtMatmulPreference_t preference = nullptr;
     SCANRNN_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
@@ -216,6 +217,7 @@ void CudaGemm::run(const CudaProduct& p, void* workspace, void* stream) {
                 p.b.transposed,
                 p.accumulate,
                 p.bias != nullptr,
+                p.wide,
                 alignment(p.a.data),
                 alignment(p.b.data),
                 alignment(p.c)};

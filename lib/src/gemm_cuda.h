@@ -24,6 +24,7 @@ struct CudaProduct {
   Index c_stride;
   bool accumulate = false;
   const void* bias = nullptr;  // not for float64, whose products have no epilogue
+  bool wide = false;           // C is float32 where the dtype is a 16-bit one
 };
 
 class CudaGemm {

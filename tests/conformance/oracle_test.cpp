@@ -99,10 +99,13 @@ INSTANTIATE_TEST_SUITE_P(Pairwise, ConformanceTest, testing::ValuesIn(trials()),
 TEST(Rows, MoreThanSixteenBits) {
   Random random(12);
   for (const CellInfo& cell : cells()) {
-    for (Strategy strategy : dispatch::kStrategies) {
+    LayerOptions options;
+    options.cell = cell.cell;
+    for (Strategy strategy : strategies(options)) {
       for (bool wide : {false, true}) {
+        if (wide && is_dense(options)) continue;  // its weights would be a square of that size
         Case c;
-        c.layer.cell = cell.cell;
+        c.layer = options;
         c.layer.input_size = 1;
         c.layer.hidden_size = wide ? 70001 : 1;
         c.layer.batch_first = !wide;

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "support/case.h"
-#include "support/device.h"
-#include "support/tensor.h"
+#include "support/mirror.h"
 
 namespace scanrnn::test {
 
@@ -30,68 +29,6 @@ inline Values swap_axes(const Values& values, std::int64_t outer, std::int64_t i
   }
   return out;
 }
-
-inline Context make_context(int threads) {
-  ContextOptions options;
-  options.device = test_device();
-  options.threads = threads;
-  return Context(options);
-}
-
-// Host memory as a context's device sees it: the memory itself, or a copy that goes there, guards
-// and all, and comes back. What is asked for twice is one copy.
-class Mirror {
- public:
-  explicit Mirror(Context& context) : context_(context) {}
-
-  TensorView view(Tensor& tensor) {
-    TensorView out = tensor.view();
-    out.data = at(out.data, tensor.bytes());
-    out.device = context_.options().device;
-    return out;
-  }
-  Span span(Workspace& workspace) {
-    const Span host = workspace.span();
-    return {at(host.data, workspace.bytes()), host.bytes};
-  }
-  void bring_back() {
-    for (Copy& copy : copies_) {
-      std::vector<std::uint8_t> all(copy.buffer.bytes());
-      copy.buffer.download(all.data(), all.size());
-      const auto first = all.begin() + static_cast<std::ptrdiff_t>(copy.shift);
-      std::copy(first, first + static_cast<std::ptrdiff_t>(copy.host->size()), copy.host->begin());
-    }
-  }
-
- private:
-  struct Copy {
-    std::vector<std::uint8_t>* host;
-    Buffer buffer;
-    std::size_t shift;
-  };
-
-  // Where `data`, which lies in `bytes`, lies on the device; as aligned as it is here.
-  void* at(void* data, std::vector<std::uint8_t>& bytes) {
-    if (context_.options().device.kind == Device::Kind::cpu) return data;
-    const auto known = std::find_if(copies_.begin(), copies_.end(),
-                                    [&](const Copy& copy) { return copy.host == &bytes; });
-    const Copy& copy = known == copies_.end() ? add(bytes) : *known;
-    return static_cast<std::uint8_t*>(copy.buffer.data()) + copy.shift +
-           (static_cast<std::uint8_t*>(data) - bytes.data());
-  }
-  const Copy& add(std::vector<std::uint8_t>& bytes) {
-    constexpr std::size_t kAlign = 256;
-    const std::size_t shift = reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlign;
-    std::vector<std::uint8_t> all(bytes.size() + kAlign, 0xFF);
-    std::copy(bytes.begin(), bytes.end(), all.begin() + static_cast<std::ptrdiff_t>(shift));
-    copies_.push_back({&bytes, Buffer(context_, all.size()), shift});
-    copies_.back().buffer.upload(all.data(), all.size());
-    return copies_.back();
-  }
-
-  Context& context_;
-  std::vector<Copy> copies_;
-};
 
 // All tensors of a case.
 class Buffers {
@@ -150,11 +87,11 @@ class Buffers {
   void forward(Context& context, Mode mode, std::uint64_t seed = 0, F&& change = [](auto&) {}) {
     const dispatch::Plan plan = plan_for(context, mode);
     const Sizes bytes = layer_.sizes(plan);
-    Workspace workspace(bytes.workspace);
+    Scratch workspace(context, bytes.workspace);
     reserve_ = Workspace(mode == Mode::training ? bytes.reserve : 0);
     Mirror mirror(context);
     ForwardArgs args = forward_args(mirror);
-    args.workspace = mirror.span(workspace);
+    args.workspace = workspace.span();
     if (mode == Mode::training) args.reserve = mirror.span(reserve_);
     args.seed = seed;
     change(args);
@@ -165,10 +102,10 @@ class Buffers {
   template <class F = void (*)(BackwardArgs&)>
   void backward(Context& context, std::uint64_t seed = 0, F&& change = [](auto&) {}) {
     const dispatch::Plan plan = plan_for(context, Mode::training);
-    Workspace workspace(layer_.sizes(plan).workspace);
+    Scratch workspace(context, layer_.sizes(plan).workspace);
     Mirror mirror(context);
     BackwardArgs args = backward_args(mirror);
-    args.workspace = mirror.span(workspace);
+    args.workspace = workspace.span();
     args.reserve = mirror.span(reserve_);
     args.seed = seed;
     change(args);
@@ -181,7 +118,7 @@ class Buffers {
   // One step, [B,C] to [B,H], whose new state replaces the old one in h0.
   void step_in_place(Context& context) {
     const dispatch::Plan plan = plan_for(context, Mode::inference);
-    Workspace workspace(layer_.sizes(plan).workspace);
+    Scratch workspace(context, layer_.sizes(plan).workspace);
     const auto without_time = [&](TensorView view) {
       const std::size_t batch = case_.layer.batch_first ? 0 : 1;
       view.rank = 2;
@@ -194,7 +131,7 @@ class Buffers {
     args.x = without_time(args.x);
     args.y = without_time(args.y);
     args.hn = args.h0;
-    args.workspace = mirror.span(workspace);
+    args.workspace = workspace.span();
     run(mirror, [&] { layer_.step(context, plan, args); });
     EXPECT_TRUE(workspace.intact()) << "memory around the workspace changed";
     EXPECT_TRUE(hn.untouched() && cn.untouched());
@@ -289,14 +226,14 @@ class Buffers {
 
 // Forward in training mode, then backward.
 inline Result library(const Case& c, const Data& data, Memory memory = {}) {
-  Context context = make_context(c.threads);
+  Context& context = shared_context(c.threads);
   Buffers buffers(c, data, memory);
   buffers.forward(context, Mode::training);
   buffers.backward(context);
   return buffers.result();
 }
 inline Result library_inference(const Case& c, const Data& data, Memory memory = {}) {
-  Context context = make_context(c.threads);
+  Context& context = shared_context(c.threads);
   Buffers buffers(c, data, memory);
   buffers.forward(context, Mode::inference);
   return buffers.result();

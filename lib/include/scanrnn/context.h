@@ -51,10 +51,11 @@ class Context {
 
 struct DeviceInfo {
   Device device;
-  std::string name;          // "NVIDIA H200", or the processor's name
-  std::int64_t units = 0;    // multiprocessors, or threads that the process may use
-  std::int64_t memory = 0;   // bytes
-  std::string architecture;  // "sm_90", "AVX3"
+  std::string name;                // "NVIDIA H200", or the processor's name
+  std::int64_t units = 0;          // multiprocessors, or threads that the process may use
+  std::int64_t memory = 0;         // bytes
+  std::int64_t shared_memory = 0;  // CUDA: bytes that one block can have
+  std::string architecture;        // "sm_90", "AVX3"
 };
 
 // The CPU, then every CUDA device that can be used. Never throws: without a driver there are none.

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// The persistent kernels of dense cells: every way in which a layer is cut into slices, groups,
+// launches and items, against the oracle and against the step loop.
+#include "support/cases.h"
+#include "support/conform.h"
+#include "support/cuda.h"
+
+namespace scanrnn::test {
+namespace {
+
+using dispatch::Strategy;
+
+class CudaPersistentTest : public CudaTest {
+ protected:
+  static Case persistent_case(const LayerOptions& options, Dtype dtype, std::int64_t hidden,
+                              std::int64_t batch, std::int64_t steps) {
+    Case c;
+    c.layer = options;
+    c.layer.dtype = dtype;
+    c.layer.input_size = 9;
+    c.layer.hidden_size = hidden;
+    c.batch = batch;
+    c.steps = steps;
+    c.strategy = Strategy::persistent;
+    return c;
+  }
+  static std::vector<LayerOptions> dense_variants() {
+    std::vector<LayerOptions> out;
+    for (const LayerOptions& options : all_variants()) {
+      if (is_dense(options)) out.push_back(options);
+    }
+    return out;
+  }
+  static void expect_near_step_loop(Case c, double tolerance) {
+    Random random(91);
+    const Data data = random_data(c, random);
+    const Result got = library(c, data);
+    c.strategy = Strategy::step_loop;
+    const Result want = library(c, data);
+    EXPECT_TRUE(close("y", got.y, want.y, {tolerance, 0, 0})) << text(c);
+    EXPECT_TRUE(close("h_n", got.hn, want.hn, {tolerance, 0, 0})) << text(c);
+    EXPECT_TRUE(close("c_n", got.cn, want.cn, {tolerance, 0, 0})) << text(c);
+    EXPECT_TRUE(close_rms("dx", got.dx, want.dx, tolerance, 0)) << text(c);
+    EXPECT_TRUE(close_rms("dh_0", got.dh0, want.dh0, tolerance, 0)) << text(c);
+    EXPECT_TRUE(close_rms("dc_0", got.dc0, want.dc0, tolerance, 0)) << text(c);
+    for (std::size_t i = 0; i < want.dparams.size(); ++i) {
+      EXPECT_TRUE(close_rms("dparams", got.dparams[i], want.dparams[i], tolerance, 0)) << text(c);
+    }
+  }
+};
+
+TEST_F(CudaPersistentTest, AnyHiddenSizeAndBatch) {
+  Random random(90);
+  for (const LayerOptions& options : dense_variants()) {
+    for (Dtype dtype : {Dtype::bfloat16, Dtype::float16}) {
+      for (std::int64_t hidden : {1, 7, 8, 37, 64, 129, 200, 257}) {
+        for (std::int64_t batch : {1, 2, 9, 17}) {
+          Case c = persistent_case(options, dtype, hidden, batch, hidden % 2 ? 9 : 40);
+          c.layer.bidirectional = hidden < 64;
+          c.layer.batch_first = batch % 2;
+          c.layer.num_layers = hidden == 37 ? 2 : 1;
+          c.layer.bias = batch != 2;
+          c.h0 = batch != 9;
+          const Data data = random_data(c, random);
+          const oracle::Answer want = oracle::run(c, data);
+          expect_conforms(c, library(c, data), want);
+          expect_forward(c, library_inference(c, data), want, "inference: ");
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// Where a group has more lines than the eight of a fragment, and where R fills the registers.
+TEST_F(CudaPersistentTest, LargeLayers) {
+  for (const LayerOptions& options : dense_variants()) {
+    for (const auto& [hidden, batch] : {std::pair{512, 32}, {768, 16}, {1000, 5}, {1024, 64}}) {
+      expect_near_step_loop(persistent_case(options, Dtype::bfloat16, hidden, batch, 20), 0.03);
+    }
+  }
+}
+
+// More steps than one launch's exchange has room for, and more lines than one launch steps.
+TEST_F(CudaPersistentTest, SeveralLaunches) {
+  for (const LayerOptions& options : dense_variants()) {
+    Case steps = persistent_case(options, Dtype::float16, 768, 16, 1500);
+    const Layer layer(steps.layer);
+    const Context context = make_context(1);
+    const auto shape =
+        layer.plan(context, 1500, 16, Mode::training, Strategy::persistent).persistent_vjp;
+    EXPECT_LT(shape.steps, 1500);
+    expect_near_step_loop(steps, 0.02);
+    Case lines = persistent_case(options, Dtype::float16, 64, 2500, 9);
+    EXPECT_LT(Layer(lines.layer)
+                  .plan(context, 9, 2500, Mode::training, Strategy::persistent)
+                  .persistent.lines,
+              2500);
+    expect_near_step_loop(lines, 0.02);
+  }
+}
+
+TEST_F(CudaPersistentTest, SameBitsTwice) {
+  Random random(92);
+  for (const LayerOptions& options : dense_variants()) {
+    const Case c = persistent_case(options, Dtype::bfloat16, 768, 16, 100);
+    const Data data = random_data(c, random);
+    Context context = make_context(1);
+    std::vector<std::uint8_t> first;
+    for (int run = 0; run < 3; ++run) {
+      Buffers buffers(c, data);
+      buffers.poison_outputs();
+      buffers.forward(context, Mode::training);
+      buffers.backward(context);
+      if (run == 0) first = buffers.bits();
+      EXPECT_TRUE(buffers.bits() == first) << text(c);
+    }
+  }
+}
+
+// A NaN is what an absent word looks like, and must pass through all the same.
+TEST_F(CudaPersistentTest, NansPass) {
+  Random random(93);
+  for (const LayerOptions& options : dense_variants()) {
+    for (Dtype dtype : {Dtype::bfloat16, Dtype::float16}) {
+      const Case c = persistent_case(options, dtype, 40, 3, 12);
+      Data data = random_data(c, random);
+      for (std::int64_t i = 0; i < c.layer.input_size; ++i) {
+        data.x[static_cast<std::size_t>(5 * 3 * c.layer.input_size + i)] = std::nan("");
+      }
+      const Result got = library(c, data);
+      const auto line = static_cast<std::size_t>(c.layer.hidden_size);
+      for (std::size_t i = 0; i < got.y.size(); ++i) {
+        const bool touched = i / line % 3 == 0 && i / line / 3 >= 5;
+        EXPECT_EQ(std::isnan(got.y[i]), touched) << i;
+      }
+    }
+  }
+}
+
+// TF32 where the caller allows it: operands rounded to 11 bits, sums in float32.
+TEST_F(CudaPersistentTest, Float32ByTensorCores) {
+  Random random(94);
+  ContextOptions options;
+  options.device = test_device();
+  options.matmul_precision = MatmulPrecision::high;
+  for (const LayerOptions& layer : dense_variants()) {
+    for (std::int64_t hidden : {5, 64, 131, 300}) {
+      const Case c = persistent_case(layer, Dtype::float32, hidden, 6, 30);
+      const Data data = random_data(c, random);
+      Context context(options);
+      Buffers buffers(c, data);
+      buffers.forward(context, Mode::training);
+      buffers.backward(context);
+      const Result got = buffers.result();
+      const oracle::Answer want = oracle::run(c, data);
+      EXPECT_TRUE(close("y", got.y, want.y, {2e-3, 0, 0})) << text(c);
+      EXPECT_TRUE(close_rms("dx", got.dx, want.dx, 2e-3, 0)) << text(c);
+      EXPECT_TRUE(close_rms("dh_0", got.dh0, want.dh0, 2e-3, 0)) << text(c);
+    }
+  }
+}
+
+TEST_F(CudaPersistentTest, WhatDoesNotFitIsAnError) {
+  const Context context = make_context(1);
+  for (const LayerOptions& options : dense_variants()) {
+    const auto words = [&](Dtype dtype, std::int64_t hidden) {
+      const Layer layer(persistent_case(options, dtype, hidden, 1, 9).layer);
+      try {
+        layer.plan(context, 9, 1, Mode::training, Strategy::persistent);
+      } catch (const value_error& e) {
+        return std::string(e.what());
+      }
+      return std::string("nothing was thrown");
+    };
+    EXPECT_NE(words(Dtype::float32, 64).find("matmul_precision"), std::string::npos);
+    EXPECT_NE(words(Dtype::float64, 64).find("tensor cores"), std::string::npos);
+    const std::string bytes = std::to_string(info(options.cell).gates * 3000 * 3000 * 2);
+    EXPECT_NE(words(Dtype::bfloat16, 3000).find(bytes + " bytes"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace scanrnn::test
