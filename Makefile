@@ -69,9 +69,10 @@ bench: .venv/installed $(if $(GPU),bench-cuda)
 
 bench-cuda: .venv/ready
 	cmake --preset cuda -DSCANRNN_BUILD_BENCH=ON -DPython_EXECUTABLE=$(PYTHON)
-	cmake --build --preset cuda --target engine_cuda layer_cuda
+	cmake --build --preset cuda --target engine_cuda layer_cuda dense_cuda
 	build/cuda/bench/engine_cuda --json bench/results/engine-cuda.json
 	build/cuda/bench/layer_cuda --json bench/results/layer-cuda.json
+	build/cuda/bench/dense_cuda --json bench/results/dense-cuda.json
 
 format: .venv/ready
 	clang-format -i $(CPP)

@@ -29,8 +29,8 @@ inline constexpr PersistentTile kPersistentForward[] = {
     {2, 4, 4, 1}, {2, 4, 4, 2}, {3, 3, 3, 1}, {2, 3, 3, 1}, {4, 2, 2, 1}, {2, 2, 2, 1},
     {2, 2, 2, 2}, {4, 1, 1, 1}, {2, 1, 1, 1}, {2, 1, 1, 2}, {1, 6, 6, 1}, {1, 8, 8, 2}};
 inline constexpr PersistentTile kPersistentBackward[] = {
-    {2, 16, 8, 1}, {2, 16, 8, 2}, {2, 12, 12, 1}, {4, 8, 8, 1}, {2, 8, 8, 1},
-    {2, 8, 8, 2},  {4, 4, 4, 1},  {2, 4, 4, 1},   {2, 4, 4, 2}};
+    {2, 24, 4, 1}, {2, 16, 8, 1}, {2, 16, 8, 2}, {2, 12, 12, 1}, {4, 8, 8, 1},
+    {2, 8, 8, 1},  {2, 8, 8, 2},  {4, 4, 4, 1},  {2, 4, 4, 1},   {2, 4, 4, 2}};
 template <bool kBackward>
 constexpr const auto& persistent_tiles() {
   if constexpr (kBackward) {
@@ -42,7 +42,7 @@ constexpr const auto& persistent_tiles() {
 
 inline constexpr int kPersistentMaxHidden = 1 << 20;  // 32-bit offsets inside a row of R
 // Registers of a multiprocessor that can hold weights.
-inline constexpr std::int64_t kPersistentWeightBytes = 32 * kPersistentWarps * 144 * 4;
+inline constexpr std::int64_t kPersistentWeightBytes = 32 * kPersistentWarps * 192 * 4;
 // Memory for the exchange of one launch; a longer sequence takes several, and loads R again.
 inline constexpr std::int64_t kPersistentExchangeBytes = std::int64_t{64} << 20;
 // Steps from which one launch that loads R first beats two launches a step.

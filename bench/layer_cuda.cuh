@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer with its tensors on a device, and its matrix products alone: what the benches of layers
+// share.
+#pragma once
+
+#include "engine_cuda.cuh"
+#include "gemm_cuda.h"
+#include "scanrnn/scanrnn.h"
+
+namespace scanrnn::bench {
+namespace {
+
+struct Shape {
+  Index batch, steps, hidden;  // C = H
+};
+
+template <class T>
+constexpr Dtype dtype_of() {
+  return std::is_same_v<T, double>   ? Dtype::float64
+         : std::is_same_v<T, float>  ? Dtype::float32
+         : std::is_same_v<T, __half> ? Dtype::float16
+                                     : Dtype::bfloat16;
+}
+
+template <class To>
+struct Convert {
+  template <class From>
+  __host__ __device__ To operator()(From x) const {
+    if constexpr (sizeof(From) == 8) {
+      return static_cast<To>(x);
+    } else {
+      return static_cast<To>(static_cast<float>(x));
+    }
+  }
+};
+
+// Inputs that T can hold, in any type, so that two runs read the same numbers.
+template <class T, class As>
+thrust::device_vector<As> numbers(Index count, double scale, std::uint64_t seed) {
+  auto unit = filled<float>(count, Fill::value, seed);
+  thrust::transform(unit.begin(), unit.end(), unit.begin(),
+                    [scale] __device__(float x) { return static_cast<float>(scale * x); });
+  thrust::device_vector<T> held(count);
+  thrust::transform(unit.begin(), unit.end(), held.begin(), Convert<T>());
+  thrust::device_vector<As> out(count);
+  thrust::transform(held.begin(), held.end(), out.begin(), Convert<As>());
+  return out;
+}
+
+// A layer with its tensors: inputs are those that `T` can hold, stored as `As`.
+template <class T, class As>
+struct Problem {
+  Shape shape;
+  Layer layer;
+  Context context;
+  dispatch::Plan inference, training;
+  std::vector<thrust::device_vector<As>> params, dparams;
+  thrust::device_vector<As> x, dx, y, dy, hn;
+  thrust::device_vector<char> workspace, reserve;
+
+  static LayerOptions options(const CellInfo& cell, const Shape& s, bool batch_first) {
+    LayerOptions out;
+    out.cell = cell.cell;
+    out.input_size = out.hidden_size = s.hidden;
+    out.batch_first = batch_first;
+    out.dtype = dtype_of<As>();
+    return out;
+  }
+  static ContextOptions where(cudaStream_t stream, MatmulPrecision precision) {
+    ContextOptions out;
+    out.device = Device::cuda();
+    out.stream = stream;
+    out.matmul_precision = precision;
+    return out;
+  }
+
+  Problem(const CellInfo& cell, const Shape& s, bool batch_first, dispatch::Strategy strategy,
+          cudaStream_t stream, MatmulPrecision precision = MatmulPrecision::highest)
+      : shape(s),
+        layer(options(cell, s, batch_first)),
+        context(where(stream, precision)),
+        inference(layer.plan(context, s.steps, s.batch, Mode::inference, strategy)),
+        training(layer.plan(context, s.steps, s.batch, Mode::training, strategy)) {
+    for (const ParameterInfo& parameter : layer.parameters()) {
+      Index count = 1;
+      for (Index size : parameter.sizes) count *= size;
+      params.push_back(numbers<T, As>(count, 1 / std::sqrt(double(s.hidden)), params.size() + 5));
+      dparams.emplace_back(count);
+    }
+    const Index count = s.batch * s.steps * s.hidden;
+    x = numbers<T, As>(count, 1.5, 1);
+    dy = numbers<T, As>(count, 1, 2);
+    for (auto* out : {&dx, &y}) out->resize(count);
+    hn.resize(s.batch * s.hidden);
+    resize();
+  }
+  void resize() {
+    const Sizes one = layer.sizes(inference), other = layer.sizes(training);
+    workspace.resize(std::max(one.workspace, other.workspace));
+    reserve.resize(other.reserve);
+  }
+
+  TensorView tokens(thrust::device_vector<As>& data) const {
+    const bool b = layer.options().batch_first;
+    return TensorView::of(
+        raw(data), dtype_of<As>(),
+        {b ? shape.batch : shape.steps, b ? shape.steps : shape.batch, shape.hidden},
+        Device::cuda());
+  }
+  std::vector<TensorView> views(std::vector<thrust::device_vector<As>>& all) const {
+    std::vector<TensorView> out;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto& sizes = layer.parameters()[i].sizes;
+      out.push_back(
+          sizes.size() == 2
+              ? TensorView::of(raw(all[i]), dtype_of<As>(), {sizes[0], sizes[1]}, Device::cuda())
+              : TensorView::of(raw(all[i]), dtype_of<As>(), {sizes[0]}, Device::cuda()));
+    }
+    return out;
+  }
+
+  void forward(const dispatch::Plan& plan) {
+    ForwardArgs args;
+    args.params = views(params);
+    args.x = tokens(x);
+    args.y = tokens(y);
+    args.hn.h =
+        TensorView::of(raw(hn), dtype_of<As>(), {1, shape.batch, shape.hidden}, Device::cuda());
+    args.workspace = {raw(workspace), workspace.size()};
+    args.reserve = {raw(reserve), reserve.size()};
+    layer.forward(context, plan, args);
+  }
+  void backward() {
+    BackwardArgs args;
+    args.params = views(params);
+    args.dparams = views(dparams);
+    args.x = tokens(x);
+    args.y = tokens(y);
+    args.dy = tokens(dy);
+    args.dx = tokens(dx);
+    args.workspace = {raw(workspace), workspace.size()};
+    args.reserve = {raw(reserve), reserve.size()};
+    layer.backward(context, training, args);
+  }
+};
+
+// Milliseconds of the layer's matrix products alone: one, or with backward three.
+template <class T>
+double products_ms(const CellInfo& cell, const Shape& s, bool backward, cudaStream_t stream) {
+  const Index tokens = s.batch * s.steps, width = cell.gates * s.hidden, c = s.hidden;
+  auto x = numbers<T, T>(tokens * c, 1, 1), weight = numbers<T, T>(width * c, 0.03, 2);
+  auto gates = numbers<T, T>(tokens * width, 1, 3);
+  thrust::device_vector<char> workspace(CudaGemm::kWorkspace);
+  CudaGemm gemm(nullptr, MatmulPrecision::highest);
+  const auto product = [&](Index m, Index n, Index k, CudaMatrix a, CudaMatrix b, void* out,
+                           Index stride) {
+    CudaProduct p;
+    p.dtype = dtype_of<T>();
+    p.m = m;
+    p.n = n;
+    p.k = k;
+    p.a = a;
+    p.b = b;
+    p.c = out;
+    p.c_stride = stride;
+    gemm.run(p, raw(workspace), stream);
+  };
+  thrust::device_vector<T> out(std::max(tokens * c, width * c));
+  const auto all = [&](int) {
+    product(tokens, width, c, {raw(x), c}, {raw(weight), c, true}, raw(gates), width);
+    if (!backward) return;
+    product(tokens, c, width, {raw(gates), width}, {raw(weight), c}, raw(out), c);
+    product(width, c, tokens, {raw(gates), width, true}, {raw(x), c}, raw(out), c);
+  };
+  all(0);
+  return time_calls(stream, 4, all).ms;
+}
+
+}  // namespace
+}  // namespace scanrnn::bench
