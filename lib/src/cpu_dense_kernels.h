@@ -155,16 +155,17 @@ template <class T, class Write>
 SCANRNN_INLINE void multiply(scan::Range tokens, const DenseTokens<T>& a, const T* panel, int width,
                              Index depth, Write&& write) {
   T products[kMostRows * kMostWidth * Vec<T>::kLanes];
-  for_groups(tokens, [&](Index first, int count) {
+  Index line = tokens.begin % a.lines, t = tokens.begin / a.lines;
+  for_groups(tokens, [&](Index, int count) {
     const T* rows[kMostRows];
+    T* to[kMostRows];
     for (int m = 0; m < count; ++m) {
-      rows[m] = a.from.at_line((first + m) % a.lines).at((first + m) / a.lines);
+      rows[m] = a.from.data + line * a.from.line + t * a.from.step;
+      to[m] = a.to.data + line * a.to.line + t * a.to.step;
+      if (++line == a.lines) line = 0, ++t;
     }
     product_of<T>(width, count)(panel, rows, depth, false, products);
-    for (int m = 0; m < count; ++m) {
-      T* to = a.to.at_line((first + m) % a.lines).at((first + m) / a.lines);
-      write(to, products + m * width * Vec<T>::kLanes);
-    }
+    for (int m = 0; m < count; ++m) write(to[m], products + m * width * Vec<T>::kLanes);
   });
 }
 
