@@ -115,10 +115,11 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
     out.across_blocks = parallel && rows <= out.thresholds.blocks_max_rows_per_unit * device.units;
     return out;
   }
-  out.tile_steps =
-      std::max<std::int64_t>(1, out.strategy == Strategy::direct
-                                    ? problem.steps
-                                    : kCpuTileTokens / std::max<std::int64_t>(1, problem.batch));
+  const std::int64_t tokens =
+      out.strategy == Strategy::step_loop ? kCpuStepTileTokens : kCpuTileTokens;
+  out.tile_steps = std::max<std::int64_t>(
+      1, out.strategy == Strategy::direct ? problem.steps
+                                          : tokens / std::max<std::int64_t>(1, problem.batch));
   if (parallel) out.chunk_steps = chunk_steps(problem, device);
   return out;
 }

@@ -25,14 +25,27 @@ Index own_blocks(const Pass& pass) { return info(pass.cell).preactivations - pas
 template <class T>
 struct Walk {
   const Pass& pass;
-  T *bias = nullptr, *packed = nullptr, *h = nullptr, *c = nullptr;
+  DenseWeight<T> input, recurrent;
+  T *bias = nullptr, *packed_input = nullptr, *packed_recurrent = nullptr;
+  T *h = nullptr, *c = nullptr;
 
-  Walk(const Pass& p, Arena& arena, bool pack) : pass(p) {
+  Walk(const Pass& p, Arena& arena, bool pack)
+      : pass(p),
+        input(weight_of(p, p.weight, p.input)),
+        recurrent(weight_of(p, p.recurrent_weight, p.hidden)) {
     const Index line = padded(pass.hidden);
     bias = take(arena, pass.kept_width());
-    if (pack) packed = take(arena, pass.width() * line);
+    if (pack) {
+      packed_input =
+          take(arena, pass.gates * std::max(line * pass.input, pass.hidden * padded(pass.input)));
+      packed_recurrent = take(arena, pass.width() * line);
+    }
     h = take(arena, pass.batch * line);
     if (pass.pair()) c = take(arena, pass.batch * line);
+  }
+  static DenseWeight<T> weight_of(const Pass& pass, const TensorView& weight, Index columns) {
+    return {static_cast<const T*>(weight.data), weight.strides[0], pass.hidden, columns,
+            pass.gates};
   }
   static T* take(Arena& arena, Index count) {
     return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T)));
@@ -111,84 +124,75 @@ TensorView tokens_of(const Pass& pass, void* data, Index steps, Index width) {
 
 template <class T>
 void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
-  const bool pack = pass.steps >= kPackedSteps;
+  const bool pack = pass.steps >= kPackedSteps, keep = pass.preactivations != nullptr;
   const Walk<T> walk(pass, arena, pack);
   const Index width = pass.width();
-  const Index tile_steps = std::min(plan.tile_steps, pass.steps);
+  const Index tile_steps = pack ? std::min(plan.tile_steps, pass.steps) : 1;
   T* products = pack ? nullptr : walk.take(arena, pass.batch * width);
-  const bool keep = pass.preactivations != nullptr;
   T* projected = keep ? nullptr : walk.take(arena, tile_steps * pass.batch * width);
   if (arena.counting()) return;
   walk.add_biases();
 
   const auto& table = kernels_of<T>();
   const auto kernel = table.dense[static_cast<int>(pass.cell)].forward;
-  const Matrix<T> weight{static_cast<const T*>(pass.weight.data), pass.weight.strides[0], true};
-  const auto* recurrent = static_cast<const T*>(pass.recurrent_weight.data);
-  const Index recurrent_stride = pass.recurrent_weight.strides[0];
   const TensorView kept = tokens_of(pass, pass.preactivations, pass.steps, pass.kept_width());
   const TensorView cells = tokens_of(pass, pass.states, pass.steps, pass.hidden);
-  const Index multiplications = pass.tokens() * width * (pass.input + pass.hidden);
   StepBarrier barrier;
 
-  run_team(team_size(plan, multiplications), [&](const Team& team) {
-    DenseSchedule<T> schedule = walk.schedule(team, barrier);
-    if (pack && walk.takes_part(schedule)) {
-      table.pack.forward(schedule, recurrent, recurrent_stride, pass.gates, walk.packed);
-    }
-    if (pass.pair()) walk.load(team, pass.c0, walk.c);
-    Strided<const T> before = lines_of<T>(pass.h0);
-    for (Index position = 0; position < pass.steps; position += schedule.steps) {
-      schedule.steps = std::min(tile_steps, pass.steps - position);
-      const Index first = pass.reverse ? pass.steps - position - schedule.steps : position;
-      const TensorView sums = keep ? steps_of(kept, first, schedule.steps)
-                                   : tokens_of(pass, projected, schedule.steps, width);
-      for_pairs<const T, T>(pass, steps_of(pass.x, first, schedule.steps), sums,
-                            [&](const T* x, Index x_spacing, T* to, Index to_spacing, Index count) {
-                              gemm<T>(team, SplitBy::rows, count, width, pass.input, {x, x_spacing},
-                                      weight, to, to_spacing, false);
-                            });
-      team.barrier();
-      const Tile tile{first, schedule.steps, 0, pass.batch};
-      DenseForwardArgs<T> args;
-      args.weight = walk.packed;
-      args.products = products;
-      args.bias = walk.bias;
-      args.sums = walked<T>(sums, {0, schedule.steps, 0, pass.batch}, pass.reverse);
-      args.keep = keep;
-      args.initial = before;
-      args.y = walked<T>(pass.y, tile, pass.reverse);
-      args.cells = walked<T>(cells, tile, pass.reverse);
-      const Index steps = schedule.steps;
-      for (Index t = 0; t < steps; t += schedule.steps) {
-        if (!pack) {  // one step at a time
-          schedule.steps = 1;
-          gemm<T>(team, SplitBy::columns, pass.batch, width, before.data ? pass.hidden : 0,
-                  {before.data, std::max(before.line, pass.hidden)},
-                  {recurrent, recurrent_stride, true}, products, width, false);
-          team.barrier();
-          args.initial = before;
-          if (t > 0) {
-            args.sums = args.sums.from(0, 1);
-            args.y = args.y.from(0, 1);
-            args.cells = args.cells.from(0, 1);
-          }
+  run_team(
+      team_size(plan, pass.tokens() * width * (pass.input + pass.hidden)), [&](const Team& team) {
+        DenseSchedule<T> schedule = walk.schedule(team, barrier);
+        if (pack) {
+          table.tools.pack_gates(team, walk.input, walk.packed_input);
+          table.tools.pack_gates(team, walk.recurrent, walk.packed_recurrent);
         }
-        if (walk.takes_part(schedule)) kernel(schedule, args);
-        before = {args.y.at(schedule.steps - 1), args.y.line, 0};
+        if (pass.pair()) walk.load(team, pass.c0, walk.c);
         team.barrier();
-      }
-      schedule.steps = steps;
-    }
-    const Range mine = team.share(pass.batch);
-    for (Index line = mine.begin; pass.hn && line < mine.end; ++line) {
-      T* to = static_cast<T*>(pass.hn.data) + line * pass.hn.strides[0];
-      const T* from = before.at_line(line).data;
-      if (from != to)
-        from ? std::copy_n(from, pass.hidden, to) : std::fill_n(to, pass.hidden, T(0));
-    }
-    if (pass.pair()) walk.store(team, walk.c, pass.cn);
-  });
+        Strided<const T> before = lines_of<T>(pass.h0);
+        for (Index position = 0; position < pass.steps; position += schedule.steps) {
+          schedule.steps = std::min(tile_steps, pass.steps - position);
+          const Tile tile{pass.reverse ? pass.steps - position - schedule.steps : position,
+                          schedule.steps, 0, pass.batch};
+          const TensorView sums = keep ? steps_of(kept, tile.first_step, tile.steps)
+                                       : tokens_of(pass, projected, tile.steps, width);
+          DenseForwardArgs<T> args;
+          args.weight = walk.packed_recurrent;
+          args.products = products;
+          args.bias = walk.bias;
+          args.sums = walked<T>(sums, {0, tile.steps, 0, pass.batch}, pass.reverse);
+          args.keep = keep;
+          args.initial = before;
+          args.y = walked<T>(pass.y, tile, pass.reverse);
+          args.cells = walked<T>(cells, tile, pass.reverse);
+          if (pack) {
+            table.tools.project(team, walk.input, walk.packed_input,
+                                {as_const(walked<T>(pass.x, tile, pass.reverse)), args.sums,
+                                 pass.batch, tile.steps});
+          } else {  // a step's two products, from the weights as they are
+            const auto product = [&](const Strided<const T>& lines, const DenseWeight<T>& weight,
+                                     T* to, Index spacing) {
+              gemm<T>(team, SplitBy::columns, pass.batch, width, lines.data ? weight.columns : 0,
+                      {lines.data, std::max(lines.line, weight.columns)},
+                      {weight.data, weight.stride, true}, to, spacing, false);
+            };
+            product(as_const(walked<T>(pass.x, tile, false)), walk.input, args.sums.data,
+                    std::max(args.sums.line, width));
+            product(before, walk.recurrent, products, width);
+          }
+          team.barrier();
+          if (walk.takes_part(schedule)) kernel(schedule, args);
+          team.barrier();
+          before = {args.y.at(tile.steps - 1), args.y.line, 0};
+        }
+        const Range mine = team.share(pass.batch);
+        for (Index line = mine.begin; pass.hn && line < mine.end; ++line) {
+          T* to = static_cast<T*>(pass.hn.data) + line * pass.hn.strides[0];
+          const T* from = before.at_line(line).data;
+          if (!from) std::fill_n(to, pass.hidden, T(0));
+          if (from && from != to) std::copy_n(from, pass.hidden, to);
+        }
+        if (pass.pair()) walk.store(team, walk.c, pass.cn);
+      });
 }
 
 // d += dsums^T from: the rows of a weight's cotangent that add to the sums from `first` on.
@@ -221,82 +225,79 @@ void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const Index own = own_blocks(pass) * pass.hidden, in_order = width - own;
   StepBarrier barrier;
 
-  run_team(
-      team_size(plan, pass.tokens() * width * (pass.input + pass.hidden)), [&](const Team& team) {
-        DenseSchedule<T> schedule = walk.schedule(team, barrier);
-        schedule.steps = pass.steps;
-        if (walk.takes_part(schedule)) {
-          table.pack.backward(schedule, static_cast<const T*>(pass.recurrent_weight.data),
-                              pass.recurrent_weight.strides[0], pass.gates, walk.packed);
-        }
-        walk.load(team, pass.dhn, walk.h);
-        if (pass.pair()) walk.load(team, pass.dcn, walk.c);
-        team.barrier();
-        DenseBackwardArgs<T> args;
-        args.weight = walk.packed;
-        args.sums = as_const(against(tokens_of(pass, pass.preactivations, pass.steps, kept)));
-        args.y = as_const(against(pass.y));
-        args.cells = as_const(against(tokens_of(pass, pass.states, pass.steps, pass.hidden)));
-        args.dy = as_const(against(pass.dy));
-        args.initial = lines_of<T>(pass.h0);
-        args.initial_cell = lines_of<T>(pass.c0);
-        args.dsums = against(dtokens);
-        if (walk.takes_part(schedule)) kernel(schedule, args);
-        team.barrier();
-        walk.store(team, walk.h, pass.dh0);
-        if (pass.pair()) walk.store(team, walk.c, pass.dc0);
+  run_team(team_size(plan, pass.tokens() * width * (pass.input + pass.hidden)),
+           [&](const Team& team) {
+             DenseSchedule<T> schedule = walk.schedule(team, barrier);
+             schedule.steps = pass.steps;
+             if (pass.dx) table.tools.pack_columns(team, walk.input, walk.packed_input);
+             if (walk.takes_part(schedule)) {
+               table.tools.pack_columns(schedule.team, walk.recurrent, walk.packed_recurrent);
+             }
+             walk.load(team, pass.dhn, walk.h);
+             if (pass.pair()) walk.load(team, pass.dcn, walk.c);
+             team.barrier();
+             DenseBackwardArgs<T> args;
+             args.weight = walk.packed_recurrent;
+             args.sums = as_const(against(tokens_of(pass, pass.preactivations, pass.steps, kept)));
+             args.y = as_const(against(pass.y));
+             args.cells = as_const(against(tokens_of(pass, pass.states, pass.steps, pass.hidden)));
+             args.dy = as_const(against(pass.dy));
+             args.initial = lines_of<T>(pass.h0);
+             args.initial_cell = lines_of<T>(pass.c0);
+             args.dsums = against(dtokens);
+             if (walk.takes_part(schedule)) kernel(schedule, args);
+             team.barrier();
+             walk.store(team, walk.h, pass.dh0);
+             if (pass.pair()) walk.store(team, walk.c, pass.dc0);
 
-        if (pass.dx) {
-          const Matrix<T> weight{static_cast<const T*>(pass.weight.data), pass.weight.strides[0]};
-          for_pairs<const T, T>(
-              pass, dtokens, pass.dx,
-              [&](const T* d, Index d_spacing, T* dx, Index spacing, Index count) {
-                gemm<T>(team, SplitBy::rows, count, pass.input, width, {d, d_spacing}, weight, dx,
-                        spacing, pass.accumulate_dx);
-              });
-        }
-        const auto clear = [&](const TensorView& d, Index columns) {
-          gemm<T>(team, SplitBy::rows, width, columns, 0, {dsums, kept, true}, {dsums, kept},
-                  static_cast<T*>(d.data), d.strides[0], false);
-        };
-        if (pass.dweight) {
-          clear(pass.dweight, pass.input);
-          add_products(team, pass, dtokens, 0, width, pass.x, pass.input,
-                       static_cast<T*>(pass.dweight.data), pass.dweight.strides[0]);
-        }
-        if (pass.drecurrent_weight) {
-          const Index stride = pass.drecurrent_weight.strides[0];
-          auto* d = static_cast<T*>(pass.drecurrent_weight.data);
-          clear(pass.drecurrent_weight, pass.hidden);
-          team.barrier();  // its parts below are split otherwise
-          const Index later = pass.reverse ? 0 : 1, rest = pass.steps - 1;
-          // Each step's cotangents with the state before it.
-          const auto add = [&](Index step, Index count, const TensorView& before) {
-            const TensorView d_of = steps_of(dtokens, step, count);
-            add_products(team, pass, d_of, 0, in_order, before, pass.hidden, d, stride);
-            if (own == 0) return;
-            add_products(team, pass, d_of, width, own, before, pass.hidden, d + in_order * stride,
-                         stride);
-          };
-          if (rest > 0) add(later, rest, steps_of(pass.y, 1 - later, rest));
-          if (pass.h0 && pass.steps > 0) {
-            TensorView start = pass.h0;  // [B,H] as [1,B,H]
-            start.rank = 3;
-            start.sizes = {1, pass.batch, pass.hidden};
-            start.strides = {pass.batch * pass.h0.strides[0], pass.h0.strides[0], 1};
-            add(pass.reverse ? rest : 0, 1, start);
-          }
-        }
-        if (pass.dbias) {
-          table.column_sums(team, dsums, pass.tokens(), kept, width,
-                            static_cast<T*>(pass.dbias.data));
-        }
-        if (pass.drecurrent_bias) {
-          auto* d = static_cast<T*>(pass.drecurrent_bias.data);
-          table.column_sums(team, dsums, pass.tokens(), kept, in_order, d);
-          table.column_sums(team, dsums + width, pass.tokens(), kept, own, d + in_order);
-        }
-      });
+             if (pass.dx) {
+               table.tools.project_back(team, walk.input, walk.packed_input,
+                                        {as_const(walked<T>(dtokens, all, false)),
+                                         walked<T>(pass.dx, all, false), pass.batch, pass.steps},
+                                        pass.accumulate_dx);
+             }
+             const auto clear = [&](const TensorView& d, Index columns) {
+               gemm<T>(team, SplitBy::rows, width, columns, 0, {dsums, kept, true}, {dsums, kept},
+                       static_cast<T*>(d.data), d.strides[0], false);
+             };
+             if (pass.dweight) {
+               clear(pass.dweight, pass.input);
+               add_products(team, pass, dtokens, 0, width, pass.x, pass.input,
+                            static_cast<T*>(pass.dweight.data), pass.dweight.strides[0]);
+             }
+             if (pass.drecurrent_weight) {
+               const Index stride = pass.drecurrent_weight.strides[0];
+               auto* d = static_cast<T*>(pass.drecurrent_weight.data);
+               clear(pass.drecurrent_weight, pass.hidden);
+               team.barrier();  // its parts below are split otherwise
+               const Index later = pass.reverse ? 0 : 1, rest = pass.steps - 1;
+               // Each step's cotangents with the state before it.
+               const auto add = [&](Index step, Index count, const TensorView& before) {
+                 const TensorView d_of = steps_of(dtokens, step, count);
+                 add_products(team, pass, d_of, 0, in_order, before, pass.hidden, d, stride);
+                 if (own == 0) return;
+                 add_products(team, pass, d_of, width, own, before, pass.hidden,
+                              d + in_order * stride, stride);
+               };
+               if (rest > 0) add(later, rest, steps_of(pass.y, 1 - later, rest));
+               if (pass.h0 && pass.steps > 0) {
+                 TensorView start = pass.h0;  // [B,H] as [1,B,H]
+                 start.rank = 3;
+                 start.sizes = {1, pass.batch, pass.hidden};
+                 start.strides = {pass.batch * pass.h0.strides[0], pass.h0.strides[0], 1};
+                 add(pass.reverse ? rest : 0, 1, start);
+               }
+             }
+             if (pass.dbias) {
+               table.column_sums(team, dsums, pass.tokens(), kept, width,
+                                 static_cast<T*>(pass.dbias.data));
+             }
+             if (pass.drecurrent_bias) {
+               auto* d = static_cast<T*>(pass.drecurrent_bias.data);
+               table.column_sums(team, dsums, pass.tokens(), kept, in_order, d);
+               table.column_sums(team, dsums + width, pass.tokens(), kept, own, d + in_order);
+             }
+           });
 }
 
 }  // namespace

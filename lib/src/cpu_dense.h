@@ -57,7 +57,7 @@ struct DenseSchedule {
 // The sums of a step are row blocks of H, as step_cell.h orders them.
 template <class T>
 struct DenseForwardArgs {
-  const T* weight = nullptr;    // of pack_forward; null where `products` holds R h of the one step
+  const T* weight = nullptr;    // of pack_gates; null where `products` holds R h of the one step
   const T* products = nullptr;  // [lines][gates * H]
   const T* bias = nullptr;      // of all sums
   Strided<T> sums;              // in: W x; out, where they are kept: the sums
@@ -70,7 +70,7 @@ struct DenseForwardArgs {
 // carry.
 template <class T>
 struct DenseBackwardArgs {
-  const T* weight = nullptr;  // of pack_backward
+  const T* weight = nullptr;  // of pack_columns
   Strided<const T> sums, y, cells, dy;
   Strided<const T> initial, initial_cell;  // h_0 and c_0, or null
   Strided<T> dsums;
@@ -82,12 +82,32 @@ struct CpuDenseKernels {
   void (*backward)(const DenseSchedule<T>&, const DenseBackwardArgs<T>&) = nullptr;
 };
 
-// The recurrent weight, [gates * H, H] with rows `stride` apart, in the order in which a pass reads
-// it: gates * H * padded(H) values. A team packs together.
+// A weight [gates * H, columns], its rows `stride` apart. Packed in the order in which a kernel
+// reads it, it takes gates * max(padded(H) columns, H padded(columns)) values.
 template <class T>
-struct CpuPackKernels {
-  void (*forward)(const DenseSchedule<T>&, const T* weight, Index stride, int gates, T* packed);
-  void (*backward)(const DenseSchedule<T>&, const T* weight, Index stride, int gates, T* packed);
+struct DenseWeight {
+  const T* data = nullptr;
+  Index stride = 0, hidden = 0, columns = 0;
+  int gates = 0;
+};
+
+// Tokens to multiply: to = from times a weight or its transpose.
+template <class T>
+struct DenseTokens {
+  Strided<const T> from;
+  Strided<T> to;
+  Index lines = 0, steps = 0;
+};
+
+// A team packs together, and then waits for all of it.
+template <class T>
+struct CpuDenseTools {
+  void (*pack_gates)(const scan::Team&, const DenseWeight<T>&, T* packed);
+  void (*pack_columns)(const scan::Team&, const DenseWeight<T>&, T* packed);
+  // W x from packed gates, and d W from packed columns by a team of the same size.
+  void (*project)(const scan::Team&, const DenseWeight<T>&, const T* packed, const DenseTokens<T>&);
+  void (*project_back)(const scan::Team&, const DenseWeight<T>&, const T* packed,
+                       const DenseTokens<T>&, bool accumulate);
 };
 
 }  // namespace scanrnn

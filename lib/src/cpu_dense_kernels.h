@@ -70,7 +70,7 @@ Product<T> product_of(int width, int rows) {
   return product_of<T>(width, rows, std::make_integer_sequence<int, kMostRows>());
 }
 
-// ---- the share of a thread: vectors of units, and batch entries where there are threads to spare
+// ---- the share of a thread: vectors of columns, and lines where there are threads to spare
 
 struct DenseShare {
   scan::Range vectors, lines;
@@ -78,14 +78,14 @@ struct DenseShare {
 };
 
 template <class T>
-DenseShare share_of(const DenseSchedule<T>& s) {
-  const Index vectors = (s.hidden + Vec<T>::kLanes - 1) / Vec<T>::kLanes;
-  const int columns = static_cast<int>(std::min<Index>(s.team.size, vectors));
-  const int groups = static_cast<int>(std::min<Index>(s.team.size / columns, s.lines));
+DenseShare share_of(const scan::Team& team, Index width, Index lines) {
+  const Index vectors = (width + Vec<T>::kLanes - 1) / Vec<T>::kLanes;
+  const int columns = static_cast<int>(std::min<Index>(team.size, vectors));
+  const int groups = static_cast<int>(std::min<Index>(team.size / columns, lines));
   const int members = columns * groups;
-  if (s.team.rank >= members) return {{0, 0}, {0, 0}, members};
-  return {scan::Team{s.team.rank % columns, columns}.share(vectors),
-          scan::Team{s.team.rank / columns, groups}.share(s.lines), members};
+  if (team.rank >= members) return {{0, 0}, {0, 0}, members};
+  return {scan::Team{team.rank % columns, columns}.share(vectors),
+          scan::Team{team.rank / columns, groups}.share(lines), members};
 }
 
 // Calls use(first line, lines) for groups of at most kMostRows lines, alike in size.
@@ -94,36 +94,12 @@ SCANRNN_INLINE void for_groups(scan::Range lines, F&& use) {
   const Index count = lines.end - lines.begin;
   const Index groups = (count + kMostRows - 1) / kMostRows;
   for (Index i = 0; i < groups; ++i) {
-    const scan::Range part = scan::Team{static_cast<int>(i), static_cast<int>(groups)}.share(count);
-    use(lines.begin + part.begin, static_cast<int>(part.end - part.begin));
+    const Index first = count * i / groups, last = count * (i + 1) / groups;
+    use(lines.begin + first, static_cast<int>(last - first));
   }
 }
 
-// ---- packing
-
-// For each vector of units [H][gates] vectors: forward sums over h_{t-1} for all gates at once.
-template <class T>
-void pack_forward(const DenseSchedule<T>& s, const T* weight, Index stride, int gates, T* packed) {
-  constexpr Index kLanes = Vec<T>::kLanes, kRun = 64 / sizeof(T);  // a cache line of each row
-  const scan::Range mine = s.team.share((s.hidden + kLanes - 1) / kLanes);
-  for (Index vector = mine.begin; vector < mine.end; ++vector) {
-    T* panel = packed + vector * s.hidden * gates * kLanes;
-    for (Index first = 0; first < s.hidden; first += kRun) {
-      const Index last = std::min(first + kRun, s.hidden);
-      for (int gate = 0; gate < gates; ++gate) {
-        for (Index lane = 0; lane < kLanes; ++lane) {
-          const Index unit = vector * kLanes + lane;
-          const T* from = weight + (gate * s.hidden + unit) * stride;
-          for (Index k = first; k < last; ++k) {
-            panel[(k * gates + gate) * kLanes + lane] = unit < s.hidden ? from[k] : T(0);
-          }
-        }
-      }
-    }
-  }
-}
-
-// Calls use(first vector, vectors) for a share's panels of pack_backward.
+// Calls use(first vector, vectors) for panels of at most kMostWidth vectors.
 template <class F>
 SCANRNN_INLINE void for_panels(scan::Range vectors, F&& use) {
   for (Index first = vectors.begin; first < vectors.end; first += kMostWidth) {
@@ -131,19 +107,99 @@ SCANRNN_INLINE void for_panels(scan::Range vectors, F&& use) {
   }
 }
 
-// For each panel of a share [gates * H][panel] vectors: backward sums over the gates' cotangents.
+// ---- packing
+
+// For each vector of units a panel [depth][gates]: all gates of these units at once.
 template <class T>
-void pack_backward(const DenseSchedule<T>& s, const T* weight, Index stride, int gates, T* packed) {
-  const DenseShare mine = share_of(s);
-  if (mine.lines.begin != 0) return;  // the same panels as those of the first lines' threads
+void pack_gates(const scan::Team& team, const DenseWeight<T>& w, T* packed) {
+  constexpr Index kLanes = Vec<T>::kLanes, kRun = 64 / sizeof(T);  // a cache line of each row
+  const scan::Range mine = team.share((w.hidden + kLanes - 1) / kLanes);
+  for (Index vector = mine.begin; vector < mine.end; ++vector) {
+    T* panel = packed + vector * w.columns * w.gates * kLanes;
+    for (Index first = 0; first < w.columns; first += kRun) {
+      const Index last = std::min(first + kRun, w.columns);
+      for (int gate = 0; gate < w.gates; ++gate) {
+        for (Index lane = 0; lane < kLanes; ++lane) {
+          const Index unit = vector * kLanes + lane;
+          const T* from = w.data + (gate * w.hidden + unit) * w.stride;
+          if (unit < w.hidden) __builtin_prefetch(from + last);
+          for (Index k = first; k < last; ++k) {
+            panel[(k * w.gates + gate) * kLanes + lane] = unit < w.hidden ? from[k] : T(0);
+          }
+        }
+      }
+    }
+  }
+}
+
+// For each panel of a share's columns [gates * H][panel]: sums over the gates' cotangents.
+template <class T>
+void pack_columns(const scan::Team& team, const DenseWeight<T>& w, T* packed) {
+  const DenseShare mine = share_of<T>(team, w.columns, 1);
+  const Index rows = w.gates * w.hidden;
   for_panels(mine.vectors, [&](Index first, int width) {
-    T* panel = packed + first * gates * s.hidden * Vec<T>::kLanes;
-    for (Index row = 0; row < gates * s.hidden; ++row) {
+    T* panel = packed + first * rows * Vec<T>::kLanes;
+    for (Index row = 0; row < rows; ++row) {
       for (int n = 0; n < width; ++n) {
-        const Vec<T> units = Lanes<T>::read(weight + row * stride, first + n, s.hidden);
+        const Vec<T> units = Lanes<T>::read(w.data + row * w.stride, first + n, w.columns);
         units.store(panel + (row * width + n) * Vec<T>::kLanes);
       }
     }
+  });
+}
+
+// ---- products with many tokens, which are numbered line by line within a step
+
+// Calls write(token, width vectors) for each token's row of `from` times a panel.
+template <class T, class Write>
+SCANRNN_INLINE void multiply(scan::Range tokens, const DenseTokens<T>& a, const T* panel, int width,
+                             Index depth, Write&& write) {
+  T products[kMostRows * kMostWidth * Vec<T>::kLanes];
+  Index line = tokens.begin % a.lines, t = tokens.begin / a.lines;
+  for_groups(tokens, [&](Index, int count) {
+    const T* rows[kMostRows];
+    T* to[kMostRows];
+    for (int m = 0; m < count; ++m) {
+      rows[m] = a.from.data + line * a.from.line + t * a.from.step;
+      to[m] = a.to.data + line * a.to.line + t * a.to.step;
+      if (++line == a.lines) line = 0, ++t;
+    }
+    product_of<T>(width, count)(panel, rows, depth, false, products);
+    for (int m = 0; m < count; ++m) write(to[m], products + m * width * Vec<T>::kLanes);
+  });
+}
+
+template <class T>
+void project(const scan::Team& team, const DenseWeight<T>& w, const T* packed,
+             const DenseTokens<T>& a) {
+  using V = Vec<T>;
+  const DenseShare mine = share_of<T>(team, w.hidden, a.lines * a.steps);
+  for (Index vector = mine.vectors.begin; vector < mine.vectors.end; ++vector) {
+    multiply(mine.lines, a, packed + vector * w.columns * w.gates * V::kLanes, w.gates, w.columns,
+             [&](T* to, const T* products) {
+               for (int gate = 0; gate < w.gates; ++gate) {
+                 Lanes<T>::write(to + gate * w.hidden, vector, w.hidden,
+                                 V::load(products + gate * V::kLanes));
+               }
+             });
+  }
+}
+
+template <class T>
+void project_back(const scan::Team& team, const DenseWeight<T>& w, const T* packed,
+                  const DenseTokens<T>& a, bool accumulate) {
+  using V = Vec<T>;
+  const DenseShare mine = share_of<T>(team, w.columns, a.lines * a.steps);
+  const Index rows = w.gates * w.hidden;
+  for_panels(mine.vectors, [&](Index vector, int width) {
+    multiply(mine.lines, a, packed + vector * rows * V::kLanes, width, rows,
+             [&](T* to, const T* products) {
+               for (int n = 0; n < width; ++n) {
+                 V value = V::load(products + n * V::kLanes);
+                 if (accumulate) value = value + Lanes<T>::read(to, vector + n, w.columns);
+                 Lanes<T>::write(to, vector + n, w.columns, value);
+               }
+             });
   });
 }
 
@@ -154,7 +210,7 @@ void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
   using V = Vec<T>;
   using Memory = Lanes<T>;
   constexpr int kGates = Cell::kGates, kSums = Cell::kPreactivations;
-  const DenseShare mine = share_of(s);
+  const DenseShare mine = share_of<T>(s.team, s.hidden, s.lines);
   const Index carry = padded(s.hidden);
   T products[kMostRows * kGates * V::kLanes];
   const auto step = [&](Index line, Index vector, Index t, const T* before, const T* row) {
@@ -214,7 +270,7 @@ void dense_backward(const DenseSchedule<T>& s, const DenseBackwardArgs<T>& a) {
   using V = Vec<T>;
   using Memory = Lanes<T>;
   constexpr int kGates = Cell::kGates, kSums = Cell::kPreactivations;
-  const DenseShare mine = share_of(s);
+  const DenseShare mine = share_of<T>(s.team, s.hidden, s.lines);
   const Index carry = padded(s.hidden);
   // Rows of R that add to the sums in order, and those that add to sums of their own behind them.
   const Index own = (kSums - kGates) * s.hidden, in_order = kGates * s.hidden - own;

@@ -177,7 +177,7 @@ template <class T>
 CpuTypeKernels<T> kernels_of() {
   CpuTypeKernels<T> out{{},
                         {},
-                        {&pack_forward<T>, &pack_backward<T>},
+                        {&pack_gates<T>, &pack_columns<T>, &project<T>, &project_back<T>},
                         &bare<T, false>,
                         &bare<T, true>,
                         &load_carry<T>,

@@ -37,7 +37,7 @@ template <class T>
 struct CpuTypeKernels {
   CpuCellKernels<T> cells[kCellCount][kMaxVariants];  // linear ones
   CpuDenseKernels<T> dense[kCellCount];               // dense ones
-  CpuPackKernels<T> pack;
+  CpuDenseTools<T> tools;
   void (*scan)(const CpuSchedule&, const ScanKernelArgs<T>&);
   void (*scan_log)(const CpuSchedule&, const ScanKernelArgs<T>&);
   // h is [lines][hidden], `line` apart; null: zeros to the carry, or nothing from it.

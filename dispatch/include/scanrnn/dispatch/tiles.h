@@ -9,6 +9,7 @@ namespace scanrnn::dispatch {
 // CPU. A projection's tile is as many tokens as keep its pre-activations in the shared cache and
 // still pack the weights few times; a chunk of the parallel scan is a multiple of its local steps.
 inline constexpr std::int64_t kCpuTileTokens = 2048;
+inline constexpr std::int64_t kCpuStepTileTokens = 256;  // of a step loop, whose weights are packed
 inline constexpr std::int64_t kCpuMinChunk = 16;
 inline constexpr std::int64_t kCpuMaxChunk = 256;
 inline constexpr std::int64_t kCpuChunksPerThread = 4;
