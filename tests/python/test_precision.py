@@ -39,6 +39,6 @@ def test_error(dtype):
     assert errors["highest"] == 0
     if DEVICE == "cpu" or dtype == "float64":
         assert errors["high"] == errors["medium"] == 0
-    else:  # factors of 11 and of 8 bits
+    else:  # factors of 11 bits, and of 8 where cuBLAS finds that faster
         assert 1e-6 < errors["high"] < 2.0**-10
-        assert errors["high"] < errors["medium"] < 2.0**-7
+        assert errors["high"] <= errors["medium"] < 2.0**-7

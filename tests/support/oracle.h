@@ -18,7 +18,7 @@ inline Real value_of(const std::string& name, Real x) {
 }
 inline Real slope_of(const std::string& name, Real x) {
   if (name == "g") return x >= 0 ? 1 : sigmoid(x) * sigmoid(-x);
-  if (name == "tanh") return 1 - std::tanh(x) * std::tanh(x);
+  if (name == "tanh") return 1 / (std::cosh(x) * std::cosh(x));
   if (name == "relu") return x > 0 ? 1 : 0;
   if (name == "linear" || name == "identity") return 1;
   throw std::logic_error(name);

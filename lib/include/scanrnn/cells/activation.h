@@ -57,8 +57,9 @@ struct Tanh {
   }
   template <class V>
   SCANRNN_HD static V slope(V x) {
-    const V y = tanh(x);
-    return fma(-y, y, V(1));
+    // 1 - tanh^2 would have no digits where tanh is nearly 1.
+    const auto s = logistic(x + x);
+    return V(4) * s.value * s.complement;
   }
 };
 
