@@ -59,17 +59,15 @@ void measure(const CellInfo& cell, const Shape& s, Strategy strategy, MatmulPrec
 
 template <class T>
 void measure_all(const CellInfo& cell, const Shape& s, cudaStream_t stream, Report& report) {
-  const double products[2] = {products_ms<T>(cell, s, false, stream),
-                              products_ms<T>(cell, s, true, stream)};
   Problem<T, double> want(cell, s, false, Strategy::step_loop, stream);
   want.forward(want.inference);
-  const MatmulPrecision precision = MatmulPrecision::high;  // read by float32 alone
-  measure<T>(cell, s, Strategy::persistent, precision, want, products, stream, report);
-  if (s.steps > 1024) return;  // the step loop's time for each step does not depend on T
-  measure<T>(cell, s, Strategy::step_loop, precision, want, products, stream, report);
-  if (sizeof(T) == 4) {
-    measure<T>(cell, s, Strategy::step_loop, MatmulPrecision::highest, want, products, stream,
-               report);
+  for (const MatmulPrecision precision : {MatmulPrecision::highest, MatmulPrecision::high}) {
+    if (sizeof(T) != 4 && precision == MatmulPrecision::high) continue;  // of float32 alone
+    const double products[2] = {products_ms<T>(cell, s, false, stream, precision),
+                                products_ms<T>(cell, s, true, stream, precision)};
+    measure<T>(cell, s, Strategy::persistent, precision, want, products, stream, report);
+    if (s.steps > 1024) continue;  // the step loop's time for each step does not depend on T
+    measure<T>(cell, s, Strategy::step_loop, precision, want, products, stream, report);
   }
 }
 

@@ -146,12 +146,13 @@ struct Problem {
 
 // Milliseconds of the layer's matrix products alone: one, or with backward three.
 template <class T>
-double products_ms(const CellInfo& cell, const Shape& s, bool backward, cudaStream_t stream) {
+double products_ms(const CellInfo& cell, const Shape& s, bool backward, cudaStream_t stream,
+                   MatmulPrecision precision = MatmulPrecision::highest) {
   const Index tokens = s.batch * s.steps, width = cell.gates * s.hidden, c = s.hidden;
   auto x = numbers<T, T>(tokens * c, 1, 1), weight = numbers<T, T>(width * c, 0.03, 2);
   auto gates = numbers<T, T>(tokens * width, 1, 3);
   thrust::device_vector<char> workspace(CudaGemm::kWorkspace);
-  CudaGemm gemm(nullptr, MatmulPrecision::highest);
+  CudaGemm gemm(nullptr, precision);
   const auto product = [&](Index m, Index n, Index k, CudaMatrix a, CudaMatrix b, void* out,
                            Index stride) {
     CudaProduct p;

@@ -41,7 +41,9 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
       ceiling(lines, 8) * tile.chunks * ceiling(tile.unit_blocks * (backward ? 1 : p.gates), 2));
   const double items = static_cast<double>(ceiling(shape.units * lines, kThreads));
   const double launches = static_cast<double>(ceiling(p.batch, shape.lines));
-  return launches * (350 + 200 * rounds + 0.03 * received + 28 * products + 300 + 300 * items);
+  const double each = p.split_products ? 4 : 1;  // three products, and taking operands apart
+  return launches *
+         (350 + 200 * rounds + 0.03 * received + 28 * each * products + 300 + 300 * items);
 }
 
 // The shape of a tile whose warps lie `along` times along the units; no tile where it has no room.
@@ -64,6 +66,7 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   out.groups = static_cast<int>(
       std::clamp<std::int64_t>(device.units / slices, 1, std::max<std::int64_t>(1, p.batch)));
   out.warps_along_units = along;
+  out.split_products = p.split_products;
   out.block_words = static_cast<int>(block_words(p));
   out.line_floats = static_cast<int>(line_floats(backward, units));
   out.lines = most * out.groups;
@@ -79,7 +82,7 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
 
 PersistentShape persistent_shape(const Problem& p, const DeviceLimits& device, bool backward) {
   PersistentShape best;
-  if (!p.tensor_cores || p.hidden_size > kPersistentMaxHidden) return best;
+  if (p.storage_bytes > 4 || p.hidden_size > kPersistentMaxHidden) return best;
   double least = 0;
   const auto consider = [&](const PersistentTile& tile, int index) {
     for (int along = 1; along <= kPersistentWarps; along *= 2) {

@@ -74,9 +74,8 @@ std::string misfit(const Problem& problem, const DeviceLimits& device) {
   if (device.processor == Processor::cpu) {
     return "it is one kernel that stays on a GPU; on the CPU step_loop keeps the weights in cache";
   }
-  if (!problem.tensor_cores) {
-    return "its products are computed by tensor cores: it takes bfloat16 and float16, and float32 "
-           "where matmul_precision is not \"highest\"";
+  if (problem.storage_bytes > 4) {
+    return "its products are sums in float32, by tensor cores; float64 is too wide for them";
   }
   const bool fits = persistent_shape(problem, device, false).tile >= 0 &&
                     (!problem.training || persistent_shape(problem, device, true).tile >= 0);
@@ -206,8 +205,8 @@ std::string explain(const Plan& plan) {
       out += "the recurrent weights stay in registers for the whole sequence";
       break;
     case Reason::not_on_chip:
-      out += (p.tensor_cores ? "the recurrent weights do not fit in registers"
-                             : "without tensor cores each step is a product and a kernel");
+      out += (p.storage_bytes <= 4 ? "the recurrent weights do not fit in registers"
+                                   : "in float64 each step is a product and a kernel");
       break;
     case Reason::many_lines:
       out += "B > " + text(plan.persistent.lines) + " lines are more than one launch steps";

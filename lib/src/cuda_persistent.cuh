@@ -36,7 +36,6 @@ struct Bits {
   __device__ static std::uint32_t load(const T* p) {
     return *reinterpret_cast<const unsigned short*>(p);
   }
-  __device__ static std::uint32_t operand(std::uint32_t bits) { return bits; }
   __device__ static std::uint32_t of(float x) {
     const T value = static_cast<T>(x);
     return *reinterpret_cast<const unsigned short*>(&value);
@@ -52,13 +51,7 @@ struct Bits<float> {
   __device__ static std::uint32_t load(const float* p) {
     return *reinterpret_cast<const std::uint32_t*>(p);
   }
-  // What a tensor core reads of a float32, rounded rather than cut off.
-  __device__ static std::uint32_t operand(std::uint32_t bits) {
-    std::uint32_t out;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(out) : "r"(bits));
-    return out;
-  }
-  __device__ static std::uint32_t of(float x) { return operand(__float_as_uint(x)); }
+  __device__ static std::uint32_t of(float x) { return __float_as_uint(x); }
   __device__ static float value(std::uint32_t bits) { return __uint_as_float(bits); }
 };
 
@@ -75,6 +68,38 @@ SCANRNN_MMA(__nv_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 SCANRNN_MMA(__half, "m16n8k16.row.col.f32.f16.f16.f32")
 SCANRNN_MMA(float, "m16n8k8.row.col.f32.tf32.tf32.f32")
 #undef SCANRNN_MMA
+
+// An operand as a tensor core takes it: 16-bit values as they are, and of a float32 the upper part,
+// rounded, and with kSplit what that leaves.
+template <bool kFloat, bool kSplit>
+struct Operand {
+  std::uint32_t upper, lower = 0;
+  __device__ __forceinline__ explicit Operand(std::uint32_t bits) : upper(bits) {
+    if constexpr (kFloat && !kSplit) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(upper) : "r"(bits));
+    if constexpr (kSplit) {  // volatile, or both parts of all weights would be kept in registers
+      asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(upper) : "r"(bits));
+      lower = __float_as_uint(__uint_as_float(bits) - __uint_as_float(upper));
+    }
+  }
+};
+template <class T, bool kSplit, class B>
+__device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t* a, const B& b0,
+                                         const B& b1) {
+  if constexpr (!kSplit) {
+    multiply(T(), c, a, b0.upper, b1.upper);
+  } else {
+    std::uint32_t upper[4], lower[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const Operand<true, true> part(a[i]);
+      upper[i] = part.upper;
+      lower[i] = part.lower;
+    }
+    multiply(T(), c, lower, b0.upper, b1.upper);
+    multiply(T(), c, upper, b0.lower, b1.lower);
+    multiply(T(), c, upper, b0.upper, b1.upper);
+  }
+}
 
 __device__ __forceinline__ uint4 receive(const std::uint32_t* p) {
   uint4 v;
@@ -115,7 +140,8 @@ __device__ __forceinline__ float4 operator+(const float4& a, const float4& b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-template <class C, class T, bool kBackward, int kUnitBlocks, int kChunks, int kFetched, int kItems>
+template <class C, class T, bool kBackward, bool kSplit, int kUnitBlocks, int kChunks, int kFetched,
+          int kItems>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel(const __grid_constant__ CudaDenseArgs<T, float> a,
            const __grid_constant__ PersistentShape shape, std::uint32_t* const exchange) {
@@ -169,9 +195,10 @@ __global__ void __launch_bounds__(kThreads, 1)
             if (!exists || gate >= C::kGates || other >= hidden) continue;
             const Index at = kBackward ? (Index{gate} * hidden + other) * a.weight_stride + unit
                                        : (Index{gate} * hidden + unit) * a.weight_stride + other;
-            bits |= Bits<T>::operand(Bits<T>::load(a.weight + at)) << (16 * e);
+            bits |= Bits<T>::load(a.weight + at) << (16 * e);
           }
-          weights[chunk][tile][i / 2 * 4 + i % 2 * 2 + half] = bits;
+          const bool once = kPerWord == 1 && !kSplit;  // rounded here, not in every step
+          weights[chunk][tile][i / 2 * 4 + i % 2 * 2 + half] = Operand<once, false>(bits).upper;
         }
       }
 
@@ -284,14 +311,14 @@ __global__ void __launch_bounds__(kThreads, 1)
         } while (__any_sync(~0u, again));
 #pragma unroll
         for (int i = 0; i < kFetched; ++i) {
-          const int chunk = done + i < kChunks ? done + i : 0;
+          using B = Operand<kPerWord == 1, kSplit>;
+          const B b[4] = {B(v[i].x), B(v[i].y), B(v[i].z), B(v[i].w)};
 #pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile)
-            multiply(T(), sum[2 * i % kChains][tile], weights[chunk][tile], v[i].x, v[i].y);
+          for (int step = 0; step < 2; ++step)
 #pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile)
-            multiply(T(), sum[(2 * i + 1) % kChains][tile], weights[chunk][tile] + 4, v[i].z,
-                     v[i].w);
+            for (int tile = 0; tile < kTiles; ++tile)
+              multiply<T, kSplit>(sum[(2 * i + step) % kChains][tile],
+                                  weights[done + i][tile] + 4 * step, b[2 * step], b[2 * step + 1]);
         }
       }
 #pragma unroll
@@ -396,44 +423,44 @@ __global__ void __launch_bounds__(kThreads, 1)
 // Launches the kernel of the shape's tile.
 template <class C, class T>
 struct Launcher {
+  using Args = CudaDenseArgs<T, float>;
+  using Launch = cudaError_t (*)(const Args&, const PersistentShape&, void*, cudaStream_t);
+
   template <bool kBackward>
-  static cudaError_t run(const CudaDenseArgs<T, float>& args, const PersistentShape& shape,
-                         void* exchange, cudaStream_t stream) {
-    constexpr auto& tiles = dispatch::persistent_tiles<kBackward>();
-    return pick<kBackward>(std::make_index_sequence<std::size(tiles)>(), args, shape, exchange,
-                           stream);
+  static cudaError_t run(const Args& args, const PersistentShape& shape, void* exchange,
+                         cudaStream_t stream) {
+    using Indices = std::make_index_sequence<std::size(dispatch::persistent_tiles<kBackward>())>;
+    if constexpr (std::is_same<T, float>::value) {
+      if (shape.split_products) {
+        return table<kBackward, true>(Indices())[shape.tile](args, shape, exchange, stream);
+      }
+    }
+    return table<kBackward, false>(Indices())[shape.tile](args, shape, exchange, stream);
   }
 
  private:
-  template <bool kBackward, std::size_t... kIndex>
-  static cudaError_t pick(std::index_sequence<kIndex...>, const CudaDenseArgs<T, float>& args,
-                          const PersistentShape& shape, void* exchange, cudaStream_t stream) {
-    constexpr auto& tiles = dispatch::persistent_tiles<kBackward>();
-    cudaError_t status = cudaErrorInvalidConfiguration;
-    const auto one = [&](auto of) {
-      constexpr PersistentTile tile = tiles[decltype(of)::value];
-      if (shape.tile != static_cast<int>(decltype(of)::value)) return;
-      status = launch<kBackward>(
-          kernel<C, T, kBackward, tile.unit_blocks, tile.chunks, tile.fetched, tile.items>, args,
-          shape, exchange, stream);
-    };
-    (one(std::integral_constant<std::size_t, kIndex>()), ...);
-    return status;
+  template <bool kBackward, bool kSplit, std::size_t... kTile>
+  static const Launch* table(std::index_sequence<kTile...>) {
+    static constexpr Launch launches[] = {launch<kBackward, kSplit, kTile>...};
+    return launches;
   }
-  template <bool kBackward, class Kernel>
-  static cudaError_t launch(Kernel* kernel, CudaDenseArgs<T, float> args, PersistentShape shape,
-                            void* exchange, cudaStream_t stream) {
+  template <bool kBackward, bool kSplit, std::size_t kTile>
+  static cudaError_t launch(const Args& args, const PersistentShape& shape, void* exchange,
+                            cudaStream_t stream) {
+    constexpr PersistentTile tile = dispatch::persistent_tiles<kBackward>()[kTile];
+    const auto of_tile =
+        kernel<C, T, kBackward, kSplit, tile.unit_blocks, tile.chunks, tile.fetched, tile.items>;
     const Index most = (args.batch + shape.groups - 1) / shape.groups;
     const int warps_along_sum = dispatch::kPersistentWarps / shape.warps_along_units;
     const auto bytes =
         sizeof(float) * 2 *
         static_cast<std::size_t>(warps_along_sum * ((most + 1) / 2 * 2) * shape.line_floats);
     const cudaError_t status = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+        of_tile, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
     if (status != cudaSuccess) return status;
     auto* words = static_cast<std::uint32_t*>(exchange);
-    void* arguments[] = {&args, &shape, &words};
-    return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel),
+    void* arguments[] = {const_cast<Args*>(&args), const_cast<PersistentShape*>(&shape), &words};
+    return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(of_tile),
                                        static_cast<unsigned>(shape.slices * shape.groups), kThreads,
                                        arguments, bytes, stream);
   }

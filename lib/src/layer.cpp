@@ -156,9 +156,8 @@ dispatch::Plan Layer::plan(const Context& context, std::int64_t steps, std::int6
   problem.compute_bytes = static_cast<int>(size_of(compute_type(options_.dtype)));
   problem.training = mode == Mode::training;
   problem.log_domain = options_.domain == Domain::log;
-  problem.tensor_cores = problem.storage_bytes == 2 ||
-                         (problem.storage_bytes == 4 &&
-                          context.options().matmul_precision != MatmulPrecision::highest);
+  problem.split_products = options_.dtype == Dtype::float32 &&
+                           context.options().matmul_precision == MatmulPrecision::highest;
   problem.forced = strategy;
   check_strategy(problem, context.limits());
   return dispatch::plan(problem, context.limits(), context.profile());

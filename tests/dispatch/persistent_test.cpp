@@ -26,7 +26,6 @@ Problem dense(std::int64_t hidden, std::int64_t batch, int gates = 4, int bytes 
   out.gates = gates;
   out.storage_bytes = bytes;
   out.training = true;
-  out.tensor_cores = true;
   return out;
 }
 
@@ -98,11 +97,10 @@ TEST(PersistentShape, ChosenWhereItFits) {
   Problem p = dense(768, 16);
   p.steps = 1;
   EXPECT_EQ(choice(p), (Choice{Strategy::step_loop, Reason::few_steps}));
-  p = dense(768, 16, 4, 4);
-  p.tensor_cores = false;
+  p = dense(768, 16, 4, 8);
   EXPECT_EQ(choice(p), (Choice{Strategy::step_loop, Reason::not_on_chip}));
   p.forced = Strategy::persistent;
-  EXPECT_NE(misfit(p, device_of(132)).find("matmul_precision"), std::string::npos);
+  EXPECT_NE(misfit(p, device_of(132)).find("float64"), std::string::npos);
   p = dense(3000, 16);
   p.forced = Strategy::persistent;
   EXPECT_NE(misfit(p, device_of(132)).find("72000000 bytes"), std::string::npos);

@@ -39,7 +39,8 @@ struct Problem {
   int compute_bytes = 4;  // of the type that is computed in
   bool training = false;  // a backward pass will follow
   bool log_domain = true;
-  bool tensor_cores = false;  // CUDA: whether products may be computed by them
+  // CUDA, float32: a product by tensor cores is three, of operands in two parts each.
+  bool split_products = false;
   Strategy forced = Strategy::automatic;
 };
 
@@ -72,6 +73,7 @@ struct PersistentShape {
   int units = 0;  // of a slice
   int slices = 0, groups = 0;
   int warps_along_units = 1;
+  bool split_products = false;
   int block_words = 0;     // of the exchange for one value of all units of a line
   int line_floats = 0;     // of shared memory for one line of a warp's partial sums
   std::int64_t lines = 0;  // of the batch, in one launch
