@@ -40,9 +40,14 @@ class Outputs {
   Arena arena_;
 };
 
-std::vector<std::int64_t> state_sizes(const Layer& layer, const dispatch::Plan& plan) {
+State take_state(Outputs& outputs, const Layer& layer, const dispatch::Plan& plan) {
   const LayerOptions& o = layer.options();
-  return {o.num_layers * layer.directions(), plan.problem.batch, o.hidden_size};
+  const std::vector<std::int64_t> sizes{o.num_layers * layer.directions(), plan.problem.batch,
+                                        o.hidden_size};
+  State out;
+  out.h = outputs.take(o.dtype, sizes);
+  if (info(o.cell).states == 2) out.c = outputs.take(o.dtype, sizes);
+  return out;
 }
 
 }  // namespace
@@ -59,7 +64,7 @@ ForwardResult Layer::forward(Context& context, const std::vector<TensorView>& pa
   out.memory = Outputs(context).make([&](Outputs& outputs) {
     out.y =
         outputs.take(options_.dtype, {x.sizes[0], x.sizes[1], directions() * options_.hidden_size});
-    out.hn.h = outputs.take(options_.dtype, state_sizes(*this, out.plan));
+    out.hn = take_state(outputs, *this, out.plan);
   });
   out.reserve = Buffer(context, bytes.reserve);
   const Buffer workspace(context, bytes.workspace);
@@ -82,7 +87,7 @@ BackwardResult Layer::backward(Context& context, const ForwardResult& forward,
   BackwardResult out;
   out.memory = Outputs(context).make([&](Outputs& outputs) {
     out.dx = outputs.take(options_.dtype, {x.sizes.begin(), x.sizes.begin() + x.rank});
-    out.dh0.h = outputs.take(options_.dtype, state_sizes(*this, forward.plan));
+    out.dh0 = take_state(outputs, *this, forward.plan);
     out.dparams.clear();
     for (const ParameterInfo& parameter : parameters_) {
       out.dparams.push_back(outputs.take(options_.dtype, parameter.sizes));

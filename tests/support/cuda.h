@@ -89,8 +89,11 @@ class Training {
     };
     for (const Span& span : {forward_.workspace, forward_.reserve}) fill(span.data, span.bytes);
     std::vector<TensorView> outputs = backward_.dparams;
-    outputs.insert(outputs.end(), {forward_.y, forward_.hn.h, backward_.dx, backward_.dh0.h});
-    for (const TensorView& view : outputs) fill(view.data, bytes_of(view));
+    outputs.insert(outputs.end(), {forward_.y, forward_.hn.h, forward_.hn.c, backward_.dx,
+                                   backward_.dh0.h, backward_.dh0.c});
+    for (const TensorView& view : outputs) {
+      if (view) fill(view.data, bytes_of(view));
+    }
   }
   // Waits, looks at the guards, and gives the bytes of every output.
   std::vector<std::uint8_t> bits() {
