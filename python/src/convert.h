@@ -187,6 +187,14 @@ inline const char* name_of(dispatch::Reason reason) {
       return "short_sequence";
     case dispatch::Reason::every_step:
       return "every_step";
+    case dispatch::Reason::on_chip:
+      return "on_chip";
+    case dispatch::Reason::not_on_chip:
+      return "not_on_chip";
+    case dispatch::Reason::many_lines:
+      return "many_lines";
+    case dispatch::Reason::few_steps:
+      return "few_steps";
   }
   return "";
 }
