@@ -25,7 +25,6 @@ struct Shape {
 // Buffers of one problem. In log form `a` holds log a, `b` log|b|, and `sign` its sign.
 template <class T, bool kLogForm>
 struct Bare {
-  using Memory = Units<T>;
   Shape shape;
   bool batch_major, reverse;
   thrust::device_vector<T> a, b, sign, h, initial, last;
@@ -57,19 +56,35 @@ struct Bare {
     }
   };
 
-  Extent extent() const { return {shape.batch, shape.hidden, shape.steps}; }
-  template <class U>
-  Strided<U> tensor(U* data) const {
-    return strided(data, batch_major, reverse, shape.batch, shape.steps, shape.hidden);
+  // As rows of Mem: elements of T, or pairs of them.
+  template <class Mem>
+  Extent extent() const {
+    return {shape.batch, shape.hidden / Mem::kUnits, shape.steps};
+  }
+  template <class Mem, class U>
+  auto tensor(U* data) const {
+    using Row = std::conditional_t<std::is_const_v<U>, const typename Mem::T, typename Mem::T>;
+    return strided(reinterpret_cast<Row*>(data), batch_major, reverse, shape.batch, shape.steps,
+                   shape.hidden / Mem::kUnits);
   }
   template <class Mem>
   BareSource<Mem, kLogForm> source() {
-    return {tensor<const T>(raw(a)), tensor<const T>(raw(b)), tensor<const T>(raw(sign)),
-            shape.hidden, shape.steps};
+    const auto in = [&](thrust::device_vector<T>& v) {
+      return tensor<Mem>(static_cast<const T*>(raw(v)));
+    };
+    return {in(a), in(b), in(sign), extent<Mem>().rows, shape.steps};
   }
-  BareSink<Memory> sink() { return {tensor(raw(h)), shape.hidden}; }
-  StateEnds<Memory> ends() {
-    return {{raw(initial), shape.hidden, 0}, {raw(last), shape.hidden, 0}, shape.hidden};
+  template <class Mem>
+  BareSink<Mem> sink() {
+    return {tensor<Mem>(raw(h)), extent<Mem>().rows};
+  }
+  template <class Mem>
+  StateEnds<Mem> ends() {
+    using Row = typename Mem::T;
+    const Index rows = extent<Mem>().rows;
+    return {{reinterpret_cast<const Row*>(raw(initial)), rows, 0},
+            {reinterpret_cast<Row*>(raw(last)), rows, 0},
+            rows};
   }
 };
 
@@ -91,26 +106,41 @@ struct Expected {
   double scale;  // errors are relative to the largest state
   explicit Expected(Bare<T, kLogForm>& p) : h(p.h.size()), last(p.last.size()) {
     const Index hidden = p.shape.hidden;
-    reference(p.extent(), p.template source<Wide<T>>(),
-              BareSink<Units<double>>{p.tensor(raw(h)), hidden},
+    reference(p.template extent<Wide<T>>(), p.template source<Wide<T>>(),
+              BareSink<Units<double>>{p.template tensor<Units<double>>(raw(h)), hidden},
               WideEnds<T>{{raw(p.initial), hidden, 0}, {raw(last), hidden, 0}});
     scale = std::max(largest(h), largest(last));
   }
 };
 
-template <class Op, class T, bool kLogForm>
-double compare(Kernel kernel, Bare<T, kLogForm>& p, Expected<T, kLogForm>& want,
-               const Launch& launch, const char* what) {
-  const auto source = p.template source<Units<T>>();
-  thrust::device_vector<char> workspace(
-      scan::device_workspace<Op, kCudaDeviceWarps, decltype(source)>(p.extent()), 0x5a);
+// One kernel on one problem, by rows of Mem.
+template <class Op, class Mem, class T, bool kLogForm>
+struct Job {
+  Kernel kernel;
+  thrust::device_vector<char> workspace;
+
+  Job(Kernel kernel, const Bare<T, kLogForm>& p)
+      : kernel(kernel),
+        workspace(
+            scan::device_workspace<Op, kCudaDeviceWarps, BareSource<Mem, kLogForm>, BareSink<Mem>>(
+                p.template extent<Mem>()),
+            0x5a) {}
+  void operator()(Bare<T, kLogForm>& p, const Launch& launch) {
+    CHECK_CUDA((run<Op>(kernel, p.template extent<Mem>(), p.template source<Mem>(),
+                        p.template sink<Mem>(), p.template ends<Mem>(), raw(workspace), launch)));
+  }
+};
+
+template <class Job, class T, bool kLogForm>
+double compare(Job& job, Bare<T, kLogForm>& p, Expected<T, kLogForm>& want, const Launch& launch,
+               const char* what) {
   thrust::device_vector<T> first;
   double error = 0;
   for (int twice = 0; twice < 2; ++twice) {
     CHECK_CUDA(cudaMemset(raw(p.h), 0xff, p.h.size() * sizeof(T)));
     CHECK_CUDA(cudaMemset(raw(p.last), 0xff, p.last.size() * sizeof(T)));
     CHECK_CUDA(cudaDeviceSynchronize());  // the stream does not wait for the default one
-    CHECK_CUDA((run<Op>(kernel, p.extent(), source, p.sink(), p.ends(), raw(workspace), launch)));
+    job(p, launch);
     CHECK_CUDA(cudaDeviceSynchronize());
     if (twice == 0) {
       error = std::max(worst_error(p.h, want.h, want.scale),
@@ -149,8 +179,14 @@ void check(const char* domain, const Launch& launch, bool small) {
         const auto what = format("%s %s %s B%d T%d H%d %s%s", name_of(kernel), name_of<T>(), domain,
                                  (int)p.shape.batch, (int)steps, (int)hidden,
                                  p.batch_major ? "BTH" : "TBH", p.reverse ? " reversed" : "");
-        worst = std::max(worst,
-                         compare<Op>(kernel, p, want, launch, what.c_str()) / tolerance<T>(steps));
+        Job<Op, Units<T>, T, kLogForm> job(kernel, p);
+        worst = std::max(worst, compare(job, p, want, launch, what.c_str()) / tolerance<T>(steps));
+        if constexpr (sizeof(T) == 2) {
+          if (hidden % 2 != 0) continue;
+          Job<Op, scan::Pairs<T>, T, kLogForm> pairs(kernel, p);
+          worst = std::max(worst, compare(pairs, p, want, launch, (what + " by pairs").c_str()) /
+                                      tolerance<T>(steps));
+        }
       }
     }
   }
@@ -175,27 +211,18 @@ void measure(const char* domain, const Shape& s, bool batch_major, Fill decay,
   std::vector<Bare<T, false>> p;
   for (int i = 0; i < sets; ++i) p.emplace_back(s, batch_major, false, decay, true, 100 + 10 * i);
   Expected<T, false> want(p[0]);
-  const auto source = p[0].template source<Units<T>>();
-  thrust::device_vector<char> workspace(
-      scan::device_workspace<Op, kCudaDeviceWarps, decltype(source)>(p[0].extent()), 0x5a);
-  for (const Kernel kernel : kernels) {
-    if (const char* only = std::getenv("BENCH_KERNEL")) {
-      if (std::string(only) != name_of(kernel)) continue;
-    }
+  const auto time_one = [&](auto job) {
+    const Kernel kernel = job.kernel;
     const auto what =
         format("%-10s %-8s %-6s %s B%-2d T%-7d H%-4d", name_of(kernel), name_of<T>(), domain,
                batch_major ? "BTH" : "TBH", (int)s.batch, (int)s.steps, (int)s.hidden);
-    const double error = compare<Op>(kernel, p[0], want, launch, what.c_str());
+    const double error = compare(job, p[0], want, launch, what.c_str());
     if (decay == Fill::kept) {
       std::printf("%s kept: error %.2e of bound %.2e\n", what.c_str(), error,
                   tolerance<T>(s.steps));
-      continue;
+      return;
     }
-    const auto time = time_calls(launch.stream, 4, [&](int i) {
-      auto& q = p[i % sets];
-      CHECK_CUDA((run<Op>(kernel, q.extent(), q.template source<Units<T>>(), q.sink(), q.ends(),
-                          raw(workspace), launch)));
-    });
+    const auto time = time_calls(launch.stream, 4, [&](int i) { job(p[i % sets], launch); });
     const double gbps = bytes / time.ms / 1e6, share = gbps / report.copy();
     std::printf("%s %8.4f ms (+-%.4f) %6.0f GB/s %5.1f %%  error %.1e\n", what.c_str(), time.ms,
                 time.spread, gbps, 100 * share, error);
@@ -206,6 +233,18 @@ void measure(const char* domain, const Shape& s, bool batch_major, Fill decay,
         "\"copy_share\": %.4f, \"max_error\": %.3e}",
         name_of(kernel), domain, batch_major ? "BTH" : "TBH", (int)s.batch, (int)s.steps,
         (int)s.hidden, name_of<T>(), time.ms, time.spread, gbps, share, error));
+  };
+  for (const Kernel kernel : kernels) {
+    if (const char* only = std::getenv("BENCH_KERNEL")) {
+      if (std::string(only) != name_of(kernel)) continue;
+    }
+    if constexpr (sizeof(T) == 2) {  // as the library would
+      if (dispatch::cuda_pairs_pay(s.batch * s.hidden, launch.units, kernel == Kernel::device)) {
+        time_one(Job<Op, scan::Pairs<T>, T, false>(kernel, p[0]));
+        continue;
+      }
+    }
+    time_one(Job<Op, Units<T>, T, false>(kernel, p[0]));
   }
 }
 

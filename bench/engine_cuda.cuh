@@ -20,6 +20,7 @@
 
 #include "recurrence.h"
 #include "scanrnn/dispatch/tiles.h"
+#include "scanrnn/scan/cuda_block.cuh"
 #include "scanrnn/scan/cuda_device.cuh"
 
 #define CHECK_CUDA(call)                                                 \
@@ -43,6 +44,7 @@ template <class Scalar>
 struct Wide {
   using T = Scalar;
   using V = double;
+  static constexpr int kUnits = 1;
   SCANRNN_HD static V read(const T* line, Index row, Index) {
     if constexpr (sizeof(T) < 4) {
       return static_cast<V>(static_cast<float>(line[row]));
@@ -284,11 +286,12 @@ using dispatch::kCudaDeviceWarps;
 template <class Op, class Source, class Sink, class Ends>
 cudaError_t run(Kernel kernel, const Extent& extent, const Source& source, const Sink& sink,
                 const Ends& ends, void* workspace, const Launch& launch) {
+  using Wide = typename scan::cuda::Widened<Op, typename Source::V>::Op;
   switch (kernel) {
     case Kernel::sequential:
-      return scan::launch_sequential<Op>(extent, source, sink, ends, launch);
+      return scan::launch_sequential<Wide>(extent, source, sink, ends, launch);
     case Kernel::block:
-      return scan::launch_block<Op, kCudaBlockWarps>(extent, source, sink, ends, launch);
+      return scan::launch_block<Wide, kCudaBlockWarps>(extent, source, sink, ends, launch);
     default:
       return scan::launch_device<Op, kCudaDeviceWarps>(extent, source, sink, ends, workspace,
                                                        launch);

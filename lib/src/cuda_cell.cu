@@ -27,17 +27,18 @@ BackwardSource<C, Memory> backward_source(const CudaSchedule& s, const BackwardK
 
 template <class C>
 cudaError_t forward(const CudaSchedule& s, const ForwardKernelArgs<T>& a) {
-  return launch(s, forward_source<C>(s, a), ForwardSink<C, Memory>{a.y, a.states, s.extent.rows});
+  return launch<Memory>(s, forward_source<C>(s, a),
+                        ForwardSink<C, Memory>{a.y, a.states, s.extent.rows});
 }
 template <class C>
 cudaError_t backward(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
-  return launch(s, backward_source<C>(s, a),
-                BackwardSink<C, Memory>{a.dpreactivations, a.dskip, s.extent.rows});
+  return launch<Memory>(s, backward_source<C>(s, a),
+                        BackwardSink<C, Memory>{a.dpreactivations, a.dskip, s.extent.rows});
 }
 template <class C>
 std::size_t workspace(const CudaSchedule& s) {
-  const std::size_t one = workspace_of<ForwardSource<C, Memory>>(s);
-  const std::size_t other = workspace_of<BackwardSource<C, Memory>>(s);
+  const std::size_t one = workspace_of<ForwardSource<C, Memory>, ForwardSink<C, Memory>>(s);
+  const std::size_t other = workspace_of<BackwardSource<C, Memory>, BackwardSink<C, Memory>>(s);
   return one < other ? other : one;
 }
 

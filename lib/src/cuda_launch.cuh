@@ -22,10 +22,10 @@ StateEnds<Memory> ends_of(const CudaSchedule& s) {
 }
 
 // The domain is the form in which elements cross blocks; inside a block a state is walked.
-template <class Source, class Sink>
+template <class Memory, class Source, class Sink>
 cudaError_t launch(const CudaSchedule& s, const Source& source, const Sink& sink) {
-  using Memory = scan::Units<typename Source::T>;
   using V = typename Memory::V;
+  using Scalar = scan::Scalar<V>;
   const auto ends = ends_of<Memory>(s);
   const scan::Launch on{s.stream, s.units};
   if (s.strategy != dispatch::Strategy::parallel_scan) {
@@ -35,20 +35,21 @@ cudaError_t launch(const CudaSchedule& s, const Source& source, const Sink& sink
     return scan::launch_block<scan::AffineOp<V>, kCudaBlockWarps>(s.extent, source, sink, ends, on);
   }
   if (s.log_domain) {
-    return scan::launch_device<scan::LogAffineOp<V>, kCudaDeviceWarps>(s.extent, source, sink, ends,
-                                                                       s.workspace, on);
+    return scan::launch_device<scan::LogAffineOp<Scalar>, kCudaDeviceWarps>(s.extent, source, sink,
+                                                                            ends, s.workspace, on);
   }
-  return scan::launch_device<scan::AffineOp<V>, kCudaDeviceWarps>(s.extent, source, sink, ends,
-                                                                  s.workspace, on);
+  return scan::launch_device<scan::AffineOp<Scalar>, kCudaDeviceWarps>(s.extent, source, sink, ends,
+                                                                       s.workspace, on);
 }
 
-template <class Source>
+template <class Source, class Sink>
 std::size_t workspace_of(const CudaSchedule& s) {
-  using V = typename Source::V;
+  using V = scan::Scalar<typename Source::V>;
   if (s.strategy != dispatch::Strategy::parallel_scan || !s.across_blocks) return 0;
   return s.log_domain
-             ? scan::device_workspace<scan::LogAffineOp<V>, kCudaDeviceWarps, Source>(s.extent)
-             : scan::device_workspace<scan::AffineOp<V>, kCudaDeviceWarps, Source>(s.extent);
+             ? scan::device_workspace<scan::LogAffineOp<V>, kCudaDeviceWarps, Source, Sink>(
+                   s.extent)
+             : scan::device_workspace<scan::AffineOp<V>, kCudaDeviceWarps, Source, Sink>(s.extent);
 }
 
 }  // namespace scanrnn

@@ -76,6 +76,7 @@ struct ForwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
   static constexpr int kStreams = Cell::kGates + Cell::kReadout;
+  static constexpr bool kLifts = true;
   GateReader<Cell, Memory> gates;
   Strided<const T> skip;  // x' of a cell with a readout
   Index steps = 0;        // read by stream() alone
@@ -108,6 +109,7 @@ template <class Cell, class Memory>
 struct ForwardSink {
   using V = typename Memory::V;
   using T = typename Memory::T;
+  static constexpr bool kReadsItem = Cell::kReadout;
   Strided<T> y;
   Strided<T> states;  // kept for backward by a cell whose output is not its state; may be absent
   Index hidden;
@@ -158,6 +160,7 @@ struct BackwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
   static constexpr int kStreams = Cell::kGates + 2 + 2 * Cell::kReadout;
+  static constexpr bool kLifts = true;
   GateReader<Cell, Memory> gates;
   Strided<const T> skip;
   Strided<const T> states;   // h_t; the step before it is one stride on
@@ -229,6 +232,7 @@ template <class Cell, class Memory>
 struct BackwardSink {
   using V = typename Memory::V;
   using T = typename Memory::T;
+  static constexpr bool kReadsItem = true;
   Strided<T> dpreactivations;  // [.., G*H]
   Strided<T> dskip;
   Index hidden;
@@ -290,6 +294,7 @@ struct BareSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
   static constexpr int kStreams = kLogForm ? 3 : 2;
+  static constexpr bool kLifts = kLogForm;
   Strided<const T> a, b, sign_b;
   Index width;
   Index steps = 0;  // read by stream() alone
@@ -311,7 +316,7 @@ struct BareSource {
   SCANRNN_HD scan::LogAffine<V> load(Index row, Index t) const {
     scan::LogAffine<V> item{Memory::read(a.at(t), row, width), Memory::read(b.at(t), row, width),
                             V(1)};
-    if (sign_b.data) item.sign_b = Memory::read(sign_b.at(t), row, width);
+    if (kLogForm && sign_b.data) item.sign_b = Memory::read(sign_b.at(t), row, width);
     return item;
   }
   SCANRNN_HD scan::Affine<V> step(const scan::LogAffine<V>& item) const {
@@ -327,6 +332,7 @@ template <class Memory>
 struct BareSink {
   using V = typename Memory::V;
   using T = typename Memory::T;
+  static constexpr bool kReadsItem = false;
   Strided<T> h;
   Index width;
 

@@ -17,9 +17,16 @@ inline constexpr std::int64_t kCpuMinChunk = 16;
 inline constexpr std::int64_t kCpuMaxChunk = 256;
 inline constexpr std::int64_t kCpuChunksPerThread = 4;
 
-// CUDA. Warps of a block that hold one tile of time, each a few steps of 32 rows.
+// CUDA. Warps of a block that hold one tile of time, each a few steps of 32 rows; of the device
+// kernel at most.
 inline constexpr int kCudaBlockWarps = 8;
-inline constexpr int kCudaDeviceWarps = 12;
+inline constexpr int kCudaDeviceWarps = 16;
+// Whether the bare recurrence walks 16-bit tensors by pairs of adjacent units: twice the bytes a
+// request and fewer instructions for each, but half the columns, of which there must be enough
+// where time is not split over blocks. `rows` is B*H.
+constexpr bool cuda_pairs_pay(std::int64_t rows, std::int64_t units, bool across_blocks) {
+  return across_blocks || rows >= 256 * units;
+}
 
 // CUDA, dense cells: what one warp of a persistent kernel keeps of R, and how it works on it.
 struct PersistentTile {

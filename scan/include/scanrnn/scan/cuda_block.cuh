@@ -5,6 +5,7 @@
 #pragma once
 
 #include "scanrnn/scan/cuda_sequential.cuh"
+#include "scanrnn/scan/cuda_signal.cuh"
 
 namespace scanrnn::scan {
 namespace cuda {
@@ -16,13 +17,33 @@ constexpr int block_stages() {
   return bytes >= 4096 ? 2 : bytes >= 2048 ? 4 : 6;
 }
 
-// A state is handed over at the receiver's barrier: one warp arrives, the other waits.
-__device__ __forceinline__ void hand_over(int receiver) {
-  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(receiver), "n"(2 * kLanes) : "memory");
-}
-__device__ __forceinline__ void take_over(int receiver) {
-  asm volatile("barrier.cta.sync %0, %1;" ::"r"(receiver), "n"(2 * kLanes) : "memory");
-}
+// A state is handed over at the receiver's barrier: one warp arrives, the other waits. racecheck
+// does not follow such a pair of named barriers, so builds for it take mbarriers, which are slower.
+template <int kWarps>
+struct Turns {
+#ifdef SCANRNN_RACECHECK
+  Signal signals[kWarps];
+
+  __device__ __forceinline__ void init() {
+    if (threadIdx.x == 0) {
+      for (int warp = 0; warp < kWarps; ++warp) signals[warp].init(1);
+    }
+    __syncthreads();
+  }
+  __device__ __forceinline__ void hand_over(int receiver) { signals[receiver].arrive(); }
+  __device__ __forceinline__ void take_over(int receiver, unsigned round) {
+    signals[receiver].wait(round);
+  }
+#else
+  __device__ __forceinline__ void init() {}
+  __device__ __forceinline__ void hand_over(int receiver) {
+    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(receiver), "n"(2 * kLanes) : "memory");
+  }
+  __device__ __forceinline__ void take_over(int receiver, unsigned) {
+    asm volatile("barrier.cta.sync %0, %1;" ::"r"(receiver), "n"(2 * kLanes) : "memory");
+  }
+#endif
+};
 
 template <class Op, class Source, class Sink, class Ends, int kWarps>
 __global__ void __launch_bounds__(kWarps* kLanes)
@@ -35,6 +56,8 @@ __global__ void __launch_bounds__(kWarps* kLanes)
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
   // What each warp leaves for the next. It is read before its writer's turn comes again.
   __shared__ typename Op::State handed[kWarps][kLanes];
+  __shared__ Turns<kWarps> turns;
+  turns.init();
 
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   const int before = warp == 0 ? kWarps - 1 : warp - 1, after = warp == kWarps - 1 ? 0 : warp + 1;
@@ -51,6 +74,7 @@ __global__ void __launch_bounds__(kWarps* kLanes)
     feed.skip(in, kWarps * kSteps);
   }
   int stage = 0;
+  unsigned round = 0;
   for (Index t = warp * kSteps; t < extent.steps; t += kWarps * kSteps) {
     await_copies<kStages - 1>();
     T* const tile = ring + stage * kTile;
@@ -64,13 +88,13 @@ __global__ void __launch_bounds__(kWarps* kLanes)
     if (t == 0) {
       state = ends.first(line, row + unit);
     } else {
-      take_over(warp);
+      turns.take_over(warp, round++);
       state = handed[before][lane];
     }
     const Index left = extent.steps - t;
     if (left > kSteps) {
       handed[warp][lane] = Op::apply(total, state);
-      hand_over(after);
+      turns.hand_over(after);
     }
     if (unit == lane) {
       auto cursor = out.from(row + lane, t);

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "scanrnn/scan/op.h"
+#include "scanrnn/scan/pair.h"
 
 namespace scanrnn::scan {
 
@@ -35,6 +36,7 @@ template <class Scalar>
 struct Units {
   using T = Scalar;
   using V = float;
+  static constexpr int kUnits = 1;          // of a row
   static constexpr bool kAddsBias = false;  // the projection's epilogue has added it
   SCANRNN_HD static V read(const T* line, Index row, Index) { return static_cast<V>(line[row]); }
   SCANRNN_HD static void write(T* line, Index row, Index, V value) {
@@ -45,9 +47,41 @@ template <>
 struct Units<double> {
   using T = double;
   using V = double;
+  static constexpr int kUnits = 1;
   static constexpr bool kAddsBias = true;  // there is no such epilogue in float64
   SCANRNN_HD static V read(const T* line, Index row, Index) { return line[row]; }
   SCANRNN_HD static void write(T* line, Index row, Index, V value) { line[row] = value; }
+};
+// Two adjacent units of a 16-bit type as one row: T is a word, whose rows count pairs.
+template <class Scalar>
+struct Pairs;
+template <>
+struct Pairs<__nv_bfloat16> {
+  using T = __nv_bfloat162;
+  using V = Pair;
+  static constexpr int kUnits = 2;
+  static constexpr bool kAddsBias = false;
+  SCANRNN_HD static V read(const T* line, Index row, Index) {
+    const float2 value = __bfloat1622float2(line[row]);
+    return {value.x, value.y};
+  }
+  SCANRNN_HD static void write(T* line, Index row, Index, const V& value) {
+    line[row] = __floats2bfloat162_rn(value.x, value.y);
+  }
+};
+template <>
+struct Pairs<__half> {
+  using T = __half2;
+  using V = Pair;
+  static constexpr int kUnits = 2;
+  static constexpr bool kAddsBias = false;
+  SCANRNN_HD static V read(const T* line, Index row, Index) {
+    const float2 value = __half22float2(line[row]);
+    return {value.x, value.y};
+  }
+  SCANRNN_HD static void write(T* line, Index row, Index, const V& value) {
+    line[row] = __floats2half2_rn(value.x, value.y);
+  }
 };
 
 namespace cuda {

@@ -10,6 +10,7 @@
 //   join(Local f, Local g) -> Local      "first f, then g", inside one thread
 //   promote(Local) -> Element
 //   combine(Element f, Element g)        "first f, then g": associative, not commutative
+//   linear(Element) -> Affine            the map itself
 //   apply(Step | Local | Element, State) -> State
 //   advance(Step, State) -> State        apply, where at most kLocalSteps of them follow an apply
 // combine and then take identities: local_identity(), identity().
@@ -105,6 +106,7 @@ struct AffineOp {
     return {select(less(abs(z), V(0.5)), V(1) - z, g.a * f.a), z, through(g, f.b, g.b)};
   }
   SCANRNN_HD static Element combine(const Element& f, const Element& g) { return join(f, g); }
+  SCANRNN_HD static Affine<V> linear(const Element& f) { return f; }
   SCANRNN_HD static State apply(const Affine<V>& f, const State& s) { return scan::apply(f, s); }
   SCANRNN_HD static State advance(const Step& f, const State& s) { return scan::advance(f, s); }
 

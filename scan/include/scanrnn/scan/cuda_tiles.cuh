@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shape of a block of the device kernel: what its warps hold in shared memory, how many there
+// are, and the barriers between them.
+#pragma once
+
+#include "scanrnn/scan/cuda_exchange.cuh"
+#include "scanrnn/scan/cuda_signal.cuh"
+
+namespace scanrnn::scan {
+namespace cuda {
+
+// What a ticket stands for: columns side by side, then the next tile of time.
+struct Place {
+  unsigned tile, line, block;
+};
+
+// total(0), then total(1) ...: composed as a tree, which is short and rounds little.
+template <class Op, int kCount, class Totals>
+__device__ __forceinline__ typename Op::Local fold(const Totals& total, int first = 0) {
+  if constexpr (kCount == 1) {
+    return total(first);
+  } else {
+    return Op::join(fold<Op, kCount / 2>(total, first),
+                    fold<Op, kCount - kCount / 2>(total, first + kCount / 2));
+  }
+}
+
+// A block walks a tile after it has composed the next one, so that other blocks have that long to
+// say what comes before. A worker has three tiles in shared memory: on its way, composed and not
+// yet walked, at work. kKept is how many tiles' totals are told apart.
+inline constexpr unsigned kStages = 3, kPlaces = kStages + 2, kKept = 4;
+inline constexpr unsigned kRound = 8;  // signals in turn: more than anyone is ever behind
+inline constexpr int kResolvers = 2;   // that take the tiles in turn
+
+// What a block may take of a multiprocessor's shared memory: one block, as large as can be. Tiles
+// that are twice as long need half the exchanges.
+#ifndef SCANRNN_CUDA_SHARED_KB
+#define SCANRNN_CUDA_SHARED_KB 227
+#endif
+
+// Steps of a worker's tile, which need no registers of their own: as many as 4 KB hold.
+template <class Source>
+constexpr int device_steps() {
+  int steps = kLocalSteps;
+  while (steps > 4 && Source::kStreams * steps * kLanes * sizeof(typename Source::T) > 4096) {
+    steps /= 2;
+  }
+  return steps;
+}
+
+// The operator of what a Source's lanes hold, and how many values of Op each is.
+template <class Op, class V>
+struct Widened;
+template <template <class> class OpOf, class Scalar, class V>
+struct Widened<OpOf<Scalar>, V> {
+  using Op = OpOf<V>;
+  static constexpr int kParts = sizeof(V) / sizeof(Scalar);
+};
+template <class Op, class Source>
+constexpr int parts() {
+  return Widened<Op, typename Source::V>::kParts;
+}
+
+template <class Op, int kParts, int kWarps>
+struct alignas(kVectorBytes) Shared {
+  typename Op::Local totals[kKept][kWarps][kLanes * kParts];  // of each worker's chunk
+  typename Op::Element own[kKept][kLanes * kParts];           // of the tile
+  typename Op::State before[kKept][kLanes * kParts];          // the state before the tile
+  typename Op::Element siblings[kParts * kResolvers][kMaxLevels][kLanes];
+  Place places[kPlaces];
+  Signal composed[kRound], published[kRound], resolved[kRound];
+};
+
+// What advance() needs of a step.
+template <class V>
+struct alignas(2 * sizeof(V)) Lifted {
+  V a, b;
+};
+
+// Whether a worker keeps the steps of a composed tile in place of its inputs: where they are costly
+// to compute again and the Sink does not need the inputs.
+template <class Source, class Sink>
+constexpr bool keeps_steps() {
+  return Source::kLifts && !Sink::kReadsItem;
+}
+// Tiles of inputs that a worker holds.
+template <class Source, class Sink>
+constexpr unsigned input_stages() {
+  return keeps_steps<Source, Sink>() ? kStages - 1 : kStages;
+}
+
+// Bytes of shared memory of a worker's tiles, and of a block.
+template <class Source, class Sink>
+constexpr std::size_t worker_shared() {
+  constexpr int kSteps = device_steps<Source>();
+  return input_stages<Source, Sink>() * tile_elements<Source, kSteps>() *
+             sizeof(typename Source::T) +
+         (keeps_steps<Source, Sink>() ? kSteps * kLanes * sizeof(Lifted<typename Source::V>) : 0);
+}
+template <class Op, class Source, class Sink, int kWarps>
+constexpr std::size_t device_shared() {
+  return sizeof(Shared<Op, parts<Op, Source>(), kWarps>) + kWarps * worker_shared<Source, Sink>();
+}
+
+// Service warps of a block: for each part of the lanes' values one publishes the totals of tiles,
+// and kResolvers put together the states before them.
+template <class Op, class Source>
+constexpr int service_warps() {
+  return (1 + kResolvers) * parts<Op, Source>();
+}
+
+// Workers of a block: as many as shared memory holds, up to kMost, and with the service warps up to
+// five for each scheduler, so that a thread has 96 registers.
+template <class Op, class Source, class Sink, int kMost>
+constexpr int device_warps() {
+  constexpr bool kFits = kMost + service_warps<Op, Source>() <= 20 &&
+                         device_shared<Op, Source, Sink, kMost>() <= SCANRNN_CUDA_SHARED_KB * 1024;
+  if constexpr (kMost == 1 || kFits) {
+    return kMost;
+  } else {
+    return device_warps<Op, Source, Sink, kMost - 1>();
+  }
+}
+
+}  // namespace cuda
+}  // namespace scanrnn::scan
