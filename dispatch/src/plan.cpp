@@ -240,8 +240,8 @@ std::string because(const Plan& plan) {
     case Reason::on_chip:
       return "the recurrent weights stay in registers for the whole sequence";
     case Reason::not_on_chip:
-      return plan.problem.tensor_cores ? "the recurrent weights do not fit in registers"
-                                       : "without tensor cores each step is a product and a kernel";
+      return plan.problem.storage_bytes <= 4 ? "the recurrent weights do not fit in registers"
+                                             : "in float64 each step is a product and a kernel";
     case Reason::many_lines:
       return "B > " + text(plan.persistent.lines) + " lines are more than one launch steps";
     case Reason::few_steps:

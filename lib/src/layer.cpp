@@ -156,13 +156,8 @@ dispatch::Problem Layer::problem(std::int64_t steps, std::int64_t batch, Mode mo
   problem.compute_bytes = static_cast<int>(size_of(compute_type(options_.dtype)));
   problem.training = mode == Mode::training;
   problem.log_domain = options_.domain == Domain::log;
-<<<<<<< HEAD
-  problem.split_products = options_.dtype == Dtype::float32 &&
-                           context.options().matmul_precision == MatmulPrecision::highest;
-=======
-  problem.tensor_cores = problem.storage_bytes == 2 ||
-                         (problem.storage_bytes == 4 && precision != MatmulPrecision::highest);
->>>>>>> 612a090 (dispatch: profiles are rules, of which the first that a problem meets decides)
+  problem.split_products =
+      options_.dtype == Dtype::float32 && precision == MatmulPrecision::highest;
   problem.forced = strategy;
   return problem;
 }

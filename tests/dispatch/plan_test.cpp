@@ -21,17 +21,12 @@ using Bound = std::pair<Feature, double>;
 
 Rule rule(Strategy strategy, bool across_blocks, std::initializer_list<Bound> above,
           std::initializer_list<Bound> at_most) {
-  Rule out{};
-  out.strategy = strategy;
-  out.runner_up = strategy == Strategy::direct ? Strategy::fused_sequential : Strategy::direct;
-  out.across_blocks = across_blocks;
+  Rule out = everywhere(
+      strategy, strategy == Strategy::direct ? Strategy::fused_sequential : Strategy::direct,
+      across_blocks);
   out.margin = 1.25;
-  out.above.fill(-1);
-  out.at_most.fill(std::numeric_limits<double>::infinity());
-  for (const auto& [feature, bound] : above) out.above[static_cast<std::size_t>(feature)] = bound;
-  for (const auto& [feature, bound] : at_most) {
-    out.at_most[static_cast<std::size_t>(feature)] = bound;
-  }
+  for (const auto& [feature, bound] : above) out.above[index_of(feature)] = bound;
+  for (const auto& [feature, bound] : at_most) out.at_most[index_of(feature)] = bound;
   return out;
 }
 Profile profile_of(std::initializer_list<Rule> rules) {

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #pragma GCC visibility push(default)  // exported from the library
@@ -47,6 +49,15 @@ struct Rule {
   std::array<double, kFeatures> above, at_most;
 };
 inline constexpr int kMaxRules = 64;
+
+// A rule that every problem meets, to be narrowed: `rule.at_most[index_of(Feature::steps)] = 99`.
+constexpr std::size_t index_of(Feature feature) { return static_cast<std::size_t>(feature); }
+constexpr Rule everywhere(Strategy strategy, Strategy runner_up, bool across_blocks = false) {
+  Rule out{strategy, runner_up, across_blocks, 0, {}, {}};
+  for (double& bound : out.above) bound = -1;
+  for (double& bound : out.at_most) bound = std::numeric_limits<double>::infinity();
+  return out;
+}
 
 // Of the rules that a problem meets the first one decides.
 struct Profile {
