@@ -268,12 +268,17 @@ def cudnn(bench: Bench, row: dict[str, Any], known: set[str] | None) -> None:
         return (lambda: torch.autograd.grad(rnn(leaves[0])[0], leaves, dy)), error
 
     row = row | {"layout": "TBH"}
+    if row["dtype"] == "float32":
+        row["products"] = "tf32"
     bench.add(row | {"impl": f"cuDNN {torch.backends.cudnn.version()} {cell}"}, make)
     if known and cell in known:
         params = dict(rnn.named_parameters())
         layer = crossover.layer_of(cell, H, row["dtype"])
-        error = lambda: our_error(cell, params, x[:steps], want)  # noqa: E731
-        bench.recorded(row | {"impl": "scanrnn"}, layer, error)
+        scanrnn.set_float32_matmul_precision("high")  # as cuDNN's is by default
+        bench.recorded(
+            row | {"impl": "scanrnn"}, layer, lambda: our_error(cell, params, x[:steps], want)
+        )
+        scanrnn.set_float32_matmul_precision("highest")
 
 
 def dense(bench: Bench) -> None:

@@ -80,9 +80,8 @@ def report(content: dict[str, Any], profile: _core.Profile) -> str:
             regrets.max(),
         )
         close, far, mean, worst = (f"{100 * number:.1f} %" for number in numbers)
-        lines.append(
-            [*key, str(len(members)), close, far, mean, worst, where if worst > "0" else ""]
-        )
+        where = where if regrets.max() > 0 else ""
+        lines.append([*key, str(len(members)), close, far, mean, worst, where])
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     source = f"{content['processor']}, commit {content['commit']}, `{content['command']}`"
     return (

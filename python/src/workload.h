@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "convert.h"
+#include "precision.h"
 
 namespace scanrnn {
 
@@ -117,6 +118,7 @@ class Workload {
   static Context where(Device device) {
     ContextOptions options;
     options.device = device;
+    options.matmul_precision = matmul_precision();
     if (device.kind == Device::Kind::cuda) {
       options.stream = reinterpret_cast<void*>(kThreadsOwnStream);
     }
