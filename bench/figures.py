@@ -29,6 +29,10 @@ PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
 Row = dict[str, Any]
 
 
+def dtype_of(row: Row) -> str:
+    return f"{row['dtype']} ({row['products']})" if "products" in row else str(row["dtype"])
+
+
 def shape_of(row: Row) -> str:
     return f"B{row['B']} T{row['T']} H{row['H']}"
 
@@ -141,7 +145,7 @@ def peers(content: Row, figures: Path, stem: str) -> None:
         # cuDNN's GRU stands beside minGRU, as what it is meant to replace.
         cell = "MinGRU" if "domain" in row else row["cell"]
         return "\n".join(
-            [*([cell] if row["bench"] == "layer" else []), shape_of(row), row["dtype"]]
+            [*([cell] if row["bench"] == "layer" else []), shape_of(row), dtype_of(row)]
         )
 
     def draw(name: str, title: str, some: list[Row], value: str = "ms", unit: str = "ms") -> None:
@@ -202,7 +206,7 @@ def table(content: Row) -> str:
     rows = content["rows"]
     keys = ("bench", "cell", "pass", "dtype", "B", "T", "H")
     problems: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
+    for row in [row | {"dtype": dtype_of(row)} for row in rows]:
         problems.setdefault(tuple(row.get(key, "") for key in keys), []).append(row)
     titles = [*keys, "implementation", "ms", "ours is", "x floor", "x copy", "MiB", "error"]
     lines, losses = [titles, ["---"] * len(titles)], []

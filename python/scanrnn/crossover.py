@@ -157,7 +157,7 @@ class Sweep:
         layer = layer_of(cell, H, dtype, domain)
         workload = _core.Workload(layer, self.device, T, B, direction != "forward")
         bounds = tolerances(dtype, T, H)
-        recorded: dict[str, _core.Workload.Recorded] = {}
+        recorded: dict[str, _core.Recorded] = {}
         errors, once = {}, {}
         if not _linear(cell):  # a planner may mix two ways, which cannot be forced: it goes last
             ways = {**ways, "auto": (None, None)}

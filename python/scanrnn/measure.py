@@ -60,7 +60,7 @@ def timed(
 
 
 def replayed(
-    recorded: Mapping[str, _core.Workload.Recorded],
+    recorded: Mapping[str, _core.Recorded],
     once: Mapping[str, float],
     seconds: float,
     on_gpu: bool,

@@ -83,8 +83,7 @@ void bind_planning(py::module_& m) {
   m.def("strategies", [] { return names_of(dispatch::kStrategies); });
   m.def("pick", &pick);
 
-  py::class_<Workload> workload(m, "Workload");
-  py::class_<Workload::Recorded>(workload, "Recorded")
+  py::class_<Workload::Recorded>(m, "Recorded")
       .def_property_readonly("strategy",
                              [](const Workload::Recorded& r) { return name(r.plan.strategy); })
       .def_property_readonly("across_blocks",
@@ -94,7 +93,7 @@ void bind_planning(py::module_& m) {
            py::call_guard<py::gil_scoped_release>())
       .def("milliseconds", &Workload::Recorded::milliseconds,
            py::call_guard<py::gil_scoped_release>());
-  workload
+  py::class_<Workload>(m, "Workload")
       .def(py::init<const Layer&, Device, std::int64_t, std::int64_t, bool>(),
            py::call_guard<py::gil_scoped_release>())
       .def(
