@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# What a person runs: make demo | test | bench | format | lint. Each sets up what it needs first, on a
-# Debian that has git, make and python3: packages by apt-get, where they are missing, and .venv.
-.PHONY: demo test test-cpp test-sanitize test-python test-cuda sanitize-cuda bench bench-cuda format \
-  lint clean
+# What a person runs: make demo | test | bench | profiles | figures | format | lint. Each sets up what
+# it needs first, on a Debian that has git, make and python3: packages by apt-get, where they are
+# missing, and .venv.
+.PHONY: demo test test-cpp test-sanitize test-python test-cuda sanitize-cuda bench bench-gpu \
+  bench-engine profiles figures format lint clean
 .NOTPARALLEL:
 
 PYTHON := $(CURDIR)/.venv/bin/python
 GPU := $(shell nvidia-smi -L 2>/dev/null)
+# "h200" of "NVIDIA H200", in the names of result files.
+NAME := $(shell nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1 | \
+  tr 'A-Z ' 'a-z\n' | grep -v nvidia | paste -sd-)
 NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 CPP := $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 SOURCES := CMakeLists.txt pyproject.toml $(shell git ls-files scan dispatch lib python)
@@ -30,7 +34,7 @@ test: test-cpp test-sanitize test-python lint
 test-cpp test-sanitize test-python test-cuda: export OMP_WAIT_POLICY := passive
 
 test-cpp: .venv/ready
-	cmake --preset release -DPython_EXECUTABLE=$(PYTHON)
+	cmake --preset release -DSCANRNN_BUILD_BENCH=ON -DPython_EXECUTABLE=$(PYTHON)
 	cmake --build --preset release
 	cmake --build --preset release --target all_verify_interface_header_sets
 	build/release/tests/scanrnn_tests --gtest_brief=1
@@ -63,16 +67,40 @@ build/cuda/tests/scanrnn_tests: .venv/ready
 	cmake --preset cuda -DPython_EXECUTABLE=$(PYTHON)
 	cmake --build --preset cuda --target scanrnn_tests
 
-bench: .venv/installed $(if $(GPU),bench-cuda)
-	python -m scanrnn bench crossover
-	python -m scanrnn bench layer
+# Half an hour on a quiet machine, less on a GPU: the sweeps, and what comes from them. Sources that
+# are in no repository do not know their commit: BENCH_COMMIT tells it.
+bench: .venv/installed
+	python -m scanrnn bench crossover --grid full --out bench/results/cpu-crossover.json
+	python -m scanrnn bench layer --out bench/results/cpu-layer.json
+	$(if $(GPU),$(MAKE) bench-gpu)
+	$(MAKE) profiles
+	$(MAKE) figures
 
-bench-cuda: .venv/ready
-	cmake --preset cuda -DSCANRNN_BUILD_BENCH=ON -DPython_EXECUTABLE=$(PYTHON)
-	cmake --build --preset cuda --target engine_cuda layer_cuda dense_cuda
-	build/cuda/bench/engine_cuda --json bench/results/engine-cuda.json
-	build/cuda/bench/layer_cuda --json bench/results/layer-cuda.json
-	build/cuda/bench/dense_cuda --json bench/results/dense-cuda.json
+# One GPU beside its peers, which need PyTorch: pip install torch fla-core accelerated-scan jax
+bench-gpu: .venv/installed
+	python -m scanrnn bench crossover --device cuda --grid full \
+	  --out bench/results/$(NAME)-crossover.json
+	python bench/peers.py --out bench/results/$(NAME)-peers.json
+
+# The planner's rules and the documentation's figures, from the JSON in bench/results: on any machine.
+profiles: .venv/installed
+	python -m scanrnn tune --from bench/results/cpu-crossover.json \
+	  --out dispatch/profiles/cpu-generic.json
+	for name in sm_90 cuda-generic; do python -m scanrnn tune \
+	  --from bench/results/h200-crossover.json --out dispatch/profiles/$$name.json; done
+
+figures: .venv/installed
+	python bench/figures.py
+
+# The engine by itself, without Python.
+bench-engine: PRESET := $(if $(GPU),cuda,release)
+bench-engine: .venv/ready
+	cmake --preset $(PRESET) -DSCANRNN_BUILD_BENCH=ON -DPython_EXECUTABLE=$(PYTHON)
+	cmake --build --preset $(PRESET) --target engine_cpu $(if $(GPU),engine_cuda layer_cuda dense_cuda)
+	build/$(PRESET)/bench/engine_cpu
+	$(if $(GPU),build/cuda/bench/engine_cuda --json bench/results/$(NAME)-scan.json)
+	$(if $(GPU),build/cuda/bench/layer_cuda --json bench/results/$(NAME)-layer.json)
+	$(if $(GPU),build/cuda/bench/dense_cuda --json bench/results/$(NAME)-dense.json)
 
 format: .venv/ready
 	clang-format -i $(CPP)
@@ -99,6 +127,7 @@ clean:
 	have() { package=$$1; shift; "$$@" >/dev/null 2>&1 || missing="$$missing $$package"; }; \
 	have g++ command -v g++; \
 	have ccache command -v ccache; \
+	have libbenchmark-dev test -e /usr/include/benchmark/benchmark.h; \
 	have libgtest-dev test -e /usr/include/gtest/gtest.h; \
 	have libhwy-dev test -e /usr/include/hwy/highway.h; \
 	have python3-dev python3 -c 'import os, sysconfig; \

@@ -11,16 +11,13 @@
 
 #include <cub/device/device_scan.cuh>
 
+#include "axes.h"
 #include "engine_cuda.cuh"
 
 namespace scanrnn::bench {
 namespace {
 
 int failures = 0;
-
-struct Shape {
-  Index batch, steps, hidden;
-};
 
 // Buffers of one problem. In log form `a` holds log a, `b` log|b|, and `sign` its sign.
 template <class T, bool kLogForm>
@@ -203,7 +200,7 @@ bool wanted(const char* dtype, const char* domain, const Shape& s) {
 
 template <class Op, class T>
 void measure(const char* domain, const Shape& s, bool batch_major, Fill decay,
-             std::initializer_list<Kernel> kernels, const Launch& launch, Report& report) {
+             const std::vector<Kernel>& kernels, const Launch& launch, Report& report) {
   if (!wanted(name_of<T>(), domain, s)) return;
   const Index n = s.batch * s.steps * s.hidden;
   const double bytes = 3.0 * n * sizeof(T);
@@ -321,19 +318,15 @@ void measure_all(const Launch& launch, Report& report) {
   using Linear = scan::AffineOp<float>;
   using Log = scan::LogAffineOp<float>;
   constexpr auto S = Kernel::sequential, B = Kernel::block, D = Kernel::device;
-  for (const bool batch_major : {false, true}) {
-    measure<Linear, T>("linear", {8, 4096, 1536}, batch_major, Fill::decay, {S, B, D}, launch,
-                       report);
-    measure<Log, T>("log", {8, 4096, 1536}, batch_major, Fill::decay, {B, D}, launch, report);
-    measure<Linear, T>("linear", {16, 1024, 768}, batch_major, Fill::decay, {S, B, D}, launch,
-                       report);
-    measure<Log, T>("log", {16, 1024, 768}, batch_major, Fill::decay, {B, D}, launch, report);
+  for (const Shape& s : kShapes) {
+    const bool long_and_few = hopeless_to_walk(s);
+    const std::vector<Kernel> all = long_and_few ? std::vector{B, D} : std::vector{S, B, D};
+    for (const bool batch_major : {false, true}) {
+      if (batch_major && s.batch == 1) continue;  // the same memory
+      measure<Linear, T>("linear", s, batch_major, Fill::decay, all, launch, report);
+      measure<Log, T>("log", s, batch_major, Fill::decay, {B, D}, launch, report);
+    }
   }
-  measure<Linear, T>("linear", {1, 65536, 1024}, false, Fill::decay, {B, D}, launch, report);
-  measure<Log, T>("log", {1, 65536, 1024}, false, Fill::decay, {D}, launch, report);
-  measure<Linear, T>("linear", {1, 1 << 20, 64}, false, Fill::decay, {D}, launch, report);
-  measure<Log, T>("log", {1, 1 << 20, 64}, false, Fill::decay, {D}, launch, report);
-  measure<Linear, T>("linear", {64, 1024, 1024}, false, Fill::decay, {S, B, D}, launch, report);
 }
 
 int run_all(int argc, char** argv) {
@@ -367,7 +360,7 @@ int run_all(int argc, char** argv) {
   if (!quick) {
     Report report(json, argc, argv, copy_gbps(launch.stream, launch.units));
     std::printf("copy: %.0f GB/s\n", report.copy());
-    const Shape longest = {1, 1 << 20, 64};
+    const Shape longest = kShapes[4];
     using Linear = scan::AffineOp<float>;
     using Log = scan::LogAffineOp<float>;
     measure<Linear, float>("linear", longest, false, Fill::kept, {Kernel::device}, launch, report);

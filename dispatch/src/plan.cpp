@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner: sizes and thresholds in, a Plan out, and the words for it.
+// The planner: sizes and rules in, a Plan out, and the words for it.
 #include "scanrnn/dispatch/plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <limits>
 
 #include "scanrnn/dispatch/tiles.h"
 
@@ -27,22 +30,54 @@ Choice choose_dense(const Problem& problem, const Plan& plan) {
   return {whole, loop, Reason::on_chip};
 }
 
-Choice choose(const Problem& problem, const DeviceLimits& device, const Thresholds& limits) {
-  const std::int64_t rows = problem.batch * problem.hidden_size;
-  const bool few_rows = rows <= limits.parallel_max_rows_per_unit * device.units;
+using Values = std::array<double, kFeatures>;
+
+Values values_of(const Problem& p, const DeviceLimits& device) {
+  return {static_cast<double>(p.steps),
+          static_cast<double>(p.batch) * static_cast<double>(p.steps),
+          static_cast<double>(p.batch) * static_cast<double>(p.hidden_size) /
+              static_cast<double>(device.units),
+          static_cast<double>(p.hidden_size),
+          static_cast<double>(p.gates),
+          static_cast<double>(p.storage_bytes),
+          p.training ? 1.0 : 0.0,
+          p.log_domain ? 1.0 : 0.0};
+}
+
+bool meets(const Values& values, const Rule& rule) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!(values[i] > rule.above[i] && values[i] <= rule.at_most[i])) return false;
+  }
+  return true;
+}
+
+bool runs(Strategy strategy, const Plan& plan) {
+  const bool dense = plan.problem.recurrence == Recurrence::dense;
+  if (strategy == Strategy::step_loop) return dense;
+  if (strategy != Strategy::persistent) return !dense;
+  return dense && plan.persistent.tile >= 0;
+}
+
+// The first rule that the problem meets and that names what can run, null when there is none.
+const Rule* find_rule(const Plan& plan, const Profile& profile) {
+  const Values values = values_of(plan.problem, plan.device);
+  for (int i = 0; i < profile.count; ++i) {
+    const Rule& rule = profile.rules[static_cast<std::size_t>(i)];
+    if (meets(values, rule) && runs(rule.strategy, plan)) return &rule;
+  }
+  return nullptr;
+}
+
+Choice choose(const Plan& plan) {
+  const Problem& problem = plan.problem;
+  const bool dense = problem.recurrence == Recurrence::dense;
+  if (dense && (plan.reason == Reason::no_rule || problem.batch == 0 || problem.steps == 0)) {
+    return choose_dense(problem, plan);
+  }
   if (problem.batch == 0 || problem.steps == 0) {
     return {Strategy::fused_sequential, Strategy::direct, Reason::empty};
   }
-  if (problem.batch * problem.steps <= limits.direct_max_tokens) {
-    return {Strategy::direct, Strategy::fused_sequential, Reason::few_tokens};
-  }
-  if (!few_rows) {
-    return {Strategy::fused_sequential, Strategy::parallel_scan, Reason::enough_rows};
-  }
-  if (problem.steps < limits.parallel_min_steps) {
-    return {Strategy::fused_sequential, Strategy::parallel_scan, Reason::short_sequence};
-  }
-  return {Strategy::parallel_scan, Strategy::fused_sequential, Reason::few_rows};
+  return {plan.strategy, plan.runner_up, plan.reason};
 }
 
 // A multiple of the shortest chunk that gives every unit several of them.
@@ -91,27 +126,30 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
   Plan out;
   out.problem = problem;
   out.device = device;
-  out.thresholds = problem.training ? profile.training : profile.inference;
   std::memcpy(out.profile, profile.name, sizeof out.profile);
-  const bool dense = problem.recurrence == Recurrence::dense;
-  if (dense && device.processor == Processor::cuda) {
+  std::memcpy(out.origin, profile.origin, sizeof out.origin);
+  if (problem.recurrence == Recurrence::dense && device.processor == Processor::cuda) {
     out.persistent = persistent_shape(problem, device, false);
     if (problem.training) out.persistent_vjp = persistent_shape(problem, device, true);
   }
-  const Choice choice =
-      dense ? choose_dense(problem, out) : choose(problem, device, out.thresholds);
+  if (const Rule* rule = find_rule(out, profile)) {
+    out.rule = *rule;
+    out.strategy = rule->strategy;
+    out.runner_up = rule->runner_up;
+    out.reason = Reason::measured;
+  }
+  const Choice choice = choose(out);
   out.strategy = choice.strategy;
   out.runner_up = choice.runner_up;
   out.reason = choice.reason;
   if (problem.forced != Strategy::automatic) {
-    out.runner_up = choice.strategy == problem.forced ? choice.runner_up : choice.strategy;
+    if (problem.forced != choice.strategy) out.runner_up = choice.strategy;
     out.strategy = problem.forced;
     out.reason = Reason::forced;
   }
   const bool parallel = out.strategy == Strategy::parallel_scan;
   if (device.processor == Processor::cuda) {
-    const std::int64_t rows = problem.batch * problem.hidden_size;
-    out.across_blocks = parallel && rows <= out.thresholds.blocks_max_rows_per_unit * device.units;
+    out.across_blocks = parallel && out.rule.across_blocks;
     return out;
   }
   const std::int64_t lines = std::max<std::int64_t>(1, problem.batch);
@@ -151,14 +189,73 @@ bool parse(const std::string& text, Strategy& strategy) {
   return is(Strategy::automatic) || std::any_of(std::begin(kStrategies), std::end(kStrategies), is);
 }
 
+const char* name(Feature feature) {
+  constexpr const char* kNames[kFeatures] = {"steps", "tokens", "rows_per_unit", "hidden",
+                                             "gates", "bytes",  "training",      "log_domain"};
+  return kNames[static_cast<std::size_t>(feature)];
+}
+
+namespace {
+
+std::string text(std::int64_t number) { return std::to_string(number); }
+std::string text(double number) {
+  char out[32];
+  std::snprintf(out, sizeof out, "%.10g", number < 1000 ? std::round(number * 100) / 100 : number);
+  return out;
+}
+
+// "T = 4096 > 512 and 22 < B*H per unit = 31 <= 248": the bounds of a rule that a problem meets.
+std::string bounds(const Rule& rule, const Values& values) {
+  constexpr const char* kWords[kFeatures] = {
+      "T", "B*T", "B*H per unit", "H", "gates", "bytes an element", "training", "log domain"};
+  std::string out;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const bool below = rule.above[i] >= 0;
+    const bool above = rule.at_most[i] < std::numeric_limits<double>::infinity();
+    if (!below && !above) continue;
+    if (!out.empty()) out += " and ";
+    if (i >= static_cast<std::size_t>(Feature::training)) {
+      out += (values[i] > 0 ? "" : "no ") + std::string(kWords[i]);
+      continue;
+    }
+    if (below && above) out += text(rule.above[i]) + " < ";
+    out += std::string(kWords[i]) + " = " + text(values[i]);
+    if (below && !above) out += " > " + text(rule.above[i]);
+    if (above) out += " <= " + text(rule.at_most[i]);
+  }
+  return out.empty() ? "everywhere" : "where " + out;
+}
+
+std::string because(const Plan& plan) {
+  switch (plan.reason) {
+    case Reason::forced:
+      return "forced by the caller";
+    case Reason::empty:
+      return "there is nothing to compute";
+    case Reason::measured:
+      return "measured as the fastest " + bounds(plan.rule, values_of(plan.problem, plan.device));
+    case Reason::no_rule:
+      return "the profile has no rule for this problem";
+    case Reason::every_step:
+      return "each step needs the state before it in a matrix product";
+    case Reason::on_chip:
+      return "the recurrent weights stay in registers for the whole sequence";
+    case Reason::not_on_chip:
+      return plan.problem.storage_bytes <= 4 ? "the recurrent weights do not fit in registers"
+                                             : "in float64 each step is a product and a kernel";
+    case Reason::many_lines:
+      return "B > " + text(plan.persistent.lines) + " lines are more than one launch steps";
+    case Reason::few_steps:
+      return "T < " + text(kPersistentMinSteps) + " is too short to load the weights once";
+  }
+  return "?";
+}
+
+}  // namespace
+
 // Strings alone: where a process has more than one C++ runtime, streams are what breaks first.
 std::string explain(const Plan& plan) {
-  const auto text = [](std::int64_t number) { return std::to_string(number); };
   const Problem& p = plan.problem;
-  const Thresholds& limits = plan.thresholds;
-  const std::string rows = "B*H = " + text(p.batch * p.hidden_size);
-  const std::string per_unit = text(limits.parallel_max_rows_per_unit) + " rows on each of " +
-                               text(plan.device.units) + " units";
   std::string out = std::string(name(plan.strategy)) + " for T=" + text(p.steps) +
                     " B=" + text(p.batch) + " H=" + text(p.hidden_size) +
                     (p.training ? " (training)" : " (inference)");
@@ -169,56 +266,21 @@ std::string explain(const Plan& plan) {
   }
   if (plan.strategy == Strategy::persistent) {
     const PersistentShape& shape = plan.persistent;
-    out += ", " + text(shape.slices) + " slices of " + text(shape.units) + " units x " +
-           text(shape.groups) + " groups of lines";
+    out += ", " + text(std::int64_t{shape.slices}) + " slices of " +
+           text(std::int64_t{shape.units}) + " units x " + text(std::int64_t{shape.groups}) +
+           " groups of lines";
     if (p.training && plan.persistent_vjp.tile < 0) out += ", backward by step_loop";
   }
   if (plan.chunk_steps > 0) out += ", chunks of " + text(plan.chunk_steps) + " steps";
   if (plan.device.processor == Processor::cuda && plan.strategy == Strategy::parallel_scan) {
     out += plan.across_blocks ? ", time over blocks" : ", time inside a block";
   }
-  out += ": ";
-  switch (plan.reason) {
-    case Reason::forced:
-      out += "forced by the caller";
-      break;
-    case Reason::empty:
-      out += "there is nothing to compute";
-      break;
-    case Reason::few_tokens:
-      out += "B*T = " + text(p.batch * p.steps) + " <= " + text(limits.direct_max_tokens) +
-             " tokens, where starting more than one pass costs more than it saves";
-      break;
-    case Reason::few_rows:
-      out += rows + " <= " + per_unit + " and T >= " + text(limits.parallel_min_steps) +
-             ", so time is split to keep them busy";
-      break;
-    case Reason::enough_rows:
-      out += rows + " > " + per_unit + ", so rows alone keep them busy";
-      break;
-    case Reason::short_sequence:
-      out += "rows are few, but T < " + text(limits.parallel_min_steps) + " is too short to split";
-      break;
-    case Reason::every_step:
-      out += "each step needs the state before it in a matrix product";
-      break;
-    case Reason::on_chip:
-      out += "the recurrent weights stay in registers for the whole sequence";
-      break;
-    case Reason::not_on_chip:
-      out += (p.storage_bytes <= 4 ? "the recurrent weights do not fit in registers"
-                                   : "in float64 each step is a product and a kernel");
-      break;
-    case Reason::many_lines:
-      out += "B > " + text(plan.persistent.lines) + " lines are more than one launch steps";
-      break;
-    case Reason::few_steps:
-      out += "T < " + text(kPersistentMinSteps) + " is too short to load the weights once";
-      break;
-  }
-  out += std::string(" [profile ") + plan.profile;
+  out += ": " + because(plan);
   if (plan.runner_up != plan.strategy) out += std::string("; runner-up ") + name(plan.runner_up);
-  return out + "]";
+  if (plan.reason == Reason::measured && plan.rule.margin > 0) {
+    out += " (" + text(plan.rule.margin) + " x the time)";
+  }
+  return out + " [profile " + plan.profile + ", " + plan.origin + "]";
 }
 
 }  // namespace scanrnn::dispatch

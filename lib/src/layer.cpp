@@ -141,8 +141,8 @@ Layer::Layer(const LayerOptions& options) : options_(options) {
   }
 }
 
-dispatch::Plan Layer::plan(const Context& context, std::int64_t steps, std::int64_t batch,
-                           Mode mode, dispatch::Strategy strategy) const {
+dispatch::Problem Layer::problem(std::int64_t steps, std::int64_t batch, Mode mode,
+                                 MatmulPrecision precision, dispatch::Strategy strategy) const {
   require(steps >= 0, "steps: expected a number >= 0, got " + std::to_string(steps));
   require(batch >= 0, "batch: expected a number >= 0, got " + std::to_string(batch));
   dispatch::Problem problem;
@@ -156,11 +156,17 @@ dispatch::Plan Layer::plan(const Context& context, std::int64_t steps, std::int6
   problem.compute_bytes = static_cast<int>(size_of(compute_type(options_.dtype)));
   problem.training = mode == Mode::training;
   problem.log_domain = options_.domain == Domain::log;
-  problem.split_products = options_.dtype == Dtype::float32 &&
-                           context.options().matmul_precision == MatmulPrecision::highest;
+  problem.split_products =
+      options_.dtype == Dtype::float32 && precision == MatmulPrecision::highest;
   problem.forced = strategy;
-  check_strategy(problem, context.limits());
-  return dispatch::plan(problem, context.limits(), context.profile());
+  return problem;
+}
+
+dispatch::Plan Layer::plan(const Context& context, std::int64_t steps, std::int64_t batch,
+                           Mode mode, dispatch::Strategy strategy) const {
+  const auto asked = problem(steps, batch, mode, context.options().matmul_precision, strategy);
+  check_strategy(asked, context.limits());
+  return dispatch::plan(asked, context.limits(), context.profile());
 }
 
 Sizes Layer::sizes(const dispatch::Plan& plan) const {

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
+from typing import Any
 
-from . import _core, profile
+from . import _core, measure, profile
 from .registry import build_info, cells, devices
 
 
@@ -26,14 +26,13 @@ def info() -> None:
     loaded = profile.load_users()
     for kind in sorted({found.device.partition(":")[0] for found in devices()}):
         active = _core.profile(_core.Device(kind))
-        print(f"profile {kind}: {json.dumps(profile.as_json(active))}")
-        own = loaded.get(kind, f"none at {profile.user_file(kind)} (python -m scanrnn tune)")
-        print(f"  your own: {own}")
+        print(f"profile {kind}: {active.name}, {active.origin}\n{profile.words(active)}")
+        tune = f"python -m scanrnn tune --device {kind}"
+        print(f"  your own: {loaded.get(kind, f'none at {profile.user_file(kind)} ({tune})')}")
 
 
 def parser() -> argparse.ArgumentParser:
     names = [cell.name for cell in cells()]
-    linear = [cell.name for cell in cells() if cell.recurrence == "linear"]  # with a choice to make
     root = argparse.ArgumentParser(prog="python -m scanrnn", description=__doc__)
     commands = root.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="build, devices, cells and the profile in use")
@@ -45,21 +44,47 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", type=int, default=0)
     demo.add_argument("--device", default="cpu")
 
-    bench = commands.add_parser("bench", help="measure: strategies, or whole layers")
+    bench = commands.add_parser("bench", help="measure: ways to run, or whole layers")
     kinds = bench.add_subparsers(dest="kind", required=True)
-    crossover = kinds.add_parser("crossover", help="every strategy over a grid of sizes")
+    crossover = kinds.add_parser("crossover", help="every way to run a layer, over a grid of sizes")
+    regret = kinds.add_parser("regret", help="what the planner picks against the best of a sweep")
     layer = kinds.add_parser("layer", help="layers beside their GEMMs alone and beside NumPy")
-    tune = commands.add_parser("tune", help="fit the thresholds to this machine")
+    tune = commands.add_parser("tune", help="fit the planner's rules to this machine")
+
     for sub in (crossover, tune):
+        sub.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
         sub.add_argument("--grid", choices=("small", "full"), default="small")
-    for sub, out in ((crossover, "crossover-cpu.json"), (layer, "layer-cpu.json"), (tune, None)):
-        known = names if sub is layer else linear
-        sub.add_argument("--cells", nargs="+", choices=known, default=known, metavar="CELL")
-        sub.add_argument("--device", choices=("cpu",), default="cpu", help="of host arrays")
-        where = "your own profile" if out is None else f"bench/results/{out}"
-        default = None if out is None else Path("bench/results", out)
-        sub.add_argument("--out", type=Path, default=default, help=f"JSON file ({where})")
+        sub.add_argument("--minutes", type=float, help="stop after so many, between two points")
+    crossover.add_argument("--out", type=Path, help="bench/results/DEVICE-crossover.json")
+    crossover.add_argument("--resume", action="store_true", help="go on where --out ends")
+    tune.add_argument("--out", type=Path, help="the profile's file (your own)")
+    tune.add_argument(
+        "--from", dest="measured", type=Path, help="fit to this sweep, and measure none"
+    )
+
+    regret.add_argument("sweep", type=Path, help="JSON of bench crossover")
+    regret.add_argument(
+        "--profile", help="a profile's file or a built-in one's name (of the sweep's)"
+    )
+    regret.add_argument("--out", type=Path, help="Markdown file; pictures go beside it")
+
+    layer.add_argument("--device", choices=("cpu",), default="cpu", help="of host arrays")
+    layer.add_argument("--out", type=Path, default=Path("bench/results/layer-cpu.json"))
+    for sub in (crossover, tune, layer):
+        sub.add_argument("--cells", nargs="+", choices=names, default=names, metavar="CELL")
     return root
+
+
+def chosen_profile(name: str | None, content: dict[str, Any]) -> _core.Profile:
+    """By file, by name, or what a machine as the sweep's would take."""
+    if name is not None and Path(name).exists():
+        return profile.parse(measure.load(Path(name)), name)
+    names = [name] if name else [content["architecture"], f"{content['device']}-generic"]
+    for wanted in names:
+        found = _core.built_in_profile(wanted)
+        if found is not None:
+            return found
+    raise SystemExit(f"--profile: there is no file and no built-in profile {names[0]!r}")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -73,11 +98,19 @@ def main(arguments: list[str] | None = None) -> None:
     elif chosen.command == "tune":
         from . import tune
 
-        tune.run(chosen.grid, chosen.cells, chosen.device, chosen.out)
+        tune.run(
+            chosen.grid, chosen.cells, chosen.device, chosen.out, chosen.minutes, chosen.measured
+        )
     elif chosen.kind == "crossover":
         from . import crossover
 
-        crossover.run(chosen.grid, chosen.cells, chosen.device, chosen.out)
+        out = chosen.out or Path("bench/results", f"{chosen.device}-crossover.json")
+        crossover.run(chosen.grid, chosen.cells, chosen.device, out, chosen.minutes, chosen.resume)
+    elif chosen.kind == "regret":
+        from . import regret
+
+        found = chosen_profile(chosen.profile, measure.load(chosen.sweep))
+        regret.run(chosen.sweep, found, chosen.out)
     else:
         from . import layer_bench
 

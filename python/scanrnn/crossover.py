@@ -1,219 +1,279 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bench crossover`: every strategy over a grid of (B, T, H), and what the dispatcher picks.
+"""`bench crossover`: every way to run a layer, over a grid of (B, T, H), on the CPU or a GPU.
 
-A strategy is timed only after its results agree with a float64 walk, one step at a time.
+A way is timed only after its results agree with a float64 run of the fused-sequential one, which
+the tests hold against a walk of one step at a time. Times are the device's own: a GPU replays
+recorded graphs, and the CPU is timed in C++.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import json
 import math
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-import scanrnn
-
 from . import _core, measure, optional
-from .arguments import Array
-from .registry import cells
+from .registry import CellInfo, cells
 
-STRATEGIES = ("direct", "fused_sequential", "parallel_scan")
 PASSES = ("forward", "forward_backward")
-GRIDS = {
-    "small": {"T": (1, 8, 64, 512, 4096), "B": (1, 8), "H": (64, 512)},
-    "full": {
-        "T": (1, 4, 16, 64, 256, 512, 1024, 4096, 16384),
-        "B": (1, 4, 32),
-        "H": (8, 32, 128, 512),
+DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
+# A parallel scan is split in two ways on a GPU, of which a plan names one.
+WAYS: dict[str, dict[str, tuple[str, bool | None]]] = {
+    "cpu": {name: (name, None) for name in _core.strategies()},
+    "cuda": {
+        **{name: (name, None) for name in _core.strategies() if name != "parallel_scan"},
+        "parallel_scan, block": ("parallel_scan", False),
+        "parallel_scan, device": ("parallel_scan", True),
     },
 }
-MAX_GEMM = 1.5e9  # multiply-adds of one forward pass: beyond it nothing but the GEMM is seen
+LOG_ONLY = "parallel_scan, device"  # the one way whose kernel differs between the domains
+# Tokens beyond which one kernel for everything repeats the weights' way from memory too often.
+DIRECT_TOKENS = {"cpu": 2**62, "cuda": 4096}
+HOPELESS = 8  # times the best: such a way is timed once, and not again for longer sequences
+# Larger problems cost much and tell nothing: on a CPU (multiply-adds of a forward pass) all is the
+# GEMM, on a GPU (elements of B*T*H) the best way is that of half as many steps.
+MAX_GEMM, MAX_ELEMENTS = 1.5e9, 2**24
+LONGEST = (1, 2**20, 64)  # is measured all the same
+DENSE_STEPS = 1024  # of cells that can only walk: twice as many take twice as long
+
+POWERS = tuple(2**k for k in range(21))
+ODD = tuple(3 * power // 2 + 1 for power in POWERS[2:])  # between the powers, not even by alignment
+# Of each grid the batches by hidden size, and T; held out: measured to judge a fit, and not shown
+# to it.
+GRIDS: dict[str, dict[str, tuple[dict[int, tuple[int, ...]], tuple[int, ...]]]] = {
+    "cpu": {
+        "small": ({64: (1, 8), 512: (1, 8)}, (1, 8, 64, 512, 4096)),
+        "full": (
+            dict.fromkeys((8, 32, 128, 512), (1, 4, 32)),
+            (*POWERS[:13:2], 512, 2048, 16384, 65536, 3, 91, 701),
+        ),
+        "held out": ({24: (3,), 40: (1,), 72: (2,), 200: (12,)}, (1, 5, 33, 333, 3000, 9000)),
+    },
+    "cuda": {
+        "small": ({64: (1,), 1024: (1, 16, 128)}, POWERS[::3]),
+        "full": (
+            {64: (1, 16), 256: (1, 8, 32), 1024: (1, 4, 16, 32, 64, 128, 256), 2048: (512,)},
+            (*POWERS, *ODD[::2]),
+        ),
+        "held out": (
+            {96: (1,), 320: (3,), 512: (24,), 640: (96,), 768: (6, 40), 1536: (192,)},
+            (1, 7, 23, 100, 600, 3000, 20000, 150000),
+        ),
+    },
+}
 
 
-class Point(NamedTuple):
-    cell: str
-    direction: str  # one of PASSES
+class Shape(NamedTuple):
     B: int
     T: int
     H: int
+    held_out: bool = False
 
 
-class Measured(NamedTuple):
-    point: Point
-    pick: str
-    times: dict[str, measure.Timing]
-    errors: dict[str, float]
-
-    @property
-    def best(self) -> str:
-        return min(self.times, key=lambda name: self.times[name].ms)
-
-    def regret(self, pick: str) -> float:
-        return self.times[pick].ms / self.times[self.best].ms - 1
-
-
-def points(grid: str, names: Iterable[str], passes: Iterable[str] = PASSES) -> list[Point]:
-    axes, gates = GRIDS[grid], {cell.name: cell.gates for cell in cells()}
-    return [
-        Point(cell, direction, B, T, H)
-        for cell in names
-        for direction in passes
-        for H in axes["H"]
-        for B in axes["B"]
-        for T in axes["T"]
-        if B * T * H * H * gates[cell] <= MAX_GEMM
-    ]
-
-
-def layer_of(point: Point, device: str, dtype: str = "float32") -> scanrnn.Layer:
-    kind: type[scanrnn.Layer] = getattr(scanrnn, point.cell)
-    return kind(point.H, point.H, dtype=dtype, device=device, seed=0)
-
-
-def call_of(
-    rnn: scanrnn.Layer, x: Array, dy: Array, direction: str, strategy: str
-) -> Callable[[], list[Array]]:
-    """The pass as a call that gives y, or y and all gradients."""
-    if direction == "forward":
-        return lambda: [rnn(x, strategy=strategy)[0]]
-
-    def both() -> list[Array]:
-        (y, _), pullback = rnn.vjp(x, strategy=strategy)
-        dx, _, dparams = pullback(dy)
-        return [y, dx, *dparams.values()]
-
-    return both
-
-
-def tolerances(point: Point) -> tuple[float, float]:
-    """Of y, as a share of the largest: the scan's bound and the GEMM's; of gradients, relative RMS.
-
-    That one is wide: g has a kink, and rounding puts a few of many pre-activations on its other
-    side. Where there is none, the tests check gradients to the last digits.
-    """
-    return 3e-7 * (1 + math.log2(point.T)) + point.H * 2.0**-24, 1e-3
-
-
-def measure_point(point: Point, device: str, seconds: float) -> Measured:
-    random = np.random.default_rng(point.T * 7919 + point.B * 104729 + point.H)
-    x, dy = (
-        random.standard_normal((point.T, point.B, point.H)).astype(np.float32) for _ in range(2)
-    )
-    rnn, exact = layer_of(point, device), layer_of(point, device, "float64")
-    exact.load_state_dict({k: v.astype(np.float64) for k, v in rnn.state_dict().items()})
-    wide = call_of(
-        exact, x.astype(np.float64), dy.astype(np.float64), point.direction, STRATEGIES[1]
-    )
-    wanted = wide()
-    of_y, of_gradients = tolerances(point)
-    calls, errors = {}, {}
-    for strategy in STRATEGIES:
-        call = call_of(rnn, x, dy, point.direction, strategy)
-        y, *gradients = call()
-        errors[strategy] = measure.max_error(y, wanted[0])
-        if not errors[strategy] <= of_y:
-            raise AssertionError(f"{point} {strategy}: y is off by {errors[strategy]} > {of_y}")
-        for got, gradient in zip(gradients, wanted[1:], strict=True):
-            error = measure.rms_error(got, gradient)
-            if not error <= of_gradients:
-                raise AssertionError(f"{point} {strategy}: a gradient is off by {error}")
-        calls[strategy] = call
-    plan = rnn.plan(point.T, point.B, training=point.direction != "forward")
-    return Measured(point, plan.strategy, measure.timed(calls, seconds), errors)
-
-
-def sweep(wanted: list[Point], device: str, seconds: float) -> list[Measured]:
+def shapes(grid: str, device: str) -> list[Shape]:
+    """By B and H, and then from short to long; the full grid comes with what is held out."""
     out = []
-    with optional.progress(len(wanted), "crossover") as bar:
-        for point in wanted:
-            bar.set_postfix_str(" ".join(map(str, point)))
-            out.append(measure_point(point, device, seconds))
-            bar.update()
+    for name in (grid, "held out") if grid == "full" else (grid,):
+        rows, lengths = GRIDS[device][name]
+        for H, batches in rows.items():
+            for B, T in itertools.product(batches, sorted(lengths)):
+                shape = Shape(B, T, H, name == "held out")
+                out += [shape] if _is_worth(shape, device) else []
     return out
 
 
-def rows(results: list[Measured]) -> list[dict[str, Any]]:
-    return [
-        {
-            "bench": "crossover",
-            "cell": point.cell,
-            "impl": "scanrnn",
-            "strategy": strategy,
-            "picked": strategy == pick,
-            "domain": "log",
-            "pass": point.direction,
-            "layout": "TBH",
-            "B": point.B,
-            "T": point.T,
-            "C": point.H,
-            "H": point.H,
-            "dtype": "float32",
-            **timing.row(),
-            "max_error": float(f"{errors[strategy]:.3g}"),
-        }
-        for point, pick, times, errors in results
-        for strategy, timing in times.items()
-    ]
+def _is_worth(shape: Shape, device: str) -> bool:
+    elements = shape.B * shape.T * shape.H
+    if device == "cpu":
+        return 2 * elements * shape.H <= MAX_GEMM
+    return elements <= MAX_ELEMENTS or shape[:3] == LONGEST
 
 
-def summary(results: list[Measured]) -> str:
-    regrets = np.array([found.regret(found.pick) for found in results])
-    return (
-        f"the dispatcher's pick is within 5 % of the best at {np.mean(regrets <= 0.05):.0%} of "
-        f"{len(regrets)} points; worst {regrets.max():.0%}, mean {regrets.mean():.1%}"
-    )
+@functools.cache
+def cell_of(name: str) -> CellInfo:
+    return next(known for known in cells() if known.name == name)
 
 
-def show(results: list[Measured]) -> str:
-    titles = ["cell", "pass", "B", "T", "H", *(f"{name} ms" for name in STRATEGIES)]
-    lines = [
-        [
-            *map(str, found.point),
-            *(f"{found.times[name].ms:.4f}" for name in STRATEGIES),
-            found.pick,
-            found.best,
-            f"{found.regret(found.pick):.1%}",
-        ]
-        for found in results
-    ]
-    return measure.table([*titles, "pick", "best", "regret"], lines)
+def layer_of(cell: str, H: int, dtype: str, domain: str = "log") -> _core.Layer:
+    """A description with C = H; it is on no device."""
+    options = (1, True, False, 0.0, False, cell_of(cell).variants[0], domain, dtype)
+    return _core.Layer(cell, H, H, *options)
 
 
-def draw(results: list[Measured], path: Path) -> None:
-    """Which strategy is best where, and where the pick is another one."""
-    plt = optional.plots()
-    colours = dict(zip(STRATEGIES, ("tab:blue", "tab:orange", "tab:green"), strict=True))
-    figure, panels = plt.subplots(1, 2, figsize=(11, 5), sharey=True, layout="constrained")
-    for panel, direction in zip(panels, PASSES, strict=True):
-        for found in results:
-            if found.point.direction != direction:
+def tolerances(dtype: str, T: int, H: int) -> tuple[float, float]:
+    """Of y, as a share of the largest: the scan's bound and the GEMM's; of gradients, relative RMS.
+
+    That one is wide: g has a kink, and rounding puts a few of many pre-activations on its other
+    side. Where there is none, the tests check gradients to the last digits. In half precision the
+    pre-activations themselves are rounded.
+    """
+    if dtype in ("bfloat16", "float16"):
+        return 0.05, 0.1
+    return 3e-7 * (1 + math.log2(T)) + H * 2.0**-24, 1e-3
+
+
+class Sweep:
+    """Measures shapes one by one; `rows` is what a result file holds."""
+
+    def __init__(self, device: str, seconds: float, rows: list[dict[str, Any]]) -> None:
+        self.device, self.kind = _core.Device(device), device.partition(":")[0]
+        self.seconds, self.rows = seconds, rows
+        self.wrong: list[str] = []
+        self.hopeless: set[tuple[Any, ...]] = set()
+
+    def has(self, cell: str, shape: Shape) -> bool:
+        key = (cell, shape.B, shape.T, shape.H)
+        return any((r["cell"], r["B"], r["T"], r["H"]) == key for r in reversed(self.rows))
+
+    def measure(self, cell: str, shape: Shape) -> None:
+        """Both passes, all dtypes."""
+        B, T, H, _ = shape
+        exact = _core.Workload(layer_of(cell, H, "float64"), self.device, T, B, True)
+        # Sequential steps are the reference; a cell that has another way only gets its planner's.
+        reference = "fused_sequential" if _linear(cell) else None
+        exact.record(reference, None)
+        for dtype, direction in itertools.product(DTYPES[self.kind], PASSES):
+            self._measure(cell, shape, dtype, direction, "log", exact, WAYS[self.kind])
+            if self.kind == "cuda" and cell == "MinGRU":
+                ways = {LOG_ONLY: WAYS["cuda"][LOG_ONLY]}
+                self._measure(cell, shape, dtype, direction, "linear", exact, ways)
+
+    def _measure(
+        self,
+        cell: str,
+        shape: Shape,
+        dtype: str,
+        direction: str,
+        domain: str,
+        exact: _core.Workload,
+        ways: Mapping[str, tuple[str | None, bool | None]],
+    ) -> None:
+        B, T, H, held_out = shape
+        layer = layer_of(cell, H, dtype, domain)
+        workload = _core.Workload(layer, self.device, T, B, direction != "forward")
+        bounds = tolerances(dtype, T, H)
+        recorded: dict[str, _core.Recorded] = {}
+        errors, once = {}, {}
+        if not _linear(cell):  # a planner may mix two ways, which cannot be forced: it goes last
+            ways = {**ways, "auto": (None, None)}
+        for way, (strategy, across_blocks) in ways.items():
+            too_many = way == "direct" and DIRECT_TOKENS[self.kind] < B * T
+            if too_many or (cell, dtype, direction, B, H, way) in self.hopeless:
                 continue
-            # Points that share T and B*H differ in H and cell: a small shift keeps them apart.
-            shift = 1.06 ** (math.log2(found.point.H) - 7)
-            at = (found.point.T * shift, found.point.B * found.point.H)
-            panel.scatter(*at, color=colours[found.best], s=35, alpha=0.7, linewidths=0)
-            if found.regret(found.pick) > 0.05:
-                panel.scatter(*at, color=colours[found.pick], marker="x", s=70)
-        panel.set(xscale="log", yscale="log", xlabel="steps T", title=direction.replace("_", " + "))
-        panel.grid(alpha=0.3)
-    panels[0].set_ylabel("rows B·H")
-    marks = [plt.Line2D([], [], color=c, marker="o", linestyle="") for c in colours.values()]
-    cross = plt.Line2D([], [], color="grey", marker="x", linestyle="")
-    legend = [*(f"best: {name}" for name in STRATEGIES), "picked instead, > 5 % off"]
-    figure.legend([*marks, cross], legend, loc="outside lower center", ncols=4)
-    figure.suptitle(summary(results))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+            try:
+                found = workload.record(strategy, across_blocks)
+            except ValueError:  # a strategy that this cell has not
+                continue
+            if way == "auto":
+                way = found.strategy
+                if way in recorded:
+                    continue
+            off = workload.errors(exact)
+            if not all(error <= bound for error, bound in zip(off, bounds, strict=True)):
+                self.wrong.append(f"{cell} {shape} {dtype} {direction} {way}: off by {off}")
+                continue
+            recorded[way], errors[way] = found, off
+            once[way] = min(found.milliseconds() for _ in range(2))
+        if not recorded:
+            return
+        limit = HOPELESS * min(once.values())
+        live = {way: found for way, found in recorded.items() if once[way] <= limit}
+        times = {way: measure.Timing(once[way], 0.0) for way in recorded}
+        times |= measure.replayed(live, once, self.seconds, self.kind == "cuda")
+        for way, timing in times.items():
+            if way not in live and way in ("direct", "fused_sequential") and T > 1:
+                self.hopeless.add((cell, dtype, direction, B, H, way))
+            self.rows.append(
+                {
+                    "bench": "crossover",
+                    "cell": cell,
+                    "impl": "scanrnn",
+                    "strategy": way,
+                    **({"domain": domain} if way == LOG_ONLY else {}),
+                    "pass": direction,
+                    "layout": "TBH",
+                    "B": B,
+                    "T": T,
+                    "C": H,
+                    "H": H,
+                    "dtype": dtype,
+                    **timing.row(),
+                    "peak_bytes": recorded[way].nbytes,
+                    "max_error": float(f"{max(errors[way]):.2g}"),
+                    **({"held_out": True} if held_out else {}),
+                }
+            )
 
 
-def run(grid: str, names: list[str], device: str, out: Path) -> None:
-    where = _core.Device(device)
-    head = measure.provenance(where)
-    results = sweep(points(grid, names), device, 0.02 if grid == "small" else 0.1)
-    print(show(results))
-    print(f"\n{summary(results)} [profile {_core.profile(where).name}]")
-    measure.save(out, head | {"rows": rows(results)})
-    draw(results, out.with_suffix(".png"))
+def _linear(cell: str) -> bool:
+    return cell_of(cell).recurrence == "linear"
+
+
+def cost(shape: Shape, device: str) -> float:
+    """About how long a shape takes, in units of the shortest: for the progress bar's estimate."""
+    size = shape.B * shape.T * shape.H
+    return 1 + (size * shape.H / 2e7 if device == "cpu" else size / 2e6)
+
+
+def wanted(grid: str, names: Iterable[str], device: str) -> Iterator[tuple[str, Shape]]:
+    """All shapes for the first cell. The others share its kernels and differ in bytes alone, so on
+    a GPU they take half of the shapes, in turns, and those held out.
+    """
+    for turn, cell in enumerate(names):
+        for index, shape in enumerate(shapes(grid, device)):
+            if not _linear(cell) and shape.T > DENSE_STEPS:
+                continue
+            if device == "cpu" and not _linear(cell):
+                continue  # there is no choice
+            if turn == 0 or device == "cpu" or shape.held_out or (index + turn) % 2:
+                yield cell, shape
+
+
+def run(
+    grid: str,
+    names: list[str],
+    device: str,
+    out: Path,
+    minutes: float | None = None,
+    resume: bool = False,
+) -> dict[str, Any]:
+    """The sweep, written to `out`; its content."""
+    content = measure.provenance(_core.Device(device)) | {"grid": grid, "rows": []}
+    if resume and out.exists():
+        before = json.loads(out.read_text(encoding="utf-8"))
+        for key in ("commit", "processor", "grid"):
+            if before.get(key) != content[key]:
+                raise SystemExit(
+                    f"{out} cannot be resumed: its {key} is {before.get(key)}, not {content[key]}"
+                )
+        content["rows"] = before["rows"]
+    kind = device.partition(":")[0]
+    sweep = Sweep(device, 0.02 if grid == "small" else 0.1, content["rows"])
+    left = [(cell, s) for cell, s in wanted(grid, names, kind) if not sweep.has(cell, s)]
+    end = time.monotonic() + 60 * (minutes if minutes is not None else math.inf)
+    saved = time.monotonic()
+    form = "{desc} {percentage:3.0f}% |{bar}| {elapsed} gone, about {remaining} left {postfix}"
+    total = sum(cost(shape, kind) for _, shape in left)
+    done = 0
+    with optional.progress(total, "crossover", bar_format=form) as bar:
+        for cell, shape in left:
+            if time.monotonic() > end:
+                break
+            bar.set_postfix_str(f"{cell} B={shape.B} T={shape.T} H={shape.H}")
+            sweep.measure(cell, shape)
+            bar.update(cost(shape, kind))
+            done += 1
+            if time.monotonic() > saved + 60:  # so that little is lost, whatever happens
+                measure.save(out, content, quiet=True)
+                saved = time.monotonic()
+    measure.save(out, content)
+    if done < len(left):
+        print(f"{done} of {len(left)} points were measured in {minutes} minutes; --resume goes on")
+    if sweep.wrong:
+        raise SystemExit("\n".join(["wrong results, which were not timed:", *sweep.wrong]))
+    return content

@@ -11,9 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+import scanrnn
 
 from . import _core, baseline, crossover, measure, optional
 from .arguments import Array
@@ -22,6 +24,31 @@ from .registry import cells
 SHAPES = ((8, 1024, 512), (1, 1024, 512), (16, 128, 256))  # B, T, C = H
 STEP = (1, 1, 512)
 PAUSE = 0.3  # seconds, until the threads of the last one sleep
+
+
+class Point(NamedTuple):
+    cell: str
+    direction: str  # "forward", "forward_backward", "step"
+    B: int
+    T: int
+    H: int
+
+
+def by_us(rnn: scanrnn.Layer, x: Array, dy: Array, direction: str) -> Callable[[], list[Array]]:
+    """The pass as a call that gives y, or y and all gradients."""
+    if direction == "forward":
+        return lambda: [rnn(x)[0]]
+    if direction == "step":
+        h: Any = np.zeros((1, *x.shape[1:]), np.float32)
+        state = (h, h) if rnn._cell.states == 2 else h
+        return lambda: [rnn.step(x[0], state)[0]]
+
+    def both() -> list[Array]:
+        (y, _), pullback = rnn.vjp(x)
+        dx, _, dparams = pullback(dy)
+        return [y, dx, *dparams.values()]
+
+    return both
 
 
 def gemms(params: dict[str, Array], x: Array, direction: str) -> Callable[[], Any]:
@@ -59,7 +86,7 @@ def by_numpy(cell: str, params: dict[str, Array], x: Array, dy: Array, direction
     return call
 
 
-def by_torch(point: crossover.Point, params: dict[str, Array], x: Array, dy: Array) -> Any:
+def by_torch(point: Point, params: dict[str, Array], x: Array, dy: Array) -> Any:
     """torch's layer of the same name and parameters, on as many threads as ours; None without."""
     try:
         import torch
@@ -86,19 +113,16 @@ def by_torch(point: crossover.Point, params: dict[str, Array], x: Array, dy: Arr
     return f"torch {torch.__version__}", both if both_passes else forward
 
 
-def measure_one(point: crossover.Point, device: str, seconds: float) -> list[dict[str, Any]]:
+def measure_one(point: Point, device: str, seconds: float) -> list[dict[str, Any]]:
     random = np.random.default_rng(0)
     shape = (point.T, point.B, point.H)
     x, dy = (random.standard_normal(shape).astype(np.float32) for _ in range(2))
-    rnn = crossover.layer_of(point, device)
-    params, step = rnn.state_dict(), point.direction == "step"
-    h: Any = np.zeros((1, point.B, point.H), np.float32)
-    if rnn._cell.states == 2:
-        h = h, h
+    kind: type[scanrnn.Layer] = getattr(scanrnn, point.cell)
+    rnn = kind(point.H, point.H, device=device, seed=0)
+    params = rnn.state_dict()
     plan = rnn.plan(point.T, point.B, training=point.direction == "forward_backward")
-    ours = crossover.call_of(rnn, x, dy, point.direction, plan.strategy)
     calls = {
-        "scanrnn": (lambda: [rnn.step(x[0], h)[0]]) if step else ours,
+        "scanrnn": by_us(rnn, x, dy, point.direction),
         f"numpy {np.__version__}": by_numpy(point.cell, params, x, dy, point.direction),
         "GEMM alone": gemms(params, x, point.direction),
     }
@@ -109,7 +133,7 @@ def measure_one(point: crossover.Point, device: str, seconds: float) -> list[dic
     errors = {}
     for name in ["scanrnn", *([peer[0]] if peer else [])]:
         errors[name] = measure.max_error(calls[name]()[0].reshape(shape), wanted[0])
-        if not errors[name] <= crossover.tolerances(point)[0]:
+        if not errors[name] <= crossover.tolerances("float32", point.T, point.H)[0]:
             raise AssertionError(f"{point}: y of {name} differs from NumPy's by {errors[name]}")
     times: dict[str, measure.Timing] = {}
     for name, call in calls.items():
@@ -121,7 +145,7 @@ def measure_one(point: crossover.Point, device: str, seconds: float) -> list[dic
     common |= {"T": point.T, "C": point.H, "H": point.H, "dtype": "float32"}
     return [
         {
-            "bench": "step" if step else "layer",
+            "bench": "step" if point.direction == "step" else "layer",
             "cell": point.cell,
             "impl": name,
             **({"strategy": plan.strategy} if name == "scanrnn" else {}),
@@ -140,7 +164,7 @@ def run(device: str, out: Path, names: list[str], seconds: float = 2.0) -> None:
     head |= {"floor": "the layer's matrix products alone, by NumPy's OpenBLAS"}
     head["copy_gbps"] = round(measure.copy_gbps(head["threads"]), 1)
     wanted = [
-        crossover.Point(cell.name, direction, *shape)
+        Point(cell.name, direction, *shape)
         for cell in cells()
         if cell.name in names
         for shape, directions in [*((s, crossover.PASSES) for s in SHAPES), (STEP, ("step",))]

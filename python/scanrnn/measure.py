@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shlex
 import subprocess
@@ -19,7 +20,7 @@ import numpy as np
 
 from . import _core
 from .arguments import Array
-from .registry import devices
+from .registry import build_info, devices, version
 
 SLICE = 2e-3  # seconds: shorter calls are repeated up to this, to be above the clock's grain
 
@@ -27,6 +28,11 @@ SLICE = 2e-3  # seconds: shorter calls are repeated up to this, to be above the 
 class Timing(NamedTuple):
     ms: float
     spread: float  # between the quartiles
+
+    @classmethod
+    def of(cls, milliseconds: list[float]) -> Timing:
+        low, middle, high = np.quantile(milliseconds, [0.25, 0.5, 0.75])
+        return cls(float(middle), float(high - low))
 
     def row(self) -> dict[str, float]:
         return {"ms": round(self.ms, 5), "ms_spread": round(self.spread, 5)}
@@ -49,12 +55,33 @@ def timed(
             start = time.perf_counter()
             for _ in range(repeats[name]):
                 call()
-            samples[name].append((time.perf_counter() - start) / repeats[name])
-    out = {}
-    for name, values in samples.items():
-        low, middle, high = 1e3 * np.quantile(values, [0.25, 0.5, 0.75])
-        out[name] = Timing(float(middle), float(high - low))
-    return out
+            samples[name].append(1e3 * (time.perf_counter() - start) / repeats[name])
+    return {name: Timing.of(values) for name, values in samples.items()}
+
+
+def replayed(
+    recorded: Mapping[str, _core.Recorded],
+    once: Mapping[str, float],
+    seconds: float,
+    on_gpu: bool,
+) -> dict[str, Timing]:
+    """Medians of recorded passes that take turns; `once` is about what each takes, in ms.
+
+    Short ones are recorded again, several in a row: a GPU's events and a CPU's clock have a grain.
+    """
+    grain, least, most = (0.2, 5, 9) if on_gpu else (1e3 * SLICE, 5, 10**6)
+    series = {}
+    for name, found in recorded.items():
+        calls = min(max(1, int(grain / max(once[name], 1e-4))), 20 if on_gpu else 10**6)
+        series[name] = found if calls == 1 else found.again(calls)
+    samples: dict[str, list[float]] = {name: [] for name in series}
+    end = time.perf_counter() + seconds * len(series)
+    for turn in range(most):
+        if turn >= (least if max(once.values()) < 20 else 2) and time.perf_counter() > end:
+            break
+        for name, found in series.items():
+            samples[name].append(found.milliseconds())
+    return {name: Timing.of(values) for name, values in samples.items()}
 
 
 def max_error(got: Array, wanted: Array) -> float:
@@ -88,26 +115,54 @@ def _seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
+def command() -> str:
+    """This process's."""
+    program = Path(sys.argv[0])
+    module = program.parent.name == __package__
+    name = f"-m {__package__}" if module else f"{program.parent.name}/{program.name}"
+    return f"python {name} {shlex.join(sys.argv[1:])}".strip()
+
+
 def provenance(device: _core.Device) -> dict[str, Any]:
     commit, dirty = _commit()
-    info = next(found for found in devices() if found.device == str(device))
+    kind, _, index = str(device).partition(":")
+    name = str(device) if kind == "cpu" else f"{kind}:{index or 0}"
+    info = next(found for found in devices() if found.device == name)
+    if kind == "cpu":
+        where: dict[str, Any] = {"threads": info.units}
+    else:
+        build = dict(line.split(": ", 1) for line in build_info().strip().splitlines())
+        where = {"gpu": info.name, "driver": _driver(), "cuda": build["cuda"]}
+        where |= {"units": device.units, "shared_bytes": device.shared_bytes}
     return {
-        "device": str(device).partition(":")[0],
+        "device": kind,
         "processor": info.name,
         "architecture": info.architecture,
-        "threads": info.units,
+        **where,
+        "version": version(),
         "host": platform.platform(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "commit": commit,
         "dirty": dirty,
-        "command": "python -m scanrnn " + shlex.join(sys.argv[1:]),
+        "command": command(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
 
+def _driver() -> str | None:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    done = _output(query)
+    return done.splitlines()[0] if done else None
+
+
 def _commit() -> tuple[str | None, bool | None]:
-    """Of the repository that this file is from: the one it lies in, or the working folder's."""
+    """Of the repository that this file is from: the one it lies in, or the working folder's.
+
+    A copy of the sources that is in no repository is told by BENCH_COMMIT.
+    """
+    if "BENCH_COMMIT" in os.environ:
+        return os.environ["BENCH_COMMIT"], False
     here = Path(__file__)
     for folder in (here.parent, Path.cwd()):
         root = _git(folder, "rev-parse", "--show-toplevel")
@@ -119,26 +174,38 @@ def _commit() -> tuple[str | None, bool | None]:
 
 
 def _git(folder: Path, *command: str) -> str | None:
+    return _output(["git", "-C", str(folder), *command])
+
+
+def _output(command: list[str]) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *command], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def save(path: Path, content: dict[str, Any]) -> None:
-    """One row a line, so that two files can be compared."""
-    rows = content.get("rows", [])
-    head = {key: value for key, value in content.items() if key != "rows"}
+def load(path: Path) -> dict[str, Any]:
+    """What save() wrote."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise SystemExit(f"{path}: {problem}") from None
+    return content
+
+
+def save(path: Path, content: dict[str, Any], quiet: bool = False) -> None:
+    """One row or rule a line, so that two files can be compared."""
+    lists = {key: value for key, value in content.items() if key in ("rows", "rules") and value}
+    head = {key: value for key, value in content.items() if key not in lists}
     text = json.dumps(head, indent=2)
-    if rows:
-        lines = ",\n".join("    " + json.dumps(row) for row in rows)
-        text = f'{text[:-2]},\n  "rows": [\n{lines}\n  ]\n}}'
+    for key, values in lists.items():
+        lines = ",\n".join("    " + json.dumps(value) for value in values)
+        text = f'{text[:-2]},\n  "{key}": [\n{lines}\n  ]\n}}'
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n", encoding="utf-8")
-    print(f"written: {path}", file=sys.stderr)
+    if not quiet:
+        print(f"written: {path}", file=sys.stderr)
 
 
 def table(titles: list[str], rows: list[list[str]]) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 
@@ -23,6 +24,22 @@ def progress(total: float, title: str, **options: Any) -> Any:
 
 
 def plots() -> Any:
-    """matplotlib.pyplot, drawing to files."""
+    """matplotlib.pyplot, drawing to files, in greys and colours that show on white and on black."""
     need("matplotlib").use("Agg")
-    return need("matplotlib.pyplot")
+    plt = need("matplotlib.pyplot")
+    grey = "#7f868d"
+    named = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    plt.rcParams.update(dict.fromkeys(named, grey))
+    plt.rcParams.update({"grid.color": grey, "grid.alpha": 0.3, "axes.facecolor": "none"})
+    plt.rcParams.update({"legend.labelcolor": grey})
+    plt.rcParams.update({"svg.hashsalt": "scanrnn", "svg.fonttype": "none"})
+    plt.rcParams.update({"figure.constrained_layout.use": True, "legend.framealpha": 0.0})
+    return plt
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """With nothing behind it, so that the page's own colour is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plain = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
+    figure.savefig(path, dpi=120, transparent=True, **plain)
+    plots().close(figure)

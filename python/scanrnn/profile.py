@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles: the measured thresholds that decide between strategies, as JSON files.
+"""Profiles: what was measured to be fastest where, as rules in JSON files.
 
 A user's own profile, written by `python -m scanrnn tune`, is read at first use. A file that cannot
 be used is named in a warning and left alone: the built-in profile decides then.
@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import warnings
 from pathlib import Path
 from typing import Any
 
 from . import _core
+from .registry import version
 
-THRESHOLDS = (
-    "direct_max_tokens",
-    "parallel_min_steps",
-    "parallel_max_rows_per_unit",
-    "blocks_max_rows_per_unit",
-)
-MODES = ("inference", "training")
+FEATURES = _core.features()
+OPEN = {"above": -1.0, "at_most": math.inf}  # what a bound is where a rule has none
 
 
 def user_file(device: str = "cpu") -> Path:
@@ -36,21 +33,62 @@ def parse(content: Any, origin: str) -> _core.Profile:
     """A profile from what its file holds; ValueError says what is wrong with it."""
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
-    groups = []
-    for mode in MODES:
-        group = content.get(mode)
-        if not isinstance(group, dict) or sorted(group) != sorted(THRESHOLDS):
-            raise ValueError(f"{mode!r} must hold exactly {', '.join(THRESHOLDS)}")
-        for key, value in group.items():
-            if type(value) is not int or not 0 <= value < 2**53:
-                raise ValueError(f"{mode}.{key} must be an integer >= 0, not {value!r}")
-        groups.append([group[key] for key in THRESHOLDS])
-    return _core.Profile(str(content.get("name", "unnamed")), origin, *groups)
+    rules = content.get("rules")
+    if not isinstance(rules, list) or not rules:
+        raise ValueError("'rules' must be a list of at least one rule")
+    parsed = [_rule(f"rules[{index}]", rule) for index, rule in enumerate(rules)]
+    return _core.Profile(str(content.get("name", "unnamed")), origin, parsed)
+
+
+def _rule(where: str, rule: Any) -> _core.Rule:
+    if not isinstance(rule, dict):
+        raise ValueError(f"{where} must be an object, not {rule!r}")
+    known = _core.strategies()
+    for key in ("strategy", "runner_up"):
+        if rule.get(key) not in known:
+            raise ValueError(f"{where}.{key} must be one of {known}, not {rule.get(key)!r}")
+    if not isinstance(rule.get("across_blocks"), bool):
+        raise ValueError(f"{where}.across_blocks must be true or false")
+    margin = _number(f"{where}.margin", rule.get("margin"))
+    bounds = []
+    for side, open_bound in OPEN.items():
+        given = rule.get(side, {})
+        if not isinstance(given, dict) or not set(given) <= set(FEATURES):
+            raise ValueError(f"{where}.{side} must hold bounds of {', '.join(FEATURES)}")
+        values = {name: _number(f"{where}.{side}.{name}", value) for name, value in given.items()}
+        bounds.append([values.get(name, open_bound) for name in FEATURES])
+    return rule["strategy"], rule["runner_up"], rule["across_blocks"], margin, bounds[0], bounds[1]
+
+
+def _number(where: str, value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise ValueError(f"{where} must be a number >= 0, not {value!r}")
+    return float(value)
 
 
 def as_json(profile: _core.Profile) -> dict[str, Any]:
-    modes = {mode: dict(zip(THRESHOLDS, getattr(profile, mode), strict=True)) for mode in MODES}
-    return {"name": profile.name, "origin": profile.origin, **modes}
+    """What parse() reads."""
+    rules = []
+    for strategy, runner_up, across_blocks, margin, *sides in profile.rules:
+        rule: dict[str, Any] = {"strategy": strategy, "runner_up": runner_up}
+        rule |= {"across_blocks": across_blocks, "margin": margin}
+        for (side, open_bound), values in zip(OPEN.items(), sides, strict=True):
+            given = {n: v for n, v in zip(FEATURES, values, strict=True) if v != open_bound}
+            if given:
+                rule[side] = {n: int(v) if v == int(v) else v for n, v in given.items()}
+        rules.append(rule)
+    return {"name": profile.name, "rules": rules}
+
+
+def words(profile: _core.Profile) -> str:
+    """One line for each rule, as a person reads them."""
+    lines = []
+    for rule in as_json(profile)["rules"]:
+        bounds = [f"{name} > {value}" for name, value in rule.get("above", {}).items()]
+        bounds += [f"{name} <= {value}" for name, value in rule.get("at_most", {}).items()]
+        over = " over blocks" if rule["across_blocks"] and "scan" in rule["strategy"] else ""
+        lines.append(f"    {rule['strategy']}{over}: {', '.join(bounds) or 'everywhere else'}")
+    return "\n".join(lines)
 
 
 @functools.cache
@@ -60,13 +98,18 @@ def load_users() -> dict[str, Path]:
     for device in ("cpu", "cuda") if _core.cuda_available() else ("cpu",):
         path = user_file(device)
         try:
-            found = parse(json.loads(path.read_text(encoding="utf-8")), str(path))
+            content = json.loads(path.read_text(encoding="utf-8"))
+            found = parse(content, str(path))
+            if content.get("version") != version():
+                raise ValueError(
+                    f"it was measured with scanrnn {content.get('version')}, this is {version()}"
+                )
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as problem:
             warnings.warn(
                 f"scanrnn: the profile {path} is ignored: {problem} "
-                "(`python -m scanrnn tune` writes a new one)",
+                f"(`python -m scanrnn tune --device {device}` writes a new one)",
                 RuntimeWarning,
                 stacklevel=2,
             )

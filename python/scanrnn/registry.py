@@ -51,3 +51,8 @@ def build_info() -> str:
 
 def cuda_available() -> bool:
     return _core.cuda_available()
+
+
+def version() -> str:
+    """Of the library that runs."""
+    return dict(line.split(": ", 1) for line in build_info().strip().splitlines())["version"]

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The extension scanrnn._core: arrays become views and C++ errors become Python's. No arithmetic
 // and no rule about shapes lives here; the lock of the interpreter is released around all work.
-#include <array>
-#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "convert.h"
+#include "planning.h"
 #include "precision.h"
 
 namespace scanrnn {
@@ -44,26 +43,6 @@ Device make_device(const std::string& text) {
   const Device device = parse_device(text);
   context(device);  // throws where there is none
   return device;
-}
-
-dispatch::Thresholds make_thresholds(const std::array<std::int64_t, 4>& values) {
-  return {values[0], values[1], values[2], values[3]};
-}
-
-std::array<std::int64_t, 4> values(const dispatch::Thresholds& t) {
-  return {t.direct_max_tokens, t.parallel_min_steps, t.parallel_max_rows_per_unit,
-          t.blocks_max_rows_per_unit};
-}
-
-Profile make_profile(const std::string& name, const std::string& origin,
-                     const std::array<std::int64_t, 4>& inference,
-                     const std::array<std::int64_t, 4>& training) {
-  Profile out{};
-  std::strncpy(out.name, name.c_str(), sizeof out.name - 1);
-  std::strncpy(out.origin, origin.c_str(), sizeof out.origin - 1);
-  out.inference = make_thresholds(inference);
-  out.training = make_thresholds(training);
-  return out;
 }
 
 // ---- layers
@@ -229,7 +208,9 @@ PYBIND11_MODULE(_core, m) {
   py::class_<Device>(m, "Device")
       .def(py::init(&make_device))
       .def("__str__", [](Device device) { return name(device); })
-      .def_property_readonly("units", [](Device device) { return context(device).limits().units; });
+      .def_property_readonly("units", [](Device device) { return context(device).limits().units; })
+      .def_property_readonly("shared_bytes",
+                             [](Device device) { return context(device).limits().shared_bytes; });
 
   py::class_<Buffer>(m, "Buffer")
       .def(
@@ -268,16 +249,11 @@ PYBIND11_MODULE(_core, m) {
       .def("step", &forward<&Layer::step>)
       .def("backward", &backward);
 
-  py::class_<Profile>(m, "Profile")
-      .def(py::init(&make_profile))
-      .def_property_readonly("name", [](const Profile& p) { return p.name; })
-      .def_property_readonly("origin", [](const Profile& p) { return p.origin; })
-      .def_property_readonly("inference", [](const Profile& p) { return values(p.inference); })
-      .def_property_readonly("training", [](const Profile& p) { return values(p.training); });
   m.def("profile", [](Device device) { return context(device).profile(); });
   m.def("set_profile",
         [](Device device, const Profile& profile) { profiles()[device.kind] = profile; });
 
+  bind_planning(m);
   m.def("scan_plan", &plan_scan);
   m.def("scan", &run_scan);
   m.def("set_float32_matmul_precision", &set_matmul_precision);

@@ -177,14 +177,10 @@ inline const char* name_of(dispatch::Reason reason) {
       return "forced";
     case dispatch::Reason::empty:
       return "empty";
-    case dispatch::Reason::few_tokens:
-      return "few_tokens";
-    case dispatch::Reason::few_rows:
-      return "few_rows";
-    case dispatch::Reason::enough_rows:
-      return "enough_rows";
-    case dispatch::Reason::short_sequence:
-      return "short_sequence";
+    case dispatch::Reason::measured:
+      return "measured";
+    case dispatch::Reason::no_rule:
+      return "no_rule";
     case dispatch::Reason::every_step:
       return "every_step";
     case dispatch::Reason::on_chip:

@@ -147,7 +147,11 @@ TEST(Registry, ProfileOfTheContextDecides) {
   LayerOptions options;
   options.input_size = options.hidden_size = 4;
   const Layer layer(options);
-  dispatch::Profile profile{"mine", "a test", {1, 1, 1000, 1000}, {1, 1, 0, 0}};
+  using dispatch::Strategy;
+  dispatch::Profile profile{"mine", "a test", 2, {}};
+  profile.rules[0] = dispatch::everywhere(Strategy::parallel_scan, Strategy::direct);
+  profile.rules[0].at_most[dispatch::index_of(dispatch::Feature::training)] = 0;
+  profile.rules[1] = dispatch::everywhere(Strategy::fused_sequential, Strategy::direct);
   context.set_profile(profile);
   EXPECT_STREQ(context.profile().name, "mine");
   const auto inference = layer.plan(context, 2, 1, Mode::inference);

@@ -5,17 +5,53 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <initializer_list>
 #include <iterator>
+#include <limits>
 #include <set>
 #include <type_traits>
+#include <utility>
 
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
 namespace {
 
-// Inference and training differ, so that taking the wrong ones shows.
-constexpr Profile kProfile{"test-profile", "this file", {8, 100, 10, 6}, {4, 200, 5, 2}};
+using Bound = std::pair<Feature, double>;
+
+Rule rule(Strategy strategy, bool across_blocks, std::initializer_list<Bound> above,
+          std::initializer_list<Bound> at_most) {
+  Rule out = everywhere(
+      strategy, strategy == Strategy::direct ? Strategy::fused_sequential : Strategy::direct,
+      across_blocks);
+  out.margin = 1.25;
+  for (const auto& [feature, bound] : above) out.above[index_of(feature)] = bound;
+  for (const auto& [feature, bound] : at_most) out.at_most[index_of(feature)] = bound;
+  return out;
+}
+Profile profile_of(std::initializer_list<Rule> rules) {
+  Profile out{"test-profile", "this file", 0, {}};
+  for (const Rule& one : rules) out.rules[static_cast<std::size_t>(out.count++)] = one;
+  return out;
+}
+
+// Inference and training differ, so that taking the wrong ones shows. The first rule that is met
+// decides, and more than 1000 gates meet none.
+const Profile kProfile = profile_of({
+    rule(Strategy::direct, true, {}, {{Feature::tokens, 8}, {Feature::training, 0}}),
+    rule(Strategy::direct, true, {}, {{Feature::tokens, 4}, {Feature::gates, 1000}}),
+    rule(Strategy::parallel_scan, true, {{Feature::steps, 99}},
+         {{Feature::rows_per_unit, 6}, {Feature::training, 0}, {Feature::gates, 1000}}),
+    rule(Strategy::parallel_scan, false, {{Feature::steps, 99}},
+         {{Feature::rows_per_unit, 10}, {Feature::training, 0}, {Feature::gates, 1000}}),
+    rule(Strategy::parallel_scan, true, {{Feature::steps, 199}, {Feature::training, 0}},
+         {{Feature::rows_per_unit, 2}, {Feature::gates, 1000}}),
+    rule(Strategy::parallel_scan, false, {{Feature::steps, 199}, {Feature::training, 0}},
+         {{Feature::rows_per_unit, 5}, {Feature::gates, 1000}}),
+    rule(Strategy::fused_sequential, true, {},
+         {{Feature::rows_per_unit, 6}, {Feature::gates, 1000}}),
+    rule(Strategy::fused_sequential, false, {}, {{Feature::gates, 1000}}),
+});
 
 Problem problem(std::int64_t steps, std::int64_t batch, std::int64_t hidden) {
   Problem out;
@@ -34,31 +70,30 @@ struct Branch {
   std::int64_t steps, batch, hidden;
   bool training;
   Strategy strategy;
-  Reason reason;
+  Reason reason = Reason::measured;
+  int gates = 2;
 };
 // With 4 units: 40 rows are few in inference and 20 in training.
 constexpr Branch kBranches[] = {
     {"no steps", 0, 3, 4, false, Strategy::fused_sequential, Reason::empty},
     {"no batch", 1000, 0, 4, false, Strategy::fused_sequential, Reason::empty},
-    {"one token", 1, 1, 4, false, Strategy::direct, Reason::few_tokens},
+    {"one token", 1, 1, 4, false, Strategy::direct},
     {"one step of a large batch is no reason for direct", 1, 9, 4, false,
-     Strategy::fused_sequential, Reason::short_sequence},
-    {"tokens at the limit", 4, 2, 1000, false, Strategy::direct, Reason::few_tokens},
-    {"tokens above it", 9, 1, 1, false, Strategy::fused_sequential, Reason::short_sequence},
-    {"tokens at the limit of training", 4, 1, 1000, true, Strategy::direct, Reason::few_tokens},
-    {"tokens above that", 5, 1, 1, true, Strategy::fused_sequential, Reason::short_sequence},
-    {"rows and steps at the limit", 100, 1, 40, false, Strategy::parallel_scan, Reason::few_rows},
-    {"a row too many", 100, 1, 41, false, Strategy::fused_sequential, Reason::enough_rows},
-    {"rows are batch times hidden", 100, 8, 5, false, Strategy::parallel_scan, Reason::few_rows},
-    {"rows are batch times hidden, too many", 100, 7, 6, false, Strategy::fused_sequential,
-     Reason::enough_rows},
-    {"a step too few", 99, 1, 40, false, Strategy::fused_sequential, Reason::short_sequence},
-    {"a step too few, and rows too many", 99, 1, 41, false, Strategy::fused_sequential,
-     Reason::enough_rows},
-    {"training at its limits", 200, 1, 20, true, Strategy::parallel_scan, Reason::few_rows},
-    {"training, a row too many", 200, 1, 21, true, Strategy::fused_sequential, Reason::enough_rows},
-    {"training, a step too few", 199, 1, 20, true, Strategy::fused_sequential,
-     Reason::short_sequence},
+     Strategy::fused_sequential},
+    {"tokens at the limit", 4, 2, 1000, false, Strategy::direct},
+    {"tokens above it", 9, 1, 1, false, Strategy::fused_sequential},
+    {"tokens at the limit of training", 4, 1, 1000, true, Strategy::direct},
+    {"tokens above that", 5, 1, 1, true, Strategy::fused_sequential},
+    {"rows and steps at the limit", 100, 1, 40, false, Strategy::parallel_scan},
+    {"a row too many", 100, 1, 41, false, Strategy::fused_sequential},
+    {"rows are batch times hidden", 100, 8, 5, false, Strategy::parallel_scan},
+    {"rows are batch times hidden, too many", 100, 7, 6, false, Strategy::fused_sequential},
+    {"a step too few", 99, 1, 40, false, Strategy::fused_sequential},
+    {"a step too few, and rows too many", 99, 1, 41, false, Strategy::fused_sequential},
+    {"training at its limits", 200, 1, 20, true, Strategy::parallel_scan},
+    {"training, a row too many", 200, 1, 21, true, Strategy::fused_sequential},
+    {"training, a step too few", 199, 1, 20, true, Strategy::fused_sequential},
+    {"no rule", 100, 1, 40, true, Strategy::fused_sequential, Reason::no_rule, 1001},
 };
 
 class BranchTest : public testing::TestWithParam<Branch> {};
@@ -67,6 +102,7 @@ TEST_P(BranchTest, IsTaken) {
   const Branch& branch = GetParam();
   Problem wanted = problem(branch.steps, branch.batch, branch.hidden);
   wanted.training = branch.training;
+  wanted.gates = branch.gates;
   const Plan got = on(wanted);
   SCOPED_TRACE(explain(got));
   EXPECT_STREQ(name(got.strategy), name(branch.strategy)) << branch.what;
@@ -102,7 +138,8 @@ TEST(Plan, SaysWhatItWasMadeFor) {
   EXPECT_FALSE(got.problem.log_domain);
   EXPECT_EQ(got.device.units, 4);
   EXPECT_STREQ(got.profile, kProfile.name);
-  EXPECT_EQ(got.thresholds.parallel_min_steps, kProfile.training.parallel_min_steps);
+  EXPECT_STREQ(got.origin, kProfile.origin);
+  EXPECT_EQ(std::memcmp(&got.rule, &kProfile.rules[6], sizeof(Rule)), 0) << "the rule that decided";
 }
 
 TEST(Plan, Tiles) {
@@ -141,7 +178,8 @@ TEST(Plan, Cuda) {
   EXPECT_TRUE(on_cuda(problem(100, 2, 12)).across_blocks);
   EXPECT_FALSE(on_cuda(problem(100, 5, 5)).across_blocks) << "25 rows are few, but not that few";
   EXPECT_EQ(on_cuda(problem(100, 5, 5)).strategy, Strategy::parallel_scan);
-  EXPECT_TRUE(on_cuda(problem(10, 2, 12), Strategy::parallel_scan).across_blocks);
+  EXPECT_TRUE(on_cuda(problem(10, 2, 12), Strategy::parallel_scan).across_blocks)
+      << "the rule that decides says how a scan would be split";
   EXPECT_FALSE(on_cuda(problem(100, 2, 12), Strategy::fused_sequential).across_blocks);
   EXPECT_FALSE(on_cuda(problem(100, 1, 41)).across_blocks);
   Problem training = problem(200, 1, 8);
@@ -165,7 +203,6 @@ TEST(Plan, LargeSizes) {
   const std::int64_t large = std::int64_t{1} << 31;
   EXPECT_EQ(on(problem(large, 4, 4)).strategy, Strategy::parallel_scan);
   EXPECT_EQ(on(problem(4, large, large / 4)).strategy, Strategy::fused_sequential);
-  EXPECT_EQ(on(problem(4, large, large / 4)).reason, Reason::enough_rows);
 }
 
 // A dense recurrence is walked, whatever its sizes.
@@ -225,7 +262,7 @@ TEST(Plan, IsPure) {
       EXPECT_EQ(first.reason, second.reason);
       EXPECT_EQ(first.tile_steps, second.tile_steps);
       EXPECT_EQ(first.chunk_steps, second.chunk_steps);
-      EXPECT_EQ(std::memcmp(&first.thresholds, &second.thresholds, sizeof(Thresholds)), 0);
+      EXPECT_EQ(std::memcmp(&first.rule, &second.rule, sizeof(Rule)), 0);
       EXPECT_EQ(std::memcmp(first.profile, second.profile, sizeof first.profile), 0);
     }
   }
@@ -239,6 +276,7 @@ TEST(Explain, NamesStrategyProfileAndReason) {
     for (Strategy forced : {Strategy::automatic, Strategy::direct}) {
       Problem wanted = problem(branch.steps, branch.batch, branch.hidden);
       wanted.training = branch.training;
+      wanted.gates = branch.gates;
       wanted.forced = forced;
       const Plan got = on(wanted);
       const std::string text = explain(got);
@@ -249,19 +287,40 @@ TEST(Explain, NamesStrategyProfileAndReason) {
           << text;
       EXPECT_NE(text.find(branch.training ? "training" : "inference"), std::string::npos) << text;
       EXPECT_NE(text.find("T=" + std::to_string(branch.steps)), std::string::npos) << text;
-      const char* word = got.reason == Reason::forced        ? "forced"
-                         : got.reason == Reason::empty       ? "nothing"
-                         : got.reason == Reason::few_tokens  ? "tokens"
-                         : got.reason == Reason::few_rows    ? "time is split"
-                         : got.reason == Reason::enough_rows ? "rows alone"
-                                                             : "too short";
+      const char* word = got.reason == Reason::forced     ? "forced"
+                         : got.reason == Reason::empty    ? "nothing"
+                         : got.reason == Reason::measured ? "measured as the fastest"
+                                                          : "no rule";
+      EXPECT_NE(text.find(kProfile.origin), std::string::npos) << text;
       EXPECT_NE(text.find(word), std::string::npos) << text;
       reasons.insert(got.reason);
       words.insert(word);
     }
   }
-  EXPECT_EQ(reasons.size(), 6u) << "every reason has been read";
-  EXPECT_EQ(words.size(), 6u);
+  EXPECT_EQ(reasons.size(), 4u) << "every reason has been read";
+  EXPECT_EQ(words.size(), 4u);
+}
+
+// The bounds that a problem met, with its own values, and how far the runner-up was behind.
+TEST(Explain, SaysWhichBoundsDecided) {
+  Problem wanted = problem(100, 8, 5);
+  EXPECT_EQ(explain(on(wanted)),
+            "parallel_scan for T=100 B=8 H=5 (inference), chunks of 16 steps: measured as the "
+            "fastest where T = 100 > 99 and B*H per unit = 10 <= 10 and gates = 2 <= 1000 and no "
+            "training; runner-up direct (1.25 x the time) [profile test-profile, this file]");
+  wanted.training = true;
+  wanted.steps = 200;
+  wanted.batch = 2;
+  EXPECT_NE(explain(on(wanted)).find("B*H per unit = 2.5 <= 5 and gates = 2 <= 1000 and training;"),
+            std::string::npos)
+      << explain(on(wanted));
+  const Profile banded =
+      profile_of({rule(Strategy::direct, false, {{Feature::hidden, 4}}, {{Feature::hidden, 6}})});
+  EXPECT_NE(explain(plan(wanted, {Processor::cpu, 4}, banded)).find("where 4 < H = 5 <= 6"),
+            std::string::npos);
+  const Profile plain = profile_of({rule(Strategy::direct, false, {}, {})});
+  EXPECT_NE(explain(plan(wanted, {Processor::cpu, 4}, plain)).find("fastest everywhere"),
+            std::string::npos);
 }
 
 TEST(Names, RoundTrip) {
@@ -289,11 +348,34 @@ TEST(Names, UnknownLeavesTheStrategyAlone) {
 TEST(Profile, GenericOnesAreUsable) {
   for (const Profile* generic : {&generic_cpu_profile(), &generic_cuda_profile()}) {
     EXPECT_STREQ(generic->origin, "built in");
-    for (const Thresholds& t : {generic->inference, generic->training}) {
-      EXPECT_GE(t.direct_max_tokens, 1) << "one-step decoding of one sequence is direct";
-      EXPECT_GE(t.parallel_min_steps, 1);
-      EXPECT_GE(t.parallel_max_rows_per_unit, 0);
-      EXPECT_GE(t.blocks_max_rows_per_unit, 0);
+    ASSERT_GE(generic->count, 1);
+    for (int i = 0; i < generic->count; ++i) {
+      const Rule& r = generic->rules[static_cast<std::size_t>(i)];
+      EXPECT_NE(r.strategy, Strategy::automatic);
+      EXPECT_NE(r.strategy, r.runner_up);
+      EXPECT_GE(r.margin, 0);
+    }
+  }
+  // Every problem meets a rule, and on CUDA one step of one sequence is direct.
+  for (const auto& [profile, processor] : {std::pair(&generic_cpu_profile(), Processor::cpu),
+                                           std::pair(&generic_cuda_profile(), Processor::cuda),
+                                           std::pair(find_profile("sm_90"), Processor::cuda)}) {
+    const std::int64_t units = processor == Processor::cpu ? 4 : 132;
+    Problem wanted = problem(1, 1, 64);
+    if (processor == Processor::cuda) {  // where it is one launch instead of two
+      EXPECT_EQ(plan(wanted, {processor, units}, *profile).strategy, Strategy::direct);
+    }
+    for (std::int64_t steps = 1; steps < 1 << 30; steps *= 4) {
+      for (std::int64_t rows : {1, 70, 5000, 1 << 20}) {
+        for (int bits = 0; bits < 8; ++bits) {
+          wanted = problem(steps, 1, rows);
+          wanted.training = bits & 1;
+          wanted.log_domain = bits & 2;
+          wanted.storage_bytes = bits & 4 ? 2 : 4;
+          const Plan got = plan(wanted, {processor, units}, *profile);
+          EXPECT_EQ(got.reason, Reason::measured) << explain(got);
+        }
+      }
     }
   }
   EXPECT_STREQ(generic_cpu_profile().name, "cpu-generic");
@@ -302,8 +384,7 @@ TEST(Profile, GenericOnesAreUsable) {
 TEST(Profile, IsFoundByName) {
   const Profile* found = find_profile("cpu-generic");
   ASSERT_NE(found, nullptr);
-  EXPECT_EQ(std::memcmp(&found->inference, &generic_cpu_profile().inference, sizeof(Thresholds)),
-            0);
+  EXPECT_EQ(found, &generic_cpu_profile());
   EXPECT_EQ(find_profile("sm_1"), nullptr);
   EXPECT_EQ(find_profile(""), nullptr);
 }

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import scanrnn
-from scanrnn import __main__, crossover, demo, layer_bench, measure, profile
+from scanrnn import __main__, _core, crossover, demo, layer_bench, measure, profile
 from support import CELLS, DENSE
 
 PROVENANCE = {"device", "processor", "threads", "commit", "dirty", "command", "date"}
@@ -19,7 +19,7 @@ ROW = {"bench", "cell", "impl", "domain", "pass", "layout", "B", "T", "C", "H", 
 
 @pytest.fixture(autouse=True)
 def small_grid(monkeypatch):
-    monkeypatch.setitem(crossover.GRIDS, "small", {"T": (1, 40), "B": (1, 2), "H": (8,)})
+    monkeypatch.setitem(crossover.GRIDS["cpu"], "small", ({8: (1, 2)}, (1, 40)))
     monkeypatch.setattr(layer_bench, "SHAPES", ((2, 12, 8),))
     monkeypatch.setattr(layer_bench, "STEP", (1, 1, 8))
     monkeypatch.setattr(layer_bench, "PAUSE", 0)
@@ -36,7 +36,7 @@ def test_info(capsys):
     assert "device cpu: " in out
     assert all(f"cell {cell}: linear, " in out for cell in CELLS)
     assert all(f"cell {cell}: dense\n" in out for cell in DENSE)
-    assert '"name": "cpu-generic"' in out
+    assert "profile cpu: cpu-generic, built in\n" in out
 
 
 def test_demo_learns(tmp_path, capsys):
@@ -88,40 +88,94 @@ def test_cross_entropy_against_differences():
     assert moved / 2 * math.log(2) == pytest.approx(np.vdot(gradient, step), rel=1e-6)
 
 
-def test_bench_crossover(tmp_path, capsys):
+def test_bench_crossover_and_regret(tmp_path, capsys):
     pytest.importorskip("tqdm")
     pytest.importorskip("matplotlib")
-    out = tmp_path / "crossover.json"
+    out = tmp_path / "new" / "crossover.json"
     __main__.main(["bench", "crossover", "--cells", "MinGRU", "SRU", "--out", str(out)])
-    shown = capsys.readouterr().out
-    assert "regret" in shown
-    assert "the dispatcher's pick is within 5 % of the best at" in shown
     content = json.loads(out.read_text())
-    assert set(content) >= PROVENANCE
+    assert set(content) >= PROVENANCE | {"version", "grid"}
     assert content["device"] == "cpu"
-    assert content["command"].startswith("python -m scanrnn")
+    assert content["command"].startswith("python ")
     rows = content["rows"]
     assert len(rows) == 2 * 2 * 4 * 3  # cells, passes, (B, T), strategies
     for row in rows:
-        assert set(row) >= ROW | {"strategy", "picked", "ms_spread", "max_error"}
+        assert set(row) >= ROW - {"domain"} | {"strategy", "ms_spread", "max_error", "peak_bytes"}
         assert row["ms"] > 0
         assert row["max_error"] < 1e-5
-    assert sum(row["picked"] for row in rows) == len(rows) // 3
-    assert is_png(out.with_suffix(".png"))
+
+    report = tmp_path / "reports" / "regret.md"
+    __main__.main(["bench", "regret", str(out), "--out", str(report)])
+    shown = capsys.readouterr().out
+    assert "on the grid: 16 points, the pick within 5 % of the best at" in shown
+    assert report.read_text() in shown
+    assert "| MinGRU | forward + backward | float32 | log | grid | 4 |" in shown
+    for cell in ("mingru", "sru"):
+        assert is_png(report.parent / f"regret-{cell}.png")
 
 
-def test_a_wrong_result_is_never_timed(monkeypatch):
-    point = crossover.Point("MinGRU", "forward", 1, 16, 8)
-    honest = crossover.call_of
+def test_a_sweep_goes_on_where_it_ended(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("tqdm")
+    out = tmp_path / "crossover.json"
+    sweep = ["bench", "crossover", "--cells", "MinGRU", "--out", str(out)]
+    __main__.main([*sweep, "--minutes", "0"])
+    assert "0 of 4 points were measured in 0.0 minutes; --resume goes on" in capsys.readouterr().out
+    measured = []
+    honest = crossover.Sweep.measure
 
-    def off_in_one(rnn, x, dy, direction, strategy):
-        call = honest(rnn, x, dy, direction, strategy)
-        wrong = strategy == "parallel_scan" and rnn.dtype == np.float32
-        return lambda: [value + (0.01 if wrong else 0) for value in call()]
+    def counted(self, cell, shape):
+        measured.append((cell, shape))
+        honest(self, cell, shape)
 
-    monkeypatch.setattr(crossover, "call_of", off_in_one)
-    with pytest.raises(AssertionError, match="parallel_scan: y is off by"):
-        crossover.measure_point(point, "cpu", 0.001)
+    monkeypatch.setattr(crossover.Sweep, "measure", counted)
+    __main__.main([*sweep, "--resume"])
+    assert len(measured) == 4
+    first = json.loads(out.read_text())["rows"]
+    content = json.loads(out.read_text())
+    content["rows"] = [row for row in first if row["T"] == 1]
+    out.write_text(json.dumps(content))
+    __main__.main([*sweep, "--resume"])
+    assert [(cell, shape.T) for cell, shape in measured[4:]] == [("MinGRU", 40)] * 2
+    assert len(json.loads(out.read_text())["rows"]) == len(first)
+    out.write_text(json.dumps(content | {"commit": "another"}))
+    with pytest.raises(SystemExit, match="cannot be resumed: its commit is another"):
+        __main__.main([*sweep, "--resume"])
+
+
+def test_a_wrong_result_is_never_timed(tmp_path, monkeypatch):
+    pytest.importorskip("tqdm")
+    monkeypatch.setattr(crossover, "tolerances", lambda dtype, T, H: (0.0, 1.0))
+    out = tmp_path / "crossover.json"
+    with pytest.raises(SystemExit, match="wrong results, which were not timed:\nMinGRU Shape"):
+        __main__.main(["bench", "crossover", "--cells", "MinGRU", "--out", str(out)])
+    assert all(row["max_error"] == 0 for row in json.loads(out.read_text()).get("rows", []))
+
+
+def test_workloads_agree_and_errors_show():
+    """Two ways give the same numbers; other parameters do not, nor does what was never run."""
+    device = _core.Device("cpu")
+
+    def ran(dtype, strategy, cell="MinGRU"):
+        layer = crossover.layer_of(cell, 16, dtype)
+        workload = _core.Workload(layer, device, 50, 3, True)
+        recorded = workload.record(strategy, None)
+        assert recorded.milliseconds() > 0
+        assert recorded.again(3).milliseconds() > 0
+        assert recorded.nbytes > 0
+        return workload
+
+    exact = ran("float64", "fused_sequential")
+    for strategy in ("direct", "parallel_scan"):
+        assert max(ran("float64", strategy).errors(exact)) < 1e-13
+        assert 1e-9 < max(ran("float32", strategy).errors(exact)) < 1e-5
+    for dtype in ("bfloat16", "float16"):
+        assert 1e-5 < max(ran(dtype, "fused_sequential").errors(exact)) < 0.03
+    other = _core.Workload(crossover.layer_of("MinLSTM", 16, "float64"), device, 50, 3, False)
+    other.record("direct", None)
+    assert max(other.errors(exact)) > 1e-2
+    for exact_of_another_size in (ran("float64", "direct", "MinLSTM"), ran("float32", "direct")):
+        with pytest.raises(ValueError, match="exact: expected a float64 workload of the same"):
+            ran("float32", "direct").errors(exact_of_another_size)
 
 
 def test_bench_layer(tmp_path, capsys, monkeypatch):
@@ -147,19 +201,46 @@ def test_bench_layer(tmp_path, capsys, monkeypatch):
 def test_tune(tmp_path, capsys, to_file):
     pytest.importorskip("tqdm")
     path = tmp_path / "cpu-generic.json" if to_file else profile.user_file()
-    device = scanrnn._core.Device("cpu")
-    before = scanrnn._core.profile(device)
+    device = _core.Device("cpu")
+    before = _core.profile(device)
     try:
         __main__.main(["tune", "--cells", "MinLSTM", *(["--out", str(path)] if to_file else [])])
-        active = scanrnn._core.profile(device)
+        active = _core.profile(device)
     finally:
-        scanrnn._core.set_profile(device, before)
-    assert active.name == ("cpu-generic" if to_file else "tuned")
+        _core.set_profile(device, before)
+    name = "cpu-generic" if to_file else "tuned"
+    assert (active.name, active.origin) == (name, str(path)[:95])
     content = json.loads(path.read_text())
-    assert set(content) >= PROVENANCE | {"name", "origin", "inference", "training"}
-    assert content["name"] == ("cpu-generic" if to_file else "tuned")
-    assert profile.parse(content, "test").inference == active.inference
-    assert "tuned: the dispatcher's pick" in capsys.readouterr().out
+    assert set(content) >= PROVENANCE | {"name", "version", "rules"}
+    assert content["name"] == name
+    assert profile.parse(content, "test").rules == active.rules
+    shown = capsys.readouterr().out
+    assert "now [profile cpu-generic]:\non the grid: 8 points" in shown
+    assert "tuned:\non the grid: 8 points" in shown
+
+
+def test_tune_from_a_sweep(tmp_path, capsys):
+    """No device is needed, and the profile in use stays."""
+    pytest.importorskip("tqdm")
+    sweep, out = tmp_path / "sweep.json", tmp_path / "sm_1.json"
+    __main__.main(["bench", "crossover", "--cells", "MinGRU", "--out", str(sweep)])
+    before = _core.profile(_core.Device("cpu")).rules
+    __main__.main(["tune", "--from", str(sweep), "--out", str(out)])
+    assert _core.profile(_core.Device("cpu")).rules == before
+    content = json.loads(out.read_text())
+    assert content["command"] == json.loads(sweep.read_text())["command"]
+    assert content["name"] == "sm_1"
+    __main__.main(["bench", "regret", str(sweep), "--profile", str(out)])
+    assert f"Profile: sm_1, {out}"[:100] in capsys.readouterr().out
+
+
+def test_a_profile_that_is_not_there(tmp_path):
+    sweep = tmp_path / "sweep.json"
+    sweep.write_text('{"device": "cpu", "architecture": "none", "rows": []}')
+    with pytest.raises(SystemExit, match="no file and no built-in profile 'mine'"):
+        __main__.main(["bench", "regret", str(sweep), "--profile", "mine"])
+    with pytest.raises(SystemExit, match="not_here"):
+        __main__.main(["bench", "regret", str(tmp_path / "not_here.json")])
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -7,26 +7,45 @@ import subprocess
 import sys
 
 import pytest
-from scanrnn import _core, crossover, measure, profile, tune
+from scanrnn import _core, crossover, fit, profile, regret
+from scanrnn.registry import version
 from support import make
 
 GOOD = {
     "name": "mine",
-    "origin": "a test",
-    "inference": {
-        "direct_max_tokens": 7,
-        "parallel_min_steps": 11,
-        "parallel_max_rows_per_unit": 2**40,
-        "blocks_max_rows_per_unit": 0,
-    },
-    "training": {
-        "direct_max_tokens": 0,
-        "parallel_min_steps": 100,
-        "parallel_max_rows_per_unit": 0,
-        "blocks_max_rows_per_unit": 5,
-    },
+    "version": version(),
+    "rules": [
+        {
+            "strategy": "direct",
+            "runner_up": "fused_sequential",
+            "across_blocks": False,
+            "margin": 1.5,
+            "at_most": {"tokens": 7, "training": 0},
+            "points": 12,
+        },
+        {
+            "strategy": "parallel_scan",
+            "runner_up": "fused_sequential",
+            "across_blocks": True,
+            "margin": 2,
+            "above": {"steps": 10},
+            "at_most": {"rows_per_unit": 1e9, "training": 0},
+        },
+        {
+            "strategy": "fused_sequential",
+            "runner_up": "direct",
+            "across_blocks": False,
+            "margin": 0,
+        },
+    ],
     "date": "whatever else is in the file is provenance",
 }
+
+
+def changed(**values):
+    """The good one with another second rule."""
+    first, second, last = GOOD["rules"]
+    return json.dumps(GOOD | {"rules": [first, second | values, last]})
 
 
 def plan_in_a_new_process(folder):
@@ -61,18 +80,23 @@ def test_the_users_own(tmp_path):
     [
         ("{not json", "Expecting property name"),
         ("[]", "it is not a JSON object"),
-        ("{}", "'inference' must hold exactly direct_max_tokens"),
+        ("{}", "'rules' must be a list of at least one rule"),
+        (json.dumps(GOOD | {"rules": []}), "'rules' must be a list of at least one rule"),
+        (json.dumps(GOOD | {"rules": [1]}), "rules[0] must be an object, not 1"),
+        (json.dumps(GOOD | {"rules": GOOD["rules"] * 30}), "rules: expected 1 to 64, got 90"),
+        (changed(strategy="magic"), "rules[1].strategy must be one of"),
+        (changed(strategy="auto"), "rules[1].strategy must be one of"),
+        (changed(runner_up=None), "rules[1].runner_up must be one of"),
+        (changed(across_blocks=1), "rules[1].across_blocks must be true or false"),
+        (changed(margin="much"), "rules[1].margin must be a number >= 0, not 'much'"),
+        (changed(above={"steps": -1}), "rules[1].above.steps must be a number >= 0, not -1"),
+        (changed(at_most={"steps": True}), "rules[1].at_most.steps must be a number >= 0"),
+        (changed(at_most={"stops": 1}), "rules[1].at_most must hold bounds of steps, tokens"),
+        (changed(above=[1]), "rules[1].above must hold bounds of steps, tokens"),
+        (json.dumps(GOOD | {"version": "0.0.1"}), "it was measured with scanrnn 0.0.1, this is"),
         (
-            json.dumps({**GOOD, "training": {"direct_max_tokens": 1}}),
-            "'training' must hold exactly",
-        ),
-        (
-            json.dumps({**GOOD, "training": {**GOOD["training"], "direct_max_tokens": -1}}),
-            "training.direct_max_tokens must be an integer >= 0, not -1",
-        ),
-        (
-            json.dumps({**GOOD, "inference": {**GOOD["inference"], "parallel_min_steps": 1.5}}),
-            "inference.parallel_min_steps must be an integer >= 0, not 1.5",
+            json.dumps({"name": "old", "inference": {"direct_max_tokens": 1}, "training": {}}),
+            "'rules' must be a list",
         ),
     ],
 )
@@ -89,57 +113,122 @@ def test_a_file_that_cannot_be_used(tmp_path, content, said):
 
 def test_round_trip():
     found = profile.parse(GOOD, "somewhere")
-    assert profile.as_json(found) == {
-        key: value for key, value in (GOOD | {"origin": "somewhere"}).items() if key != "date"
-    }
-    assert profile.parse(profile.as_json(found), "somewhere").inference == found.inference
-
-
-def measured(strategy_of):
-    """Times in which the strategy that strategy_of(point) names is twice as fast as the others."""
-    out = []
-    for point in crossover.points("small", ["MinGRU"]):
-        times = {name: measure.Timing(2.0, 0.0) for name in crossover.STRATEGIES}
-        times[strategy_of(point)] = measure.Timing(1.0, 0.0)
-        out.append(crossover.Measured(point, "direct", times, {}))
-    return out
-
-
-def test_the_fit_finds_a_crossover_that_is_there():
-    device = _core.Device("cpu")
-    before = profile.as_json(_core.profile(device))
-
-    def best(p):
-        if p.B * p.T <= 8:
-            return "direct"
-        few_rows = p.B * p.H <= 512
-        return "parallel_scan" if p.T >= 512 and few_rows else "fused_sequential"
-
-    results = measured(best)
-    for direction in crossover.PASSES:
-        part = [found for found in results if found.point.direction == direction]
-        fit = tune.Fit(part, device)
-        thresholds = fit.best()
-        assert fit.cost(thresholds) == 0
-        assert thresholds == (8, 512, -(-512 // device.units), 0)
-    assert profile.as_json(_core.profile(device)) == before
-
-
-def test_the_fit_takes_the_simplest_of_equals():
-    device = _core.Device("cpu")
-    fit = tune.Fit(measured(lambda p: "fused_sequential"), device)
-    assert fit.best() == (0, tune.NEVER, 0, 0)
-    assert {found.pick for found in fit.picks(fit.best())} == {"fused_sequential"}
+    assert (found.name, found.origin) == ("mine", "somewhere")
+    bare = [{k: v for k, v in rule.items() if k != "points"} for rule in GOOD["rules"]]
+    assert profile.as_json(found) == {"name": "mine", "rules": bare}
+    assert profile.parse(profile.as_json(found), "somewhere").rules == found.rules
+    assert "parallel_scan over blocks: steps > 10, rows_per_unit <= 1000000000" in (
+        profile.words(found)
+    )
 
 
 def test_plans_follow_the_profile():
     device = _core.Device("cpu")
     before, rnn = _core.profile(device), make("MinGRU", 4, 8, device="cpu")
     try:
-        _core.set_profile(device, profile.parse(GOOD, "test"))
+        _core.set_profile(device, profile.parse(GOOD, "the test"))
         assert rnn.plan(12, 1).strategy == "parallel_scan"
         assert rnn.plan(7, 1).strategy == "direct"
         assert rnn.plan(12, 1, training=True).strategy == "fused_sequential"
         assert rnn.plan(12, 1).profile == "mine"
+        said = str(rnn.plan(12, 1))
+        assert "measured as the fastest where T = 12 > 10" in said
+        assert "runner-up fused_sequential (2 x the time) [profile mine, the test]" in said
     finally:
         _core.set_profile(device, before)
+
+
+def test_the_planner_for_a_device_that_is_not_here():
+    layer = crossover.layer_of("MinGRU", 8, "bfloat16")
+    found = profile.parse(GOOD, "test")
+    assert _core.pick(found, True, 132, 0, layer, 12, 1, False)[:2] == ("parallel_scan", True)
+    strategy, across_blocks, said = _core.pick(found, True, 132, 0, layer, 12, 1, True)
+    assert (strategy, across_blocks) == ("fused_sequential", False)
+    assert said.startswith("fused_sequential for T=12 B=1 H=8 (training)")
+    assert _core.built_in_profile("sm_90").origin == "built in"
+    assert _core.built_in_profile("sm_1") is None
+
+
+# ---- the fit
+
+
+def sweep(best_of, grid="full"):
+    """Rows in which the way that best_of(row) names is half as slow again as nothing else."""
+    rows = []
+    for shape in crossover.shapes(grid, "cuda"):
+        for direction in crossover.PASSES:
+            row = {"bench": "crossover", "cell": "MinGRU", "dtype": "bfloat16", "pass": direction}
+            row |= shape._asdict()
+            best = best_of(row)
+            for way in crossover.WAYS["cuda"]:
+                rows.append(row | {"strategy": way, "ms": 1.0 if way == best else 2.0})
+    return {"device": "cuda", "units": 100, "rows": rows}
+
+
+def judged(content):
+    """A profile fitted to the sweep, and its regret on and off the grid."""
+    rules = fit.fit(fit.problems(content), fit.units_of(content))
+    pick = regret.picker(content, profile.parse({"rules": rules}, "fitted"))
+    found = fit.problems(content)
+    return rules, *(
+        [p.regret(pick(p)) for p in found if p.held_out == held_out] for held_out in (False, True)
+    )
+
+
+def test_the_fit_finds_crossovers_that_are_there():
+    def best(row):
+        rows, training = row["B"] * row["H"], row["pass"] != "forward"
+        if row["B"] * row["T"] <= 8 and not training:
+            return "direct"
+        if row["T"] < 64 or rows > 20000:
+            return "fused_sequential"
+        return "parallel_scan, device" if rows <= 3000 else "parallel_scan, block"
+
+    rules, on_grid, held_out = judged(sweep(best))
+    assert max(on_grid) == 0
+    assert sum(value > 0 for value in held_out) < 0.1 * len(held_out)
+    assert len(rules) <= 10
+    for rule in rules:
+        assert rule["strategy"] != rule["runner_up"]
+        assert rule["margin"] == 2
+    deep = [rule for rule in rules if rule["strategy"] == "parallel_scan"]
+    assert {rule["across_blocks"] for rule in deep} == {True, False}
+
+
+def test_the_fit_needs_one_rule_where_one_way_is_best():
+    rules, on_grid, held_out = judged(sweep(lambda row: "fused_sequential"))
+    assert max(on_grid + held_out) == 0
+    assert [rule["strategy"] for rule in rules] == ["fused_sequential"]
+    assert not {"above", "at_most"} & set(rules[0])
+
+
+def test_what_is_held_out_is_not_fitted():
+    """Held-out points with another best way do not move a rule, but are in the report."""
+    content = sweep(lambda row: "direct" if row["held_out"] else "fused_sequential")
+    rules, on_grid, held_out = judged(content)
+    assert len(rules) == 1
+    assert max(on_grid) == 0
+    assert min(held_out) == 1
+
+
+def test_a_way_that_was_hopeless_is_never_cheap():
+    found = fit.Problem("MinGRU", "forward", "float32", "log", 1, 64, 8, False, {"direct": 2.0})
+    assert found.regret("direct") == 0
+    assert found.regret("parallel_scan, block") == crossover.HOPELESS - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("steps", 1, 2),
+        ("tokens", 64, 65),
+        ("steps", 100, 1000),
+        ("rows_per_unit", 0.4848, 0.4849),
+        ("rows_per_unit", 0, 0.5),
+        ("rows_per_unit", 7.75, 15.5),
+        ("bytes", 2, 4),
+        ("training", 0, 1),
+    ],
+)
+def test_thresholds_tell_neighbours_apart(name, low, high):
+    assert low <= fit.between(name, low, high) < high

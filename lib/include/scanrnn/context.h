@@ -35,7 +35,7 @@ class Context {
   Context& operator=(Context&&) noexcept;
 
   const ContextOptions& options() const;
-  // What the planner sees of the device, and the thresholds that it decides by.
+  // What the planner sees of the device, and the rules that it decides by.
   const dispatch::DeviceLimits& limits() const;
   const dispatch::Profile& profile() const;
   void set_profile(const dispatch::Profile& profile);

@@ -101,6 +101,10 @@ class Layer {
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
   int directions() const { return options_.bidirectional ? 2 : 1; }
 
+  // What dispatch::plan is asked.
+  dispatch::Problem problem(std::int64_t steps, std::int64_t batch, Mode mode,
+                            MatmulPrecision precision = MatmulPrecision::highest,
+                            dispatch::Strategy strategy = dispatch::Strategy::automatic) const;
   // Pure: the same arguments give the same plan. A forced strategy that cannot run is an error.
   dispatch::Plan plan(const Context& context, std::int64_t steps, std::int64_t batch, Mode mode,
                       dispatch::Strategy strategy = dispatch::Strategy::automatic) const;

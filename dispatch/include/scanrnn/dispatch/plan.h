@@ -14,20 +14,6 @@ namespace scanrnn::dispatch {
 // linear: gates read x alone. diagonal: and the same unit's own state. dense: a matrix times it.
 enum class Recurrence : std::uint8_t { linear, diagonal, dense };
 
-enum class Strategy : std::uint8_t {
-  automatic,
-  direct,
-  fused_sequential,
-  parallel_scan,
-  step_loop,
-  persistent
-};
-inline constexpr Strategy kStrategies[] = {Strategy::direct, Strategy::fused_sequential,
-                                           Strategy::parallel_scan, Strategy::step_loop,
-                                           Strategy::persistent};
-inline constexpr Strategy kLinearStrategies[] = {Strategy::direct, Strategy::fused_sequential,
-                                                 Strategy::parallel_scan};
-
 enum class Processor : std::uint8_t { cpu, cuda };
 
 // What is to be computed. Sizes as in tensor.h's legend.
@@ -55,10 +41,8 @@ struct DeviceLimits {
 enum class Reason : std::uint8_t {
   forced,
   empty,
-  few_tokens,
-  few_rows,
-  enough_rows,
-  short_sequence,
+  measured,  // a rule of the profile
+  no_rule,
   every_step,  // a dense recurrence can only be walked
   on_chip,     // and its weights stay in registers
   not_on_chip,
@@ -85,9 +69,10 @@ struct Plan {
   DeviceLimits device;
   Strategy strategy = Strategy::fused_sequential;
   Strategy runner_up = Strategy::parallel_scan;
-  Reason reason = Reason::enough_rows;
-  Thresholds thresholds{};       // those that decided
-  char profile[64] = {};         // and whose they are
+  Reason reason = Reason::no_rule;
+  Rule rule{};            // that decided, if one did
+  char profile[64] = {};  // and whose it is
+  char origin[96] = {};
   std::int64_t tile_steps = 0;   // CPU: steps of one projection tile
   std::int64_t chunk_steps = 0;  // CPU: steps of a parallel scan's chunk; 0 for other strategies
   bool across_blocks = false;    // CUDA: a parallel scan splits time over blocks, not inside one
@@ -105,7 +90,8 @@ std::int64_t exchange_bytes(const Problem& problem, const PersistentShape& shape
 // The forced strategy must fit.
 Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile);
 
-// One line: strategy, tile, profile, the reason in words, and what would have come second.
+// One line: strategy, tile, the reason in words, what would have come second and by how much, and
+// whose measurement says so.
 std::string explain(const Plan& plan);
 const char* name(Strategy strategy);
 // Strategy::automatic for "auto"; false when there is none of that name.

@@ -1,25 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measured thresholds of one device. Plain data: files of them are read elsewhere.
+// What was measured to be fastest on one device, as rules. Plain data: files of them are read
+// elsewhere.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn::dispatch {
 
-// "rows per unit" is B*H over the device's units: multiprocessors, or the threads of a CPU.
-struct Thresholds {
-  std::int64_t direct_max_tokens;           // B*T up to which one launch does everything
-  std::int64_t parallel_min_steps;          // T from which splitting time can pay
-  std::int64_t parallel_max_rows_per_unit;  // and rows per unit up to which it does
-  std::int64_t blocks_max_rows_per_unit;    // CUDA: and up to which it is split over blocks
+enum class Strategy : std::uint8_t {
+  automatic,
+  direct,
+  fused_sequential,
+  parallel_scan,
+  step_loop,
+  persistent
 };
+inline constexpr Strategy kStrategies[] = {Strategy::direct, Strategy::fused_sequential,
+                                           Strategy::parallel_scan, Strategy::step_loop,
+                                           Strategy::persistent};
+inline constexpr Strategy kLinearStrategies[] = {Strategy::direct, Strategy::fused_sequential,
+                                                 Strategy::parallel_scan};
 
+// What a rule may ask of a problem. A unit is a multiprocessor, or a thread of a CPU.
+enum class Feature : std::uint8_t {
+  steps,          // T
+  tokens,         // B*T
+  rows_per_unit,  // B*H over the device's units
+  hidden,         // H
+  gates,          // row blocks of the input's weights
+  bytes,          // of an element of the tensors
+  training,       // 1 when a backward pass will follow, else 0
+  log_domain      // 1 or 0
+};
+inline constexpr int kFeatures = 8;
+const char* name(Feature feature);  // as in the files
+
+// A box in the space of problems, `above < feature <= at_most` for each feature, and what is
+// fastest in it.
+struct Rule {
+  Strategy strategy, runner_up;
+  bool across_blocks;  // CUDA: how a parallel scan, chosen or forced, splits time in this box
+  double margin;       // median time of the runner-up over that of the strategy; 0: not measured
+  std::array<double, kFeatures> above, at_most;
+};
+inline constexpr int kMaxRules = 64;
+
+// A rule that every problem meets, to be narrowed: `rule.at_most[index_of(Feature::steps)] = 99`.
+constexpr std::size_t index_of(Feature feature) { return static_cast<std::size_t>(feature); }
+constexpr Rule everywhere(Strategy strategy, Strategy runner_up, bool across_blocks = false) {
+  Rule out{strategy, runner_up, across_blocks, 0, {}, {}};
+  for (double& bound : out.above) bound = -1;
+  for (double& bound : out.at_most) bound = std::numeric_limits<double>::infinity();
+  return out;
+}
+
+// Of the rules that a problem meets the first one decides.
 struct Profile {
   char name[64];    // "cpu-generic", "sm_90"
   char origin[96];  // "built in", or the file that it was read from
-  Thresholds inference, training;
+  int count;        // of rules
+  std::array<Rule, kMaxRules> rules;
 };
 
 // The profiles that an unknown device falls back to, and those measured on a device, by the name of
