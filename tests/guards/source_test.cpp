@@ -88,9 +88,9 @@ TEST(Guard, PatternOfTranscendentals) {
 // The maths of gates and operators is written once. Elsewhere an exponential is a second version of
 // it.
 TEST(Guard, TranscendentalsAreInCellsAndOperators) {
-  const std::set<fs::path> allowed{
-      "scan/include/scanrnn/scan/op.h", "scan/include/scanrnn/scan/hd.h",
-      "scan/include/scanrnn/scan/pair.h", "lib/src/simd.h"};  // the vocabulary, for each value type
+  const std::set<fs::path> allowed{"scan/include/scanrnn/scan/op.h",
+                                   "scan/include/scanrnn/scan/hd.h",
+                                   "scan/include/scanrnn/scan/pair.h", "lib/src/simd.h"};
   int files = 0, calls_where_allowed = 0;
   for (const char* folder : {"scan", "dispatch", "lib", "python/src"}) {
     for (const fs::path& path : sources(folder)) {

@@ -39,12 +39,12 @@ __device__ __forceinline__ typename Op::State walk_kept(const Lifted<typename So
   return state;
 }
 
-// kWarps workers compose and walk; the service warps see to what comes before.
+// Workers, kWarps at most, compose and walk; the service warps see to what comes before.
 template <class Op, class Source, class Sink, class Ends, int kWarps>
 __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLanes, 1)
     device_kernel(const Extent extent, const unsigned row_blocks, const unsigned tiles,
-                  const Source source, const Sink sink, const Ends ends, const bool vectors,
-                  const Exchange<Op> exchange) {
+                  const int workers, const Source source, const Sink sink, const Ends ends,
+                  const bool vectors, const Exchange<Op> exchange) {
   using T = typename Source::T;
   constexpr int kSteps = device_steps<Source>();
   constexpr int kTile = tile_elements<Source, kSteps>();
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
   };
   const auto first_row = [](const Place& place) { return Index{place.block} * kLanes; };
   const auto first_step = [&](const Place& place) {
-    return (Index{place.tile} * kWarps + warp) * kSteps;
+    return (Index{place.tile} * workers + warp) * kSteps;
   };
   const auto ask_for = [&](const Place& place, T* tile) {
     Feed<Source, kSteps> feed{extent, vectors};
@@ -80,9 +80,15 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
       commit_copies();
     }
   };
+  // Where there are fewer workers, the others add nothing.
+  for (int w = workers + warp; warp < workers && w < kWarps; w += workers) {
+    for (int p = 0; p < kParts; ++p) {
+      for (auto& totals : shared.totals) totals[w][lane * kParts + p] = Op::local_identity();
+    }
+  }
   if (threadIdx.x == 0) {
     for (unsigned k = 0; k < kRound; ++k) {
-      shared.composed[k].init(kWarps);
+      shared.composed[k].init(workers);
       shared.published[k].init(kParts);
       shared.resolved[k].init(kParts);
     }
@@ -92,17 +98,17 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
   for (unsigned stage = 0; stage < kStages; ++stage) {
     if (threadIdx.x == 0) shared.places[stage] = place_of(atomicAdd(exchange.tickets, 1u));
     __syncthreads();
-    if (warp < kWarps && stage < kInputs) ask_for(shared.places[stage], ring + stage * kTile);
+    if (warp < workers && stage < kInputs) ask_for(shared.places[stage], ring + stage * kTile);
   }
 
-  if (warp >= kWarps) {
+  if (warp >= workers) {
     // Service warps: of rows part, part + kLanes ... of the tile.
-    const int part_row = (warp - kWarps) % kParts * kLanes + lane;
+    const int part_row = (warp - workers) % kParts * kLanes + lane;
     const auto column_of = [&](const Place& place) {
-      return (place.line * row_blocks + place.block) * kParts + (warp - kWarps) % kParts;
+      return (place.line * row_blocks + place.block) * kParts + (warp - workers) % kParts;
     };
-    if (warp < kWarps + kParts) {
-      const bool takes_tickets = warp == kWarps && lane == 0;
+    if (warp < workers + kParts) {
+      const bool takes_tickets = warp == workers && lane == 0;
       for (unsigned i = 0;; ++i) {
         const Place now = shared.places[i % kPlaces];
         if (now.tile >= tiles) return;
@@ -116,7 +122,7 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
         shared.published[i % kRound].arrive();
       }
     }
-    const int resolver_warp = warp - kWarps - kParts;
+    const int resolver_warp = warp - workers - kParts;
     for (unsigned i = resolver_warp / kParts;; i += kResolvers) {
       const Place now = shared.places[i % kPlaces];
       if (now.tile >= tiles) return;
@@ -212,21 +218,35 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
   }
 }
 
-template <class Source, int kWarps>
-Index device_tiles(const Extent& extent) {
-  constexpr Index tile = kWarps * device_steps<Source>();
+template <class Source>
+Index device_tiles(const Extent& extent, int workers) {
+  const Index tile = Index{workers} * device_steps<Source>();
   return (extent.steps + tile - 1) / tile;
+}
+
+// What a block may take of this device's shared memory.
+inline cudaError_t shared_limit(std::size_t& shared) {
+  int device, bytes;
+  auto status = cudaGetDevice(&device);
+  if (status != cudaSuccess) return status;
+  status = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (status != cudaSuccess) return status;
+  if (bytes < static_cast<int>(kLeastShared)) return cudaErrorInvalidConfiguration;
+  shared = bytes;
+  return cudaSuccess;
 }
 
 }  // namespace cuda
 
-// Bytes of workspace that launch_device needs; their contents do not matter.
+// Bytes of workspace that launch_device needs on any device; their contents do not matter.
 template <class Op, int kMostWarps, class Source, class Sink>
 std::size_t device_workspace(const Extent& extent) {
-  constexpr int kWarps = cuda::device_warps<Op, Source, Sink, kMostWarps>();
-  cuda::Exchange<Op> exchange;
-  return exchange.place(nullptr, cuda::columns(extent) * cuda::parts<Op, Source>(),
-                        cuda::device_tiles<Source, kWarps>(extent));
+  using namespace cuda;
+  constexpr int kWarps = device_warps<Op, Source, Sink, kMostWarps>();
+  const int workers = workers_for<Op, Source, Sink, kWarps>(kLeastShared);
+  Exchange<Op> exchange;
+  return exchange.place(nullptr, columns(extent) * parts<Op, Source>(),
+                        device_tiles<Source>(extent, workers));
 }
 
 template <class Op, int kMostWarps, class Source, class Sink, class Ends>
@@ -234,24 +254,29 @@ cudaError_t launch_device(const Extent& extent, const Source& source, const Sink
                           const Ends& ends, void* workspace, const Launch& launch) {
   using namespace cuda;
   constexpr int kWarps = device_warps<Op, Source, Sink, kMostWarps>();
-  const Index tiles = device_tiles<Source, kWarps>(extent), count = columns(extent);
-  if (count == 0 || tiles == 0) {
+  const Index count = columns(extent);
+  if (count == 0 || extent.steps == 0) {
     using Wide = typename Widened<Op, typename Source::V>::Op;
     return launch_sequential<Wide>(extent, source, sink, ends, launch);
   }
+  std::size_t shared;
+  auto status = shared_limit(shared);
+  if (status != cudaSuccess) return status;
+  const int workers = workers_for<Op, Source, Sink, kWarps>(shared);
+  const Index tiles = device_tiles<Source>(extent, workers);
   // Tickets are 32-bit words, and every running block takes a few beyond the last tile.
   if (tiles * count > Index{1} << 31) return cudaErrorInvalidConfiguration;
   Exchange<Op> exchange;
   const std::size_t bytes =
       exchange.place(static_cast<char*>(workspace), count * parts<Op, Source>(), tiles);
-  const auto status = cudaMemsetAsync(workspace, 0, bytes, launch.stream);
+  status = cudaMemsetAsync(workspace, 0, bytes, launch.stream);
   if (status != cudaSuccess) return status;
   return cuda::launch(device_kernel<Op, Source, Sink, Ends, kWarps>,
                       tiles * count < launch.units ? tiles * count : launch.units,
-                      (kWarps + service_warps<Op, Source>()) * kLanes,
-                      device_shared<Op, Source, Sink, kWarps>(), launch.stream, extent,
+                      (workers + service_warps<Op, Source>()) * kLanes,
+                      device_shared<Op, Source, Sink, kWarps>(workers), launch.stream, extent,
                       static_cast<unsigned>(row_blocks(extent)), static_cast<unsigned>(tiles),
-                      source, sink, ends, vectors_fit(extent, source), exchange);
+                      workers, source, sink, ends, vectors_fit(extent, source), exchange);
 }
 
 }  // namespace scanrnn::scan

@@ -32,12 +32,6 @@ inline constexpr unsigned kStages = 3, kPlaces = kStages + 2, kKept = 4;
 inline constexpr unsigned kRound = 8;  // signals in turn: more than anyone is ever behind
 inline constexpr int kResolvers = 2;   // that take the tiles in turn
 
-// What a block may take of a multiprocessor's shared memory: one block, as large as can be. Tiles
-// that are twice as long need half the exchanges.
-#ifndef SCANRNN_CUDA_SHARED_KB
-#define SCANRNN_CUDA_SHARED_KB 227
-#endif
-
 // Steps of a worker's tile, which need no registers of their own: as many as 4 KB hold.
 template <class Source>
 constexpr int device_steps() {
@@ -89,7 +83,7 @@ constexpr unsigned input_stages() {
   return keeps_steps<Source, Sink>() ? kStages - 1 : kStages;
 }
 
-// Bytes of shared memory of a worker's tiles, and of a block.
+// Bytes of shared memory of a worker's tiles, and of a block of up to kWarps workers.
 template <class Source, class Sink>
 constexpr std::size_t worker_shared() {
   constexpr int kSteps = device_steps<Source>();
@@ -98,8 +92,9 @@ constexpr std::size_t worker_shared() {
          (keeps_steps<Source, Sink>() ? kSteps * kLanes * sizeof(Lifted<typename Source::V>) : 0);
 }
 template <class Op, class Source, class Sink, int kWarps>
-constexpr std::size_t device_shared() {
-  return sizeof(Shared<Op, parts<Op, Source>(), kWarps>) + kWarps * worker_shared<Source, Sink>();
+constexpr std::size_t device_shared(int workers) {
+  return sizeof(Shared<Op, parts<Op, Source>(), kWarps>) +
+         static_cast<std::size_t>(workers) * worker_shared<Source, Sink>();
 }
 
 // Service warps of a block: for each part of the lanes' values one publishes the totals of tiles,
@@ -109,17 +104,30 @@ constexpr int service_warps() {
   return (1 + kResolvers) * parts<Op, Source>();
 }
 
-// Workers of a block: as many as shared memory holds, up to kMost, and with the service warps up to
+// What a block may take of shared memory: of compute capability 9.0, where it is one block a
+// multiprocessor with all of it, since tiles twice as long need half the exchanges; and the least
+// of any from 8.0 on.
+inline constexpr std::size_t kMostShared = 227 * 1024, kLeastShared = 99 * 1024;
+
+// Workers of a block: as many as kMostShared holds, up to kMost, and with the service warps up to
 // five for each scheduler, so that a thread has 96 registers.
 template <class Op, class Source, class Sink, int kMost>
 constexpr int device_warps() {
   constexpr bool kFits = kMost + service_warps<Op, Source>() <= 20 &&
-                         device_shared<Op, Source, Sink, kMost>() <= SCANRNN_CUDA_SHARED_KB * 1024;
+                         device_shared<Op, Source, Sink, kMost>(kMost) <= kMostShared;
   if constexpr (kMost == 1 || kFits) {
     return kMost;
   } else {
     return device_warps<Op, Source, Sink, kMost - 1>();
   }
+}
+// And those that `shared` bytes hold.
+template <class Op, class Source, class Sink, int kWarps>
+int workers_for(std::size_t shared) {
+  static_assert(device_shared<Op, Source, Sink, kWarps>(1) <= kLeastShared);
+  const std::size_t fixed = device_shared<Op, Source, Sink, kWarps>(0);
+  const std::size_t count = (shared - fixed) / worker_shared<Source, Sink>();
+  return count < kWarps ? static_cast<int>(count) : kWarps;
 }
 
 }  // namespace cuda
