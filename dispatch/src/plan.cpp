@@ -114,11 +114,12 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
     out.across_blocks = parallel && rows <= out.thresholds.blocks_max_rows_per_unit * device.units;
     return out;
   }
-  const std::int64_t tokens =
-      out.strategy == Strategy::step_loop ? kCpuStepTileTokens : kCpuTileTokens;
-  out.tile_steps = std::max<std::int64_t>(
-      1, out.strategy == Strategy::direct ? problem.steps
-                                          : tokens / std::max<std::int64_t>(1, problem.batch));
+  const std::int64_t lines = std::max<std::int64_t>(1, problem.batch);
+  out.tile_steps = std::max<std::int64_t>(1, kCpuTileTokens / lines);
+  if (out.strategy == Strategy::direct) out.tile_steps = std::max<std::int64_t>(1, problem.steps);
+  if (out.strategy == Strategy::step_loop) {
+    out.tile_steps = lines >= kCpuStepLines ? 1 : kCpuStepTileTokens / lines;
+  }
   if (parallel) out.chunk_steps = chunk_steps(problem, device);
   return out;
 }
@@ -163,7 +164,7 @@ std::string explain(const Plan& plan) {
                     (p.training ? " (training)" : " (inference)");
   const bool tiled =
       plan.strategy == Strategy::fused_sequential || plan.strategy == Strategy::step_loop;
-  if (tiled && plan.tile_steps > 0) {
+  if (tiled && plan.tile_steps > 1) {
     out += ", tiles of " + text(plan.tile_steps) + " steps";
   }
   if (plan.strategy == Strategy::persistent) {

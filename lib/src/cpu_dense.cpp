@@ -57,6 +57,9 @@ struct Walk {
     return static_cast<int>(
         std::max<Index>(1, pass.batch * pass.width() * pass.hidden / kPerThread));
   }
+  Index threads(const dispatch::Plan& plan) const {
+    return team_size(plan, pass.tokens() * pass.width() * (pass.input + pass.hidden));
+  }
   DenseSchedule<T> schedule(const Team& team, StepBarrier& barrier) const {
     DenseSchedule<T> out;
     out.team = {team.rank, std::min(team.size, members())};
@@ -122,14 +125,30 @@ TensorView tokens_of(const Pass& pass, void* data, Index steps, Index width) {
   return out;
 }
 
+// A step's two products, from the weights as they are.
+template <class T>
+void multiply_step(const Team& team, const Walk<T>& walk, const Strided<const T>& x,
+                   const Strided<const T>& h, const Strided<T>& sums, T* products) {
+  const Index width = walk.pass.width();
+  const auto multiply = [&](const Strided<const T>& lines, const DenseWeight<T>& weight, T* to,
+                            Index spacing) {
+    gemm<T>(team, SplitBy::columns, walk.pass.batch, width, lines.data ? weight.columns : 0,
+            {lines.data, std::max(lines.line, weight.columns)}, {weight.data, weight.stride, true},
+            to, spacing, false);
+  };
+  multiply(x, walk.input, sums.data, std::max(sums.line, width));
+  multiply(h, walk.recurrent, products, width);
+}
+
 template <class T>
 void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const bool pack = pass.steps >= kPackedSteps, keep = pass.preactivations != nullptr;
+  const bool fuse = pack && plan.tile_steps == 1;  // each step multiplies its own input
   const Walk<T> walk(pass, arena, pack);
   const Index width = pass.width();
-  const Index tile_steps = pack ? std::min(plan.tile_steps, pass.steps) : 1;
+  const Index tile_steps = !pack ? 1 : fuse ? pass.steps : std::min(plan.tile_steps, pass.steps);
   T* products = pack ? nullptr : walk.take(arena, pass.batch * width);
-  T* projected = keep ? nullptr : walk.take(arena, tile_steps * pass.batch * width);
+  T* projected = keep || fuse ? nullptr : walk.take(arena, tile_steps * pass.batch * width);
   if (arena.counting()) return;
   walk.add_biases();
 
@@ -139,81 +158,125 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const TensorView cells = tokens_of(pass, pass.states, pass.steps, pass.hidden);
   StepBarrier barrier;
 
-  run_team(
-      team_size(plan, pass.tokens() * width * (pass.input + pass.hidden)), [&](const Team& team) {
-        DenseSchedule<T> schedule = walk.schedule(team, barrier);
-        if (pack) {
-          table.tools.pack_gates(team, walk.input, walk.packed_input);
-          table.tools.pack_gates(team, walk.recurrent, walk.packed_recurrent);
-        }
-        if (pass.pair()) walk.load(team, pass.c0, walk.c);
-        team.barrier();
-        Strided<const T> before = lines_of<T>(pass.h0);
-        for (Index position = 0; position < pass.steps; position += schedule.steps) {
-          schedule.steps = std::min(tile_steps, pass.steps - position);
-          const Tile tile{pass.reverse ? pass.steps - position - schedule.steps : position,
-                          schedule.steps, 0, pass.batch};
-          const TensorView sums = keep ? steps_of(kept, tile.first_step, tile.steps)
-                                       : tokens_of(pass, projected, tile.steps, width);
-          DenseForwardArgs<T> args;
-          args.weight = walk.packed_recurrent;
-          args.products = products;
-          args.bias = walk.bias;
-          args.sums = walked<T>(sums, {0, tile.steps, 0, pass.batch}, pass.reverse);
-          args.keep = keep;
-          args.initial = before;
-          args.y = walked<T>(pass.y, tile, pass.reverse);
-          args.cells = walked<T>(cells, tile, pass.reverse);
-          if (pack) {
-            table.tools.project(team, walk.input, walk.packed_input,
-                                {as_const(walked<T>(pass.x, tile, pass.reverse)), args.sums,
-                                 pass.batch, tile.steps});
-          } else {  // a step's two products, from the weights as they are
-            const auto product = [&](const Strided<const T>& lines, const DenseWeight<T>& weight,
-                                     T* to, Index spacing) {
-              gemm<T>(team, SplitBy::columns, pass.batch, width, lines.data ? weight.columns : 0,
-                      {lines.data, std::max(lines.line, weight.columns)},
-                      {weight.data, weight.stride, true}, to, spacing, false);
-            };
-            product(as_const(walked<T>(pass.x, tile, false)), walk.input, args.sums.data,
-                    std::max(args.sums.line, width));
-            product(before, walk.recurrent, products, width);
-          }
-          team.barrier();
-          if (walk.takes_part(schedule)) kernel(schedule, args);
-          team.barrier();
-          before = {args.y.at(tile.steps - 1), args.y.line, 0};
-        }
-        const Range mine = team.share(pass.batch);
-        for (Index line = mine.begin; pass.hn && line < mine.end; ++line) {
-          T* to = static_cast<T*>(pass.hn.data) + line * pass.hn.strides[0];
-          const T* from = before.at_line(line).data;
-          if (!from) std::fill_n(to, pass.hidden, T(0));
-          if (from && from != to) std::copy_n(from, pass.hidden, to);
-        }
-        if (pass.pair()) walk.store(team, walk.c, pass.cn);
-      });
+  run_team(walk.threads(plan), [&](const Team& team) {
+    DenseSchedule<T> schedule = walk.schedule(team, barrier);
+    if (pack) {
+      table.tools.pack_gates(team, walk.input, walk.packed_input);
+      table.tools.pack_gates(team, walk.recurrent, walk.packed_recurrent);
+    }
+    if (pass.pair()) walk.load(team, pass.c0, walk.c);
+    team.barrier();
+    Strided<const T> before = lines_of<T>(pass.h0);
+    for (Index position = 0; position < pass.steps; position += schedule.steps) {
+      schedule.steps = std::min(tile_steps, pass.steps - position);
+      const Tile tile{pass.reverse ? pass.steps - position - schedule.steps : position,
+                      schedule.steps, 0, pass.batch};
+      const TensorView sums = keep ? steps_of(kept, tile.first_step, tile.steps)
+                                   : tokens_of(pass, projected, tile.steps, width);
+      DenseForwardArgs<T> args;
+      args.weight = walk.packed_recurrent;
+      args.products = products;
+      args.input_weight = fuse ? walk.packed_input : nullptr;
+      args.x = as_const(walked<T>(pass.x, tile, pass.reverse));
+      args.input = pass.input;
+      args.bias = walk.bias;
+      args.sums = walked<T>(sums, {0, tile.steps, 0, pass.batch}, pass.reverse);
+      args.keep = keep;
+      args.initial = before;
+      args.y = walked<T>(pass.y, tile, pass.reverse);
+      args.cells = walked<T>(cells, tile, pass.reverse);
+      if (!pack) multiply_step(team, walk, args.x, before, args.sums, products);
+      if (pack && !fuse) {
+        const DenseTokens<T> tokens{args.x, args.sums, pass.batch, tile.steps};
+        table.tools.project(team, walk.input, walk.packed_input, tokens);
+      }
+      team.barrier();
+      if (walk.takes_part(schedule)) kernel(schedule, args);
+      team.barrier();
+      before = {args.y.at(tile.steps - 1), args.y.line, 0};
+    }
+    const Range mine = team.share(pass.batch);
+    for (Index line = mine.begin; pass.hn && line < mine.end; ++line) {
+      T* to = static_cast<T*>(pass.hn.data) + line * pass.hn.strides[0];
+      const T* from = before.at_line(line).data;
+      if (!from) std::fill_n(to, pass.hidden, T(0));
+      if (from && from != to) std::copy_n(from, pass.hidden, to);
+    }
+    if (pass.pair()) walk.store(team, walk.c, pass.cn);
+  });
 }
 
-// d += dsums^T from: the rows of a weight's cotangent that add to the sums from `first` on.
+// The cotangents of one layer's parameters and of x, from those of the sums.
 template <class T>
-void add_products(const Team& team, const Pass& pass, const TensorView& dsums, Index first,
-                  Index rows, const TensorView& from, Index columns, T* d, Index stride) {
-  for_pairs<const T, const T>(
-      pass, dsums, from,
-      [&](const T* a, Index a_spacing, const T* b, Index b_spacing, Index count) {
-        for (Index i = 0; i < count; i += kSummedTokens) {
-          gemm<T>(team, SplitBy::rows, rows, columns, std::min(kSummedTokens, count - i),
-                  {a + first + i * a_spacing, a_spacing, true}, {b + i * b_spacing, b_spacing}, d,
-                  stride, true);
-        }
-      });
-}
+struct Gradients {
+  const Team& team;
+  const Pass& pass;
+  TensorView dsums;  // [T,B,kept_width()]
+
+  Index own() const { return own_blocks(pass) * pass.hidden; }
+  Index in_order() const { return pass.width() - own(); }
+  T* values() const { return static_cast<T*>(dsums.data); }
+
+  // d += dsums^T from, for the rows of d that add to the sums from `first` on.
+  void add(const TensorView& d_of, Index first, Index rows, const TensorView& from, T* d,
+           Index stride) const {
+    for_pairs<const T, const T>(
+        pass, d_of, from,
+        [&](const T* a, Index a_spacing, const T* b, Index b_spacing, Index count) {
+          for (Index i = 0; i < count; i += kSummedTokens) {
+            gemm<T>(team, SplitBy::rows, rows, from.sizes[2], std::min(kSummedTokens, count - i),
+                    {a + first + i * a_spacing, a_spacing, true}, {b + i * b_spacing, b_spacing}, d,
+                    stride, true);
+          }
+        });
+  }
+  void clear(const TensorView& d) const {
+    gemm<T>(team, SplitBy::rows, d.sizes[0], d.sizes[1], 0, {values(), 1}, {values(), 1},
+            static_cast<T*>(d.data), d.strides[0], false);
+  }
+
+  void of_weight() const {
+    clear(pass.dweight);
+    add(dsums, 0, pass.width(), pass.x, static_cast<T*>(pass.dweight.data),
+        pass.dweight.strides[0]);
+  }
+  // Each step's cotangents with the state before it.
+  void of_recurrent_weight() const {
+    const Index stride = pass.drecurrent_weight.strides[0], rest = pass.steps - 1;
+    auto* d = static_cast<T*>(pass.drecurrent_weight.data);
+    clear(pass.drecurrent_weight);
+    team.barrier();  // its parts below are split otherwise
+    const auto add_steps = [&](Index step, Index count, const TensorView& before) {
+      const TensorView d_of = steps_of(dsums, step, count);
+      add(d_of, 0, in_order(), before, d, stride);
+      if (own() > 0) add(d_of, pass.width(), own(), before, d + in_order() * stride, stride);
+    };
+    const Index second = pass.reverse ? 0 : 1;
+    if (rest > 0) add_steps(second, rest, steps_of(pass.y, 1 - second, rest));
+    if (!pass.h0 || pass.steps == 0) return;
+    TensorView start = pass.h0;  // [B,H] as [1,B,H]
+    start.rank = 3;
+    start.sizes = {1, pass.batch, pass.hidden};
+    start.strides = {pass.batch * pass.h0.strides[0], pass.h0.strides[0], 1};
+    add_steps(pass.reverse ? rest : 0, 1, start);
+  }
+  void of_biases() const {
+    const auto sums = kernels_of<T>().column_sums;
+    auto* d = static_cast<T*>(pass.dbias.data);
+    auto* recurrent = static_cast<T*>(pass.drecurrent_bias.data);
+    sums(team, values(), pass.tokens(), pass.kept_width(), pass.width(), d);
+    sums(team, values() + pass.width(), pass.tokens(), pass.kept_width(), own(),
+         recurrent + in_order());
+    team.barrier();
+    const Range mine = team.share(in_order());
+    std::copy(d + mine.begin, d + mine.end, recurrent + mine.begin);
+  }
+};
 
 template <class T>
 void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const Walk<T> walk(pass, arena, true);
-  const Index width = pass.width(), kept = pass.kept_width();
+  const Index kept = pass.kept_width();
   T* dsums = walk.take(arena, pass.tokens() * kept);
   if (arena.counting()) return;
 
@@ -222,82 +285,41 @@ void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const Tile all{0, pass.steps, 0, pass.batch};
   const auto against = [&](const TensorView& v) { return walked<T>(v, all, !pass.reverse); };
   const TensorView dtokens = tokens_of(pass, dsums, pass.steps, kept);
-  const Index own = own_blocks(pass) * pass.hidden, in_order = width - own;
+  DenseBackwardArgs<T> args;
+  args.weight = walk.packed_recurrent;
+  args.sums = as_const(against(tokens_of(pass, pass.preactivations, pass.steps, kept)));
+  args.y = as_const(against(pass.y));
+  args.cells = as_const(against(tokens_of(pass, pass.states, pass.steps, pass.hidden)));
+  args.dy = as_const(against(pass.dy));
+  args.initial = lines_of<T>(pass.h0);
+  args.initial_cell = lines_of<T>(pass.c0);
+  args.dsums = against(dtokens);
   StepBarrier barrier;
 
-  run_team(team_size(plan, pass.tokens() * width * (pass.input + pass.hidden)),
-           [&](const Team& team) {
-             DenseSchedule<T> schedule = walk.schedule(team, barrier);
-             schedule.steps = pass.steps;
-             if (pass.dx) table.tools.pack_columns(team, walk.input, walk.packed_input);
-             if (walk.takes_part(schedule)) {
-               table.tools.pack_columns(schedule.team, walk.recurrent, walk.packed_recurrent);
-             }
-             walk.load(team, pass.dhn, walk.h);
-             if (pass.pair()) walk.load(team, pass.dcn, walk.c);
-             team.barrier();
-             DenseBackwardArgs<T> args;
-             args.weight = walk.packed_recurrent;
-             args.sums = as_const(against(tokens_of(pass, pass.preactivations, pass.steps, kept)));
-             args.y = as_const(against(pass.y));
-             args.cells = as_const(against(tokens_of(pass, pass.states, pass.steps, pass.hidden)));
-             args.dy = as_const(against(pass.dy));
-             args.initial = lines_of<T>(pass.h0);
-             args.initial_cell = lines_of<T>(pass.c0);
-             args.dsums = against(dtokens);
-             if (walk.takes_part(schedule)) kernel(schedule, args);
-             team.barrier();
-             walk.store(team, walk.h, pass.dh0);
-             if (pass.pair()) walk.store(team, walk.c, pass.dc0);
-
-             if (pass.dx) {
-               table.tools.project_back(team, walk.input, walk.packed_input,
-                                        {as_const(walked<T>(dtokens, all, false)),
-                                         walked<T>(pass.dx, all, false), pass.batch, pass.steps},
-                                        pass.accumulate_dx);
-             }
-             const auto clear = [&](const TensorView& d, Index columns) {
-               gemm<T>(team, SplitBy::rows, width, columns, 0, {dsums, kept, true}, {dsums, kept},
-                       static_cast<T*>(d.data), d.strides[0], false);
-             };
-             if (pass.dweight) {
-               clear(pass.dweight, pass.input);
-               add_products(team, pass, dtokens, 0, width, pass.x, pass.input,
-                            static_cast<T*>(pass.dweight.data), pass.dweight.strides[0]);
-             }
-             if (pass.drecurrent_weight) {
-               const Index stride = pass.drecurrent_weight.strides[0];
-               auto* d = static_cast<T*>(pass.drecurrent_weight.data);
-               clear(pass.drecurrent_weight, pass.hidden);
-               team.barrier();  // its parts below are split otherwise
-               const Index later = pass.reverse ? 0 : 1, rest = pass.steps - 1;
-               // Each step's cotangents with the state before it.
-               const auto add = [&](Index step, Index count, const TensorView& before) {
-                 const TensorView d_of = steps_of(dtokens, step, count);
-                 add_products(team, pass, d_of, 0, in_order, before, pass.hidden, d, stride);
-                 if (own == 0) return;
-                 add_products(team, pass, d_of, width, own, before, pass.hidden,
-                              d + in_order * stride, stride);
-               };
-               if (rest > 0) add(later, rest, steps_of(pass.y, 1 - later, rest));
-               if (pass.h0 && pass.steps > 0) {
-                 TensorView start = pass.h0;  // [B,H] as [1,B,H]
-                 start.rank = 3;
-                 start.sizes = {1, pass.batch, pass.hidden};
-                 start.strides = {pass.batch * pass.h0.strides[0], pass.h0.strides[0], 1};
-                 add(pass.reverse ? rest : 0, 1, start);
-               }
-             }
-             if (pass.dbias) {
-               table.column_sums(team, dsums, pass.tokens(), kept, width,
-                                 static_cast<T*>(pass.dbias.data));
-             }
-             if (pass.drecurrent_bias) {
-               auto* d = static_cast<T*>(pass.drecurrent_bias.data);
-               table.column_sums(team, dsums, pass.tokens(), kept, in_order, d);
-               table.column_sums(team, dsums + width, pass.tokens(), kept, own, d + in_order);
-             }
-           });
+  run_team(walk.threads(plan), [&](const Team& team) {
+    DenseSchedule<T> schedule = walk.schedule(team, barrier);
+    schedule.steps = pass.steps;
+    if (pass.dx) table.tools.pack_columns(team, walk.input, walk.packed_input);
+    if (walk.takes_part(schedule)) {
+      table.tools.pack_columns(schedule.team, walk.recurrent, walk.packed_recurrent);
+    }
+    walk.load(team, pass.dhn, walk.h);
+    if (pass.pair()) walk.load(team, pass.dcn, walk.c);
+    team.barrier();
+    if (walk.takes_part(schedule)) kernel(schedule, args);
+    team.barrier();
+    walk.store(team, walk.h, pass.dh0);
+    if (pass.pair()) walk.store(team, walk.c, pass.dc0);
+    if (pass.dx) {
+      const DenseTokens<T> tokens{as_const(walked<T>(dtokens, all, false)),
+                                  walked<T>(pass.dx, all, false), pass.batch, pass.steps};
+      table.tools.project_back(team, walk.input, walk.packed_input, tokens, pass.accumulate_dx);
+    }
+    const Gradients<T> gradients{team, pass, dtokens};
+    if (pass.dweight) gradients.of_weight();
+    if (pass.drecurrent_weight) gradients.of_recurrent_weight();
+    if (pass.dbias) gradients.of_biases();
+  });
 }
 
 }  // namespace

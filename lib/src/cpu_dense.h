@@ -59,8 +59,11 @@ template <class T>
 struct DenseForwardArgs {
   const T* weight = nullptr;    // of pack_gates; null where `products` holds R h of the one step
   const T* products = nullptr;  // [lines][gates * H]
-  const T* bias = nullptr;      // of all sums
-  Strided<T> sums;              // in: W x; out, where they are kept: the sums
+  const T* input_weight = nullptr;  // of pack_gates: W x is multiplied here; null: it is in `sums`
+  Strided<const T> x;
+  Index input = 0;          // columns of W
+  const T* bias = nullptr;  // of all sums
+  Strided<T> sums;          // in: W x, if need be; out, where they are kept: the sums
   bool keep = false;
   Strided<const T> initial;  // the state before the first step, [lines][H]; null: zeros
   Strided<T> y, cells;       // cells: of c, or null

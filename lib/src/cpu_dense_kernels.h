@@ -212,21 +212,22 @@ void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
   constexpr int kGates = Cell::kGates, kSums = Cell::kPreactivations;
   const DenseShare mine = share_of<T>(s.team, s.hidden, s.lines);
   const Index carry = padded(s.hidden);
-  T products[kMostRows * kGates * V::kLanes];
-  const auto step = [&](Index line, Index vector, Index t, const T* before, const T* row) {
+  constexpr Index kPanel = kGates * V::kLanes;
+  T inputs[kMostRows * kPanel], products[kMostRows * kPanel];
+  const auto step = [&](Index line, Index vector, Index t, const T* before, const T* input,
+                        const T* recurrent) {
     V sum[kSums];
-    T* sums = a.sums.at_line(line).at(t);
+    T* sums = a.sums.data ? a.sums.at_line(line).at(t) : nullptr;
     for (int i = 0; i < kSums; ++i) {
       sum[i] = Memory::read(a.bias + i * s.hidden, vector, s.hidden);
-      if (i < kGates) sum[i] = sum[i] + Memory::read(sums + i * s.hidden, vector, s.hidden);
+      if (i >= kGates) continue;
+      sum[i] = sum[i] + (a.input_weight ? V::load(input + i * V::kLanes)
+                                        : Memory::read(sums + i * s.hidden, vector, s.hidden));
     }
     for (int gate = 0; gate < kGates; ++gate) {
       V& own = sum[cell::recurrent_sum<Cell>(gate)];
-      if (a.weight) {
-        own = own + V::load(row + gate * V::kLanes);
-      } else {
-        own = own + Memory::read(row + gate * s.hidden, vector, s.hidden);
-      }
+      own = own + (a.weight ? V::load(recurrent + gate * V::kLanes)
+                            : Memory::read(recurrent + gate * s.hidden, vector, s.hidden));
     }
     cell::StepState<V> state{before ? Memory::read(before, vector, s.hidden) : V(0), V(0)};
     T* c = Cell::kPair ? s.c + line * carry + vector * V::kLanes : nullptr;
@@ -247,17 +248,20 @@ void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
     for (Index vector = mine.vectors.begin; vector < mine.vectors.end; ++vector) {
       for_groups(mine.lines, [&](Index first, int count) {
         const T* rows[kMostRows];
+        const Product<T> run = product_of<T>(kGates, count);
+        if (a.input_weight) {
+          for (int m = 0; m < count; ++m) rows[m] = a.x.at_line(first + m).at(t);
+          run(a.input_weight + vector * a.input * kPanel, rows, a.input, false, inputs);
+        }
         for (int m = 0; m < count; ++m) rows[m] = before.at_line(first + m).data;
         if (a.weight && before.data) {
-          product_of<T>(kGates, count)(a.weight + vector * s.hidden * kGates * V::kLanes, rows,
-                                       s.hidden, false, products);
+          run(a.weight + vector * s.hidden * kPanel, rows, s.hidden, false, products);
         } else if (a.weight) {
-          std::fill_n(products, count * kGates * V::kLanes, T(0));
+          std::fill_n(products, count * kPanel, T(0));
         }
         for (int m = 0; m < count; ++m) {
-          step(first + m, vector, t, rows[m],
-               a.weight ? products + m * kGates * V::kLanes
-                        : a.products + (first + m) * kGates * s.hidden);
+          step(first + m, vector, t, rows[m], inputs + m * kPanel,
+               a.weight ? products + m * kPanel : a.products + (first + m) * kGates * s.hidden);
         }
       });
     }

@@ -9,7 +9,10 @@ namespace scanrnn::dispatch {
 // CPU. A projection's tile is as many tokens as keep its pre-activations in the shared cache and
 // still pack the weights few times; a chunk of the parallel scan is a multiple of its local steps.
 inline constexpr std::int64_t kCpuTileTokens = 2048;
-inline constexpr std::int64_t kCpuStepTileTokens = 256;  // of a step loop, whose weights are packed
+// Of a step loop, whose weights are packed: as many tokens as share a panel of them in the nearer
+// cache, or each step by itself, where its own lines are enough for that.
+inline constexpr std::int64_t kCpuStepTileTokens = 256;
+inline constexpr std::int64_t kCpuStepLines = 8;
 inline constexpr std::int64_t kCpuMinChunk = 16;
 inline constexpr std::int64_t kCpuMaxChunk = 256;
 inline constexpr std::int64_t kCpuChunksPerThread = 4;
