@@ -19,9 +19,10 @@ using scan::Team;
 // Steps from which packing the recurrent weights, which costs a few products, pays.
 constexpr Index kPackedSteps = 4;
 
-// The row blocks of R h that have sums of their own, and those before them.
+// How many row blocks of R h have sums of their own.
 Index own_blocks(const Pass& pass) { return info(pass.cell).preactivations - pass.gates; }
 
+// What both directions work with: the weights as they are and packed, and the carried states.
 template <class T>
 struct Walk {
   const Pass& pass;
@@ -52,17 +53,17 @@ struct Walk {
   }
 
   // Threads worth keeping in step: a barrier takes about as long as this many multiplications.
-  int members() const {
+  int members(const Team& team) const {
     constexpr Index kPerThread = 1 << 14;
-    return static_cast<int>(
-        std::max<Index>(1, pass.batch * pass.width() * pass.hidden / kPerThread));
+    const Index worth = pass.batch * pass.width() * pass.hidden / kPerThread;
+    return static_cast<int>(std::clamp<Index>(worth, 1, team.size));
   }
   Index threads(const dispatch::Plan& plan) const {
     return team_size(plan, pass.tokens() * pass.width() * (pass.input + pass.hidden));
   }
   DenseSchedule<T> schedule(const Team& team, StepBarrier& barrier) const {
     DenseSchedule<T> out;
-    out.team = {team.rank, std::min(team.size, members())};
+    out.team = {team.rank, members(team)};
     out.barrier = &barrier;
     out.lines = pass.batch;
     out.hidden = pass.hidden;
@@ -167,7 +168,7 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
     if (pass.pair()) walk.load(team, pass.c0, walk.c);
     team.barrier();
     Strided<const T> before = lines_of<T>(pass.h0);
-    for (Index position = 0; position < pass.steps; position += schedule.steps) {
+    for (Index position = 0; position < pass.steps && pass.batch > 0; position += schedule.steps) {
       schedule.steps = std::min(tile_steps, pass.steps - position);
       const Tile tile{pass.reverse ? pass.steps - position - schedule.steps : position,
                       schedule.steps, 0, pass.batch};

@@ -66,7 +66,9 @@ TEST(DenseConformance, AnyBatchAndTeam) {
           c.threads = threads;
           c.layer.batch_first = batch % 2;
           const Data data = random_data(c, random);
-          expect_conforms(c, library(c, data), oracle::run(c, data));
+          const oracle::Answer want = oracle::run(c, data);
+          expect_conforms(c, library(c, data), want);
+          expect_forward(c, library_inference(c, data), want, "inference: ");
           if (HasFailure()) return;
         }
       }

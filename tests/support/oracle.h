@@ -192,17 +192,6 @@ struct Direction {
   }
 };
 
-inline Values narrow(const Reals& values) { return {values.begin(), values.end()}; }
-inline Values roots(const Reals& squares) {
-  Values out;
-  for (Real value : squares) out.push_back(static_cast<double>(std::sqrt(value)));
-  return out;
-}
-
-struct Answer : Result {
-  Terms terms;
-};
-
 // The whole stack of a linear cell.
 inline Answer run_linear(const Case& c, const Data& data, bool with_backward) {
   const CellInfo& cell = info(c.layer.cell);
@@ -270,87 +259,7 @@ inline Answer run_linear(const Case& c, const Data& data, bool with_backward) {
   return out;
 }
 
-// The whole stack of a dense cell.
-inline Answer run_dense(const Case& c, const Data& data, bool with_backward) {
-  const CellInfo& cell = info(c.layer.cell);
-  const std::int64_t hidden = c.layer.hidden_size, tokens = c.steps * c.batch;
-  const std::int64_t width = c.directions() * hidden;
-  const std::size_t each = c.layer.bias ? 4 : 2;  // parameters of a direction
-  const auto first = [&](int l, int d) {
-    return static_cast<std::size_t>(l * c.directions() + d) * each;
-  };
-  const auto direction = [&](int l, int d) {
-    const Values* own = &data.params[first(l, d)];
-    const bool bias = c.layer.bias;
-    return DenseDirection{cell.name,
-                          c.steps,
-                          c.batch,
-                          c.input_size(l),
-                          hidden,
-                          d == 1,
-                          own,
-                          own + 1,
-                          bias ? own + 2 : nullptr,
-                          bias ? own + 3 : nullptr,
-                          &data.h0,
-                          &data.c0,
-                          first(l, d) / each * static_cast<std::size_t>(c.batch * hidden)};
-  };
-  Answer out;
-  Real largest = 0;
-  Reals hn(static_cast<std::size_t>(c.states())), cn(hn), dh0(hn), dc0(hn), dh0_squares(hn);
-  std::vector<Reals> inputs{{data.x.begin(), data.x.end()}};
-  for (int l = 0; l < c.layer.num_layers; ++l) {
-    Reals y(static_cast<std::size_t>(tokens * width));
-    for (int d = 0; d < c.directions(); ++d) {
-      const DenseDirection part = direction(l, d);
-      part.forward(inputs.back(), y, width, d * hidden, hn.data() + part.state_at,
-                   cn.data() + part.state_at, largest);
-    }
-    if (l + 1 == c.layer.num_layers) out.y = narrow(y);
-    inputs.push_back(std::move(y));
-  }
-  out.hn = narrow(hn);
-  if (cell.states == 2) out.cn = narrow(cn);
-  out.terms.state = static_cast<double>(largest);
-  if (!with_backward) return out;
-
-  Reals dy(data.dy.begin(), data.dy.end());
-  out.dparams.resize(data.params.size());
-  out.terms.dparams.resize(data.params.size());
-  for (int l = c.layer.num_layers - 1; l >= 0; --l) {
-    Reals dx(static_cast<std::size_t>(tokens * c.input_size(l)));
-    for (int d = 0; d < c.directions(); ++d) {
-      const DenseDirection part = direction(l, d);
-      const auto rows = static_cast<std::size_t>(part.gates() * hidden);
-      DenseDirection::Gradients gradients{Sum(part.weight_ih->size()), Sum(part.weight_hh->size()),
-                                          Sum(2 * rows)};
-      part.backward(inputs[static_cast<std::size_t>(l)], dy, width, d * hidden, data.dhn, data.dcn,
-                    dx, dh0.data() + part.state_at, dc0.data() + part.state_at,
-                    dh0_squares.data() + part.state_at, gradients);
-      const auto give = [&](std::size_t i, const Sum& sum, std::size_t begin, std::size_t end) {
-        const auto part_of = [&](const Reals& all) {
-          return Reals(all.begin() + static_cast<std::ptrdiff_t>(begin),
-                       all.begin() + static_cast<std::ptrdiff_t>(end));
-        };
-        out.dparams[first(l, d) + i] = narrow(part_of(sum.values));
-        out.terms.dparams[first(l, d) + i] = roots(part_of(sum.squares));
-      };
-      give(0, gradients.weight_ih, 0, part.weight_ih->size());
-      give(1, gradients.weight_hh, 0, part.weight_hh->size());
-      if (!c.layer.bias) continue;
-      give(2, gradients.bias, 0, rows);
-      give(3, gradients.bias, rows, 2 * rows);
-    }
-    dy = std::move(dx);
-  }
-  out.dx = narrow(dy);
-  out.dh0 = narrow(dh0);
-  if (cell.states == 2) out.dc0 = narrow(dc0);
-  out.terms.dh0 = roots(dh0_squares);
-  return out;
-}
-
+// The whole stack.
 inline Answer run(const Case& c, const Data& data, bool with_backward = true) {
   const bool dense = info(c.layer.cell).recurrence == dispatch::Recurrence::dense;
   return dense ? run_dense(c, data, with_backward) : run_linear(c, data, with_backward);

@@ -27,4 +27,15 @@ struct Sum {
   }
 };
 
+inline Values narrow(const Reals& values) { return {values.begin(), values.end()}; }
+inline Values roots(const Reals& squares) {
+  Values out;
+  for (Real value : squares) out.push_back(static_cast<double>(std::sqrt(value)));
+  return out;
+}
+
+struct Answer : Result {
+  Terms terms;
+};
+
 }  // namespace scanrnn::test::oracle
