@@ -95,6 +95,8 @@ figures: .venv/installed
 # The engine by itself, without Python.
 bench-engine: PRESET := $(if $(GPU),cuda,release)
 bench-engine: .venv/ready
+	@test -e /usr/include/benchmark/benchmark.h || { sudo=$$([ $$(id -u) = 0 ] || echo sudo); \
+	  $$sudo apt-get update -q && $$sudo apt-get install -q -y libbenchmark-dev; }
 	cmake --preset $(PRESET) -DSCANRNN_BUILD_BENCH=ON -DPython_EXECUTABLE=$(PYTHON)
 	cmake --build --preset $(PRESET) --target engine_cpu $(if $(GPU),engine_cuda layer_cuda dense_cuda)
 	build/$(PRESET)/bench/engine_cpu
@@ -127,7 +129,6 @@ clean:
 	have() { package=$$1; shift; "$$@" >/dev/null 2>&1 || missing="$$missing $$package"; }; \
 	have g++ command -v g++; \
 	have ccache command -v ccache; \
-	have libbenchmark-dev test -e /usr/include/benchmark/benchmark.h; \
 	have libgtest-dev test -e /usr/include/gtest/gtest.h; \
 	have libhwy-dev test -e /usr/include/hwy/highway.h; \
 	have python3-dev python3 -c 'import os, sysconfig; \

@@ -3,10 +3,11 @@
 
     python bench/peers.py --out bench/results/h200-peers.json [--only REGEX] [--minutes 3]
 
-PyTorch is needed. accelerated-scan, flash-linear-attention (fla-core) and JAX take part when they
-are installed. Every result is compared with a float64 one before it is timed; what fails, or has no
-kernel for a size, stands in the file with its error. Times are the GPU's: replays of a CUDA graph,
-or, where a peer cannot be captured, events around calls in a row.
+PyTorch is needed. accelerated-scan (whose warp kernel nvcc compiles when it is first imported),
+flash-linear-attention (fla-core) and JAX take part when they are installed. Every result is
+compared with a float64 one before it is timed; what fails, or has no kernel for a size, stands in
+the file with its error. Times are the GPU's: replays of a CUDA graph, or, where a peer cannot be
+captured, events around calls in a row.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ class Workload {
     x_ = random(tokens * input, 0);
     y_ = empty(tokens * output);
     // Weights of about 1 / sqrt(H), by the nearest power of two.
-    const int shift = std::min(7, static_cast<int>(std::lround(std::log2(o.hidden_size) / 2)));
+    int shift = 0;
+    while (shift < 7 && (std::int64_t{2} << 2 * shift) <= o.hidden_size) ++shift;
     for (const ParameterInfo& parameter : layer_.parameters()) {
       std::size_t count = 1;
       for (std::int64_t size : parameter.sizes) count *= static_cast<std::size_t>(size);
