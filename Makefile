@@ -46,7 +46,7 @@ test-python: .venv/installed .venv/frameworks
 	python -m pytest
 
 # The same tests on the GPU, and those that are only there.
-test-cuda: .venv/installed build/cuda/tests/scanrnn_tests
+test-cuda: .venv/installed .venv/frameworks build/cuda/tests/scanrnn_tests
 	SCANRNN_TEST_DEVICE=cuda build/cuda/tests/scanrnn_tests --gtest_brief=1
 	SCANRNN_TEST_DEVICE=cuda python -m pytest
 

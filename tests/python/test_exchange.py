@@ -13,6 +13,8 @@ from support import ALL_CELLS, DEVICE, assert_close, make, normal, tolerance
 from test_errors import raises
 
 torch = pytest.importorskip("torch")
+if DEVICE != "cpu" and not torch.cuda.is_available():
+    pytest.skip("this torch has no GPU", allow_module_level=True)
 DTYPES = ["float64", "float32", "bfloat16", "float16"]
 
 

@@ -9,6 +9,8 @@ import pytest
 from support import ALL_CELLS, DEVICE
 
 torch = pytest.importorskip("torch")
+if DEVICE != "cpu" and not torch.cuda.is_available():
+    pytest.skip("this torch has no GPU", allow_module_level=True)
 SOURCE = Path(__file__).parents[2] / "docs/examples/language_model.py"
 
 

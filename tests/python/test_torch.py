@@ -14,6 +14,8 @@ from support import ALL_CELLS, ALL_VARIANTS, DEVICE, OPTION, assert_close, make,
 from test_errors import raises
 
 torch = pytest.importorskip("torch")
+if DEVICE != "cpu" and not torch.cuda.is_available():
+    pytest.skip("this torch has no GPU", allow_module_level=True)
 import scanrnn.torch as st  # noqa: E402
 
 WIDE = torch.float64
