@@ -46,11 +46,11 @@ test-sanitize: .venv/ready
 	build/cpu-asan/tests/scanrnn_tests --gtest_brief=1
 	ctest --preset cpu-asan --exclude-regex '^scanrnn_tests$$'
 
-test-python: .venv/installed
+test-python: .venv/installed .venv/frameworks
 	python -m pytest
 
 # The same tests on the GPU, and those that are only there.
-test-cuda: .venv/installed build/cuda/tests/scanrnn_tests
+test-cuda: .venv/installed .venv/frameworks build/cuda/tests/scanrnn_tests
 	SCANRNN_TEST_DEVICE=cuda build/cuda/tests/scanrnn_tests --gtest_brief=1
 	SCANRNN_TEST_DEVICE=cuda python -m pytest
 
@@ -122,6 +122,16 @@ clean:
 .venv/installed: .venv/ready $(SOURCES)
 	pip install --quiet --no-build-isolation '.[plot,test]'
 	python -m scanrnn info
+	touch $@
+
+# What the tests try the package with; without it they are skipped, and say so. `make FRAMEWORKS=`
+# leaves all of it out.
+FRAMEWORKS := torch jax
+.venv/frameworks: .venv/ready
+	@for group in $(FRAMEWORKS); do \
+	  pip install --quiet --group $$group || \
+	    echo "WARNING: $$group cannot be installed here: ITS TESTS ARE SKIPPED" >&2; \
+	done
 	touch $@
 
 .venv/ready: Makefile pyproject.toml

@@ -46,6 +46,7 @@ class Backend {
   // The dtype that passes are given: the layer's own, or its compute type.
   virtual Dtype inner_type(Dtype dtype) const = 0;
   virtual void set_matmul_precision(MatmulPrecision /*precision*/) {}
+  virtual void set_stream(void* /*stream*/) {}
 
   // With an arena that only counts, these take the memory that they would and do nothing else.
   virtual void forward(const dispatch::Plan& plan, const Pass& pass, Arena& workspace) = 0;

@@ -60,8 +60,10 @@ void check(const Span& span, const char* name, std::size_t bytes, const dispatch
                       std::to_string(span.data ? span.bytes : 0) + " (" + dispatch::explain(plan) +
                       ")");
   }
-  require(reinterpret_cast<std::uintptr_t>(span.data) % Arena::kAlignment == 0,
-          name_of + "expected " + std::to_string(Arena::kAlignment) + "-byte alignment");
+  // A cache line of the processor, which is what the frameworks' allocators give at least.
+  const std::size_t alignment = plan.device.processor == dispatch::Processor::cpu ? 64 : 128;
+  require(reinterpret_cast<std::uintptr_t>(span.data) % alignment == 0,
+          name_of + "expected " + std::to_string(alignment) + "-byte alignment");
 }
 
 }  // namespace scanrnn

@@ -23,7 +23,7 @@ struct Expected {
 // Shape, dtype, device, and strides: the last axis contiguous, rows that do not overlap.
 void check(const TensorView& view, const Expected& want);
 
-// A workspace or reserve: large enough and 256-byte aligned.
+// A workspace or reserve: large enough and aligned as Span says.
 void check(const Span& span, const char* name, std::size_t bytes, const dispatch::Plan& plan);
 
 void require(bool condition, const std::string& message);  // value_error

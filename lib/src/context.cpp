@@ -44,6 +44,10 @@ Context& Context::operator=(Context&&) noexcept = default;
 const ContextOptions& Context::options() const { return impl_->options; }
 const dispatch::DeviceLimits& Context::limits() const { return impl_->backend->limits(); }
 const dispatch::Profile& Context::profile() const { return impl_->profile; }
+void Context::set_stream(void* stream) {
+  impl_->options.stream = stream;
+  impl_->backend->set_stream(stream);
+}
 void Context::set_profile(const dispatch::Profile& profile) { impl_->profile = profile; }
 void Context::set_matmul_precision(MatmulPrecision precision) {
   impl_->options.matmul_precision = precision;

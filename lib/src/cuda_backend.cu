@@ -208,6 +208,7 @@ class CudaBackend : public Backend {
   const dispatch::Profile& default_profile() const override { return *profile_; }
   Dtype inner_type(Dtype dtype) const override { return dtype; }
   void set_matmul_precision(MatmulPrecision precision) override { gemm_->set_precision(precision); }
+  void set_stream(void* stream) override { stream_ = static_cast<cudaStream_t>(stream); }
 
   void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) override {
     if (pass.is_dense()) {

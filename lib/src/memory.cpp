@@ -118,6 +118,15 @@ Staging& staging(int device) {
   return all[device];
 }
 
+struct Event {
+  cudaEvent_t handle = nullptr;
+
+  Event() { SCANRNN_CUDA(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming)); }
+  ~Event() { cudaEventDestroy(handle); }  // what waits for it goes on waiting
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+};
+
 }  // namespace
 #endif
 
@@ -202,6 +211,35 @@ void Buffer::download(void* host, std::size_t bytes, std::size_t first) const {
   }
 #endif
   std::memcpy(host, device, bytes);
+}
+
+void order_streams(const Context& context, void* before, void* after) {
+  if (before == after) return;
+#ifdef SCANRNN_WITH_CUDA
+  const ContextOptions& options = context.options();
+  if (options.device.kind == Device::Kind::cuda) {
+    const DeviceGuard guard(options.device.index);
+    const Event event;
+    SCANRNN_CUDA(cudaEventRecord(event.handle, static_cast<cudaStream_t>(before)));
+    SCANRNN_CUDA(cudaStreamWaitEvent(static_cast<cudaStream_t>(after), event.handle, 0));
+  }
+#else
+  static_cast<void>(context);
+#endif
+}
+
+Device device_of(const void* pointer) {
+#ifdef SCANRNN_WITH_CUDA
+  cudaPointerAttributes attributes{};
+  if (cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess &&
+      (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged)) {
+    return Device::cuda(attributes.device);
+  }
+  cudaGetLastError();
+#else
+  static_cast<void>(pointer);
+#endif
+  throw type_error("expected memory of a CUDA device, got memory that CUDA does not know of");
 }
 
 void synchronize(Context& context) {

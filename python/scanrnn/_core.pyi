@@ -29,6 +29,8 @@ class Plan:
     @property
     def reason(self) -> str: ...
     @property
+    def batch(self) -> int: ...
+    @property
     def tile_steps(self) -> int: ...
     @property
     def chunk_steps(self) -> int: ...
@@ -87,6 +89,92 @@ class Layer:
         reserve: Buffer | None,
         seed: int,
     ) -> None: ...
+
+class Tensor:
+    """A view of another library's memory, and what keeps that alive."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def strides(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def address(self) -> int: ...
+
+class Exported:
+    """A Tensor for other libraries to take: `owner` lives as long as anyone has it."""
+
+    def __init__(self, tensor: Tensor, owner: Any, stream: int) -> None: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+
+Bytes = tuple[int, int]  # address, count
+
+def from_dlpack(name: str, capsule: Any, writable: bool) -> Tensor: ...
+def from_interface(name: str, interface: dict[str, Any]) -> Tensor: ...
+def from_address(
+    name: str,
+    address: int,
+    dtype: str,
+    device: Device,
+    shape: Sequence[int],
+    strides: Sequence[int] | None,
+) -> Tensor: ...
+def order_streams(device: Device, before: int, after: int) -> None: ...
+def forward(
+    layer: Layer,
+    plan: Plan,
+    stream: int,
+    params: Sequence[Tensor | None],
+    x: Tensor,
+    h_0: Sequence[Tensor | None],
+    y: Tensor,
+    h_n: Sequence[Tensor | None],
+    workspace: Bytes,
+    reserve: Bytes | None,
+    seed: int,
+    one_step: bool,
+) -> None: ...
+def backward(
+    layer: Layer,
+    plan: Plan,
+    stream: int,
+    params: Sequence[Tensor | None],
+    x: Tensor,
+    h_0: Sequence[Tensor | None],
+    y: Tensor,
+    dy: Tensor | None,
+    dh_n: Sequence[Tensor | None],
+    dx: Tensor | None,
+    dh_0: Sequence[Tensor | None],
+    dparams: Sequence[Tensor | None],
+    workspace: Bytes,
+    reserve: Bytes,
+    seed: int,
+) -> None: ...
+def jax_targets() -> dict[str, tuple[Any, Any]]: ...
+def scan_tensors(
+    plan: Plan,
+    stream: int,
+    a: Tensor,
+    b: Tensor,
+    sign_b: Tensor | None,
+    h_0: Tensor | None,
+    h: Tensor,
+    workspace: Bytes,
+    log_form: bool,
+    reverse: bool,
+) -> None: ...
 
 Rule = tuple[str, str, bool, float, list[float], list[float]]
 

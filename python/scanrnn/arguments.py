@@ -94,11 +94,13 @@ def _bfloat16() -> Any:
 def array(name: str, value: Any, wanted: np.dtype[Any] | None) -> Any:
     """`value` as the core can walk it: as it is, or a copy where its strides are out of the common.
 
-    `wanted` None stands for any of DTYPES. Arrays of other libraries will come in here.
+    `wanted` None stands for any of DTYPES.
     """
     if not isinstance(value, np.ndarray):
         if not isinstance(value, np.generic):  # what NumPy gives for one element of a 1-d array
-            raise TypeError(f"{name}: expected a NumPy array, got {_foreign(value)}")
+            raise TypeError(
+                f"{name}: expected an array of NumPy, torch, CuPy or JAX, got {type_name(value)}"
+            )
         value = np.asarray(value)
     if value.dtype != wanted if wanted is not None else str(value.dtype) not in DTYPES:
         listed = wanted if wanted is not None else "one of " + _listed(DTYPES)
@@ -122,11 +124,9 @@ def _walkable(value: Array) -> bool:
     )
 
 
-def _foreign(value: Any) -> str:
+def type_name(value: Any) -> str:
     kind = type(value)
     module = kind.__module__.partition(".")[0]
-    if module == "torch" and getattr(value, "requires_grad", False):
-        return "a torch tensor that requires grad: use scanrnn.torch, or detach it"
     return kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}"
 
 

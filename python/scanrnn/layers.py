@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, arguments, profile
+from . import _core, arguments, exchange, profile
 from .arguments import Array
 from .registry import CellInfo
-from .run import Pullback, Run, State, given_state, log, states
+from .run import Call, Placed, Pullback, Run, State, given_state, log, states
 
 # What every layer's constructor begins with, as torch's do.
 _TORCHS: dict[str, Any] = {
@@ -45,7 +45,7 @@ class Layer:
     _device: _core.Device
     _shapes: dict[str, tuple[int, ...]]
     _params: dict[str, Array]
-    _placed: _core.Parameters
+    _placed: Placed
     input_size: int
     hidden_size: int
     num_layers: int
@@ -95,53 +95,49 @@ class Layer:
         params = {name: np.array(values[name], self.dtype, order="C") for name in self._shapes}
         for value in params.values():
             value.flags.writeable = False
-        placed = _core.Parameters(self._device, list(params.values()))
         # One assignment each: a running call keeps what it began with.
-        self.__dict__["_params"], self.__dict__["_placed"] = params, placed
+        self.__dict__["_params"] = params
+        self.__dict__["_placed"] = Placed(self._device, list(params.values()))
 
     # ---- running
 
     def __call__(
-        self, x: Array, h_0: State | None = None, strategy: str | None = None
-    ) -> tuple[Array, State]:
+        self, x: Any, h_0: State | None = None, strategy: str | None = None
+    ) -> tuple[Any, State]:
         """The whole sequence; h_0 None is zeros."""
         return Run(self, x, h_0, strategy, training=False).forward()
 
     def vjp(
         self,
-        x: Array,
+        x: Any,
         h_0: State | None = None,
         strategy: str | None = None,
         seed: int | None = None,
-    ) -> tuple[tuple[Array, State], Pullback]:
+    ) -> tuple[tuple[Any, State], Pullback]:
         """The sequence in training mode, and what carries cotangents back through it.
 
         x is held, not copied, and y comes back read-only, because the pullback reads both: leave x
         as it is while the pullback is in use. `seed` is that of dropout; None is fresh entropy.
         """
         entropy = np.random.SeedSequence(arguments.seed_value(seed))
-        run = Run(self, x, h_0, strategy, training=True)
-        run.seed = int(entropy.generate_state(1, np.uint64)[0]) if self.dropout else 0
-        run.reserve = _core.Buffer(self._device, run.plan.reserve_bytes)
-        results = run.forward()
-        run.y.flags.writeable = results[0].flags.writeable = False
-        return results, Pullback(run)
+        drawn = int(entropy.generate_state(1, np.uint64)[0]) if self.dropout else 0
+        run = Run(self, x, h_0, strategy, training=True, seed=drawn)
+        return run.forward(), Pullback(run)
 
-    def step(self, x_t: Array, h: State | None = None) -> tuple[Array, State]:
+    def step(self, x_t: Any, h: State | None = None) -> tuple[Any, State]:
         """One step, equal to running the sequence: x_t [B,C], h [L*D,B,H] -> y_t [B,H], state."""
-        x_t = arguments.array("x_t", x_t, self.dtype)
+        kind = exchange.kind_of("x_t", x_t)
+        x_t = kind.array("x_t", x_t, self.dtype)
+        kind.check_device("x_t", self.device)
         if x_t.ndim not in (1, 2):
             wanted = "(B, C), or (C,) for one sequence"
-            raise ValueError(f"x_t: expected {wanted}, got shape {x_t.shape}")
+            raise ValueError(f"x_t: expected {wanted}, got shape {tuple(x_t.shape)}")
         single = x_t.ndim == 1
         x_t = x_t[None] if single else x_t
-        before = states("h", h, self, single)
-        batch = x_t.shape[0]
-        plan = self.plan(1, batch)
-        y = np.empty((batch, self._layer.directions * self.hidden_size), self.dtype)
-        after = self._new_states(batch)
+        before = states(kind, "h", h, self, single)
+        plan = self.plan(1, x_t.shape[0])
         log(plan)
-        self._layer.step(plan, self._placed, x_t, before, y, after, None, 0)
+        y, after, _ = kind.forward(Call(self, self._placed, plan, x_t, before, one_step=True))
         return y[0] if single else y, given_state(after, single)
 
     def plan(
@@ -152,10 +148,6 @@ class Layer:
         return self._layer.plan(
             self._device, steps, batch, bool(training), arguments.strategy_name(strategy)
         )
-
-    def _new_states(self, batch: int) -> list[Array]:
-        shape = self.num_layers * self._layer.directions, batch, self.hidden_size
-        return [np.empty(shape, self.dtype) for _ in range(self._cell.states)]
 
     # ---- parameters
 

@@ -3,82 +3,110 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import _core, arguments
+from . import _core, exchange
 from .arguments import Array
+from .kinds import Kind
 
 if TYPE_CHECKING:
     from .layers import Layer
 
-State = Array | tuple[Array, Array]  # h, or the pair (h, c)
+State = Any  # h, or the pair (h, c), of the kind that came in
+
+
+class Placed:
+    """A layer's parameters where they are used: NumPy's arrays, and copies of them elsewhere."""
+
+    def __init__(self, device: _core.Device, arrays: list[Array]) -> None:
+        self.device, self.arrays = device, arrays
+        self.elsewhere: dict[str, Any] = {}  # by kind, made when a call first needs them
+
+    @functools.cached_property
+    def core(self) -> _core.Parameters:
+        """What calls on NumPy's arrays read."""
+        return _core.Parameters(self.device, self.arrays)
+
+
+class Call(NamedTuple):
+    """What a kind of arrays needs for one call."""
+
+    layer: Layer
+    placed: Placed
+    plan: _core.Plan
+    x: Any  # [T,B,C] or [B,T,C]; for one step [B,C]
+    h_0: list[Any]  # each [L*D,B,H]; none for zeros
+    training: bool = False
+    seed: int = 0
+    one_step: bool = False
+
+    def states(self) -> int:
+        return self.layer._cell.states
+
+    def shape_of_y(self) -> tuple[int, ...]:
+        return (*self.x.shape[:-1], self.layer._layer.directions * self.layer.hidden_size)
+
+    def shape_of_state(self) -> tuple[int, ...]:
+        layer = self.layer
+        return layer.num_layers * layer._layer.directions, self.plan.batch, layer.hidden_size
 
 
 class Run:
-    """One call: its arguments as batches, its plan and its outputs."""
+    """One call: the kind of its arrays, its arguments as batches, its plan and its outputs."""
 
     def __init__(
-        self, layer: Layer, x: Array, h_0: State | None, strategy: str | None, training: bool
+        self, layer: Layer, x: Any, h_0: Any, strategy: str | None, training: bool, seed: int = 0
     ) -> None:
-        self.layer, self.params = layer, layer._placed
-        self.seed = 0
-        self.reserve: _core.Buffer | None = None
-        x = arguments.array("x", x, layer.dtype)
+        self.layer, self.kind = layer, exchange.kind_of("x", x)
+        x = self.kind.array("x", x, layer.dtype)
+        self.kind.check_device("x", layer.device)
         if x.ndim not in (2, 3):
             wanted = "(B, T, C)" if layer.batch_first else "(T, B, C)"
             raise ValueError(
-                f"x: expected {wanted}, or (T, C) for one sequence, got shape {x.shape}"
+                f"x: expected {wanted}, or (T, C) for one sequence, got shape {tuple(x.shape)}"
             )
         self.single = x.ndim == 2
-        self.x = self.as_batch(x)
-        self.h_0 = states("h_0", h_0, layer, self.single)
+        x = self.as_batch(x)
+        initial = states(self.kind, "h_0", h_0, layer, self.single)
         if training:  # small, and the caller may well reuse it
-            self.h_0 = [None if state is None else state.copy() for state in self.h_0]
-        self.batch, steps = self.x.shape[:2] if layer.batch_first else self.x.shape[1::-1]
-        self.plan = layer.plan(steps, self.batch, strategy, training)
-        self.y = np.empty(
-            (*self.x.shape[:2], layer._layer.directions * layer.hidden_size), layer.dtype
-        )
-        self.h_n = layer._new_states(self.batch)
+            initial = [None if state is None else self.kind.copy(state) for state in initial]
+        batch, steps = x.shape[:2] if layer.batch_first else x.shape[1::-1]
+        plan = layer.plan(steps, batch, strategy, training)
+        self.call = Call(layer, layer._placed, plan, x, initial, training, seed)
 
-    def forward(self) -> tuple[Array, State]:
-        log(self.plan)
-        self.layer._layer.forward(
-            self.plan, self.params, self.x, self.h_0, self.y, self.h_n, self.reserve, self.seed
-        )
-        return self.as_given(self.y), given_state(self.h_n, self.single)
+    def forward(self) -> tuple[Any, State]:
+        log(self.call.plan)
+        self.y, h_n, self.reserve = self.kind.forward(self.call)
+        y = self.as_given(self.y)
+        if self.call.training:
+            self.kind.freeze(self.y, y)
+        return y, given_state(h_n, self.single)
 
-    def backward(
-        self, dy: Array | None, dh_n: State | None
-    ) -> tuple[Array, State, dict[str, Array]]:
-        layer = self.layer
+    def backward(self, dy: Any, dh_n: Any) -> tuple[Any, State, dict[str, Any]]:
         if dy is not None:
-            dy = self.as_batch(_like_x("dy", dy, layer.dtype, self.single))
-        dfinals = states("dh_n", dh_n, layer, self.single)
-        dx, dinitials = np.empty(self.x.shape, layer.dtype), layer._new_states(self.batch)
-        dparams = {name: np.empty(shape, layer.dtype) for name, shape in layer._shapes.items()}
-        layer._layer.backward(
-            self.plan, self.params, self.x, self.h_0, self.y, dy, dfinals, dx, dinitials,
-            list(dparams.values()), self.reserve, self.seed,
-        )  # fmt: skip
-        return self.as_given(dx), given_state(dinitials, self.single), dparams
+            dy = self.as_batch(_like_x(self.kind, "dy", dy, self.layer.dtype, self.single))
+        dfinals = states(self.kind, "dh_n", dh_n, self.layer, self.single)
+        dx, dinitials, dparams = self.kind.backward(self.call, self.y, self.reserve, dy, dfinals)
+        named = dict(zip(self.layer._shapes, dparams, strict=True))
+        return self.as_given(dx), given_state(dinitials, self.single), named
 
-    def as_batch(self, value: Array) -> Array:
+    def as_batch(self, value: Any) -> Any:
         if not self.single:
             return value
         return value[None] if self.layer.batch_first else value[:, None]
 
-    def as_given(self, value: Array) -> Array:
+    def as_given(self, value: Any) -> Any:
         if not self.single:
             return value
         return value[0] if self.layer.batch_first else value[:, 0]
 
 
-def states(name: str, value: State | None, layer: Layer, single: bool) -> list[Array | None]:
+def states(kind: Kind, name: str, value: Any, layer: Layer, single: bool) -> list[Any]:
     """States as the core takes them, each [L*D,B,H]: h, and c of a pair."""
     if value is None:
         return []
@@ -89,13 +117,13 @@ def states(name: str, value: State | None, layer: Layer, single: bool) -> list[A
             raise TypeError(f"{name}: expected the pair ({name}, {other}), got {_kind(value)}")
         named = dict(zip((name, other), value, strict=True))
     return [
-        None if state is None else _state(which, state, layer.dtype, single)
+        None if state is None else _state(kind, which, state, layer.dtype, single)
         for which, state in named.items()
     ]
 
 
-def _state(name: str, value: Array, dtype: np.dtype[Any], single: bool) -> Array:
-    value = _like_x(name, value, dtype, single)
+def _state(kind: Kind, name: str, value: Any, dtype: np.dtype[Any], single: bool) -> Any:
+    value = _like_x(kind, name, value, dtype, single)
     return value[:, None] if single else value
 
 
@@ -104,17 +132,19 @@ def _kind(value: Any) -> str:
     return f"{len(value)} of them" if many else type(value).__name__
 
 
-def given_state(values: list[Array], single: bool) -> State:
+def given_state(values: list[Any], single: bool) -> State:
     """States as callers know them: one array, or the pair."""
     values = [value[:, 0] for value in values] if single else values
     return values[0] if len(values) == 1 else (values[0], values[1])
 
 
-def _like_x(name: str, value: Array, dtype: np.dtype[Any], single: bool) -> Array:
-    value, axes = arguments.array(name, value, dtype), 2 if single else 3
+def _like_x(kind: Kind, name: str, value: Any, dtype: np.dtype[Any], single: bool) -> Any:
+    value, axes = kind.array(name, value, dtype), 2 if single else 3
     if value.ndim != axes:
-        kind = "one sequence" if single else "a batch"
-        raise ValueError(f"{name}: expected {axes} axes, x being {kind}, got shape {value.shape}")
+        described = "one sequence" if single else "a batch"
+        raise ValueError(
+            f"{name}: expected {axes} axes, x being {described}, got shape {tuple(value.shape)}"
+        )
     return value
 
 
@@ -129,9 +159,7 @@ class Pullback:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def __call__(
-        self, dy: Array | None, dh_n: State | None = None
-    ) -> tuple[Array, State, dict[str, Array]]:
+    def __call__(self, dy: Any, dh_n: State | None = None) -> tuple[Any, State, dict[str, Any]]:
         """dy, dh_n like y, h_n; None for zeros -> dx like x, dh_0 like h_0, dparams by name.
 
         Of a pair (dh_n, dc_n) either may be None.

@@ -6,9 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
-from . import _core, arguments, profile
+from . import _core, arguments, exchange, origin, profile
 from .arguments import Array
 
 
@@ -49,26 +47,28 @@ def scan_log(
 
 def _scan(
     operands: dict[str, Any], h_0: Any, device: str | None, log_form: bool, reverse: bool
-) -> Array:
+) -> Any:
     profile.load_users()
-    where = _core.Device("cpu" if device is None else arguments.text("device", device))
+    where = None if device is None else str(_core.Device(arguments.text("device", device)))
     first, decay = next(iter(operands.items()))
-    decay = arguments.array(first, decay, None)
+    kind = exchange.kind_of(first, decay)
+    decay = kind.array(first, decay, None)
     if decay.ndim == 0:
         raise ValueError(f"{first}: expected at least one axis, time, got shape ()")
-    steps, rows = decay.shape[0], math.prod(decay.shape[1:])
+    dtype, shape = origin.dtype_name(decay), tuple(decay.shape)
+    steps, rows = shape[0], math.prod(shape[1:])
 
-    def flat(name: str, value: Any, shape: tuple[int, ...], flat_shape: tuple[int, ...]) -> Any:
-        value = arguments.array(name, value, decay.dtype)
-        if value.shape != shape:
+    def flat(name: str, value: Any, wanted: tuple[int, ...], flat_shape: tuple[int, ...]) -> Any:
+        value = kind.array(name, value, decay.dtype)
+        if tuple(value.shape) != wanted:
             raise ValueError(
-                f"{name}: expected shape {shape} to go with {first}, got {value.shape}"
+                f"{name}: expected shape {wanted} to go with {first}, got {tuple(value.shape)}"
             )
-        return arguments.array(name, value.reshape(flat_shape), decay.dtype)
+        return kind.array(name, value.reshape(flat_shape), decay.dtype)
 
-    a, b, *sign = (flat(name, v, decay.shape, (steps, rows)) for name, v in operands.items())
-    start = None if h_0 is None else flat("h_0", h_0, decay.shape[1:], (rows,))
-    out = np.empty((steps, rows), decay.dtype)
-    plan = _core.scan_plan(where, steps, rows, str(decay.dtype), log_form, None)
-    _core.scan(plan, a, b, sign[0] if sign else None, start, out, log_form, reverse)
-    return out.reshape(decay.shape)
+    flattened = [flat(name, value, shape, (steps, rows)) for name, value in operands.items()]
+    start = None if h_0 is None else flat("h_0", h_0, shape[1:], (rows,))
+    kind.check_scan_device(where)
+    return kind.scan(
+        dtype, flattened, start, (steps, rows), log_form, reverse, where or kind.device
+    ).reshape(shape)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The extension scanrnn._core: arrays become views and C++ errors become Python's. No arithmetic
 // and no rule about shapes lives here; the lock of the interpreter is released around all work.
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "calls.h"
 #include "convert.h"
+#include "exchange.h"
 #include "planning.h"
 #include "precision.h"
 
@@ -17,78 +18,18 @@ using dispatch::Profile;
 
 // ---- where work runs
 
-// Chosen by the user's profile; read and written with the interpreter's lock held.
-std::map<Device::Kind, Profile>& profiles() {
-  static std::map<Device::Kind, Profile> all;
-  return all;
-}
-
-// One per thread and device, so that nothing is shared between threads.
-Context& context(Device device) {
-  thread_local std::map<std::pair<Device::Kind, int>, Context> contexts;
-  const auto key = std::make_pair(device.kind, device.index);
-  auto found = contexts.find(key);
-  if (found == contexts.end()) {
-    ContextOptions options;
-    options.device = device;
-    found = contexts.emplace(key, Context(options)).first;
-  }
-  const auto chosen = profiles().find(device.kind);
-  if (chosen != profiles().end()) found->second.set_profile(chosen->second);
-  found->second.set_matmul_precision(matmul_precision());
-  return found->second;
-}
-
 Device make_device(const std::string& text) {
   const Device device = parse_device(text);
   context(device);  // throws where there is none
   return device;
 }
 
-// ---- layers
-
-// A plan, where it runs and what it needs.
-struct PlannedCall {
-  dispatch::Plan plan;
-  Device device;
-  Sizes sizes;
-};
-
 std::string describe(const PlannedCall& call) {
   return explain(call.plan) + "; workspace " + std::to_string(call.sizes.workspace) +
          " bytes, reserve " + std::to_string(call.sizes.reserve) + " bytes";
 }
 
-Layer make_layer(const std::string& cell, std::int64_t input_size, std::int64_t hidden_size,
-                 int num_layers, bool bias, bool batch_first, double dropout, bool bidirectional,
-                 const std::string& variant, const std::string& domain, const std::string& dtype) {
-  const CellInfo& info = find_cell(cell);
-  LayerOptions options;
-  options.cell = info.cell;
-  options.input_size = input_size;
-  options.hidden_size = hidden_size;
-  options.num_layers = num_layers;
-  options.bias = bias;
-  options.batch_first = batch_first;
-  options.dropout = dropout;
-  options.bidirectional = bidirectional;
-  const auto found = find_named(info.variant_option.c_str(), variant, info.variants,
-                                [](const std::string& v) { return v; });
-  while (info.variants[options.variant] != found) ++options.variant;
-  options.domain = parse_domain(domain);
-  options.dtype = parse_dtype(dtype);
-  return Layer(options);
-}
-
-PlannedCall plan_layer(const Layer& layer, Device device, std::int64_t steps, std::int64_t batch,
-                       bool training, const std::optional<std::string>& strategy) {
-  PlannedCall out;
-  out.device = device;
-  out.plan = layer.plan(context(device), steps, batch, training ? Mode::training : Mode::inference,
-                        parse_strategy(strategy));
-  out.sizes = layer.sizes(out.plan);
-  return out;
-}
+// ---- layers
 
 // A layer's parameters where they are used; the arrays are kept alive and must not change.
 class Parameters {
@@ -156,17 +97,6 @@ void backward(const Layer& layer, const PlannedCall& call, const Parameters& par
 
 // ---- the bare scan
 
-PlannedCall plan_scan(Device device, std::int64_t steps, std::int64_t rows,
-                      const std::string& dtype, bool log_form,
-                      const std::optional<std::string>& strategy) {
-  PlannedCall out;
-  out.device = device;
-  out.plan = linear_scan_plan(context(device), steps, rows, parse_dtype(dtype), log_form,
-                              parse_strategy(strategy));
-  out.sizes.workspace = linear_scan_workspace(out.plan);
-  return out;
-}
-
 void run_scan(const PlannedCall& call, const py::array& a, const py::array& b,
               const MaybeArray& sign_b, const MaybeArray& h_0, py::array& h, bool log_form,
               bool reverse) {
@@ -224,6 +154,7 @@ PYBIND11_MODULE(_core, m) {
       .def_property_readonly("runner_up",
                              [](const PlannedCall& c) { return name(c.plan.runner_up); })
       .def_property_readonly("reason", [](const PlannedCall& c) { return name_of(c.plan.reason); })
+      .def_property_readonly("batch", [](const PlannedCall& c) { return c.plan.problem.batch; })
       .def_property_readonly("tile_steps", [](const PlannedCall& c) { return c.plan.tile_steps; })
       .def_property_readonly("chunk_steps", [](const PlannedCall& c) { return c.plan.chunk_steps; })
       .def_property_readonly("profile", [](const PlannedCall& c) { return c.plan.profile; })
@@ -251,13 +182,15 @@ PYBIND11_MODULE(_core, m) {
 
   m.def("profile", [](Device device) { return context(device).profile(); });
   m.def("set_profile",
-        [](Device device, const Profile& profile) { profiles()[device.kind] = profile; });
+        [](Device device, const Profile& profile) { choose_profile(device.kind, profile); });
 
   bind_planning(m);
   m.def("scan_plan", &plan_scan);
   m.def("scan", &run_scan);
   m.def("set_float32_matmul_precision", &set_matmul_precision);
   m.def("get_float32_matmul_precision", &get_matmul_precision);
+  bind_exchange(m);
+  bind_jax_ffi(m);
   m.def("cells", [] { return describe_all(cells()); });
   m.def("devices", [] { return describe_all(devices()); });
   m.def("build_info", &build_info);

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "convert.h"
+#include "names.h"
 
 namespace scanrnn {
 

@@ -276,14 +276,14 @@ TEST_F(ErrorTest, WorkspaceAndReserve) {
       span.bytes += 256;
     };
     expect_error<value_error>(forward([&](ForwardArgs& a) { shift(a.workspace); }),
-                              {"workspace", "256", "alignment"});
+                              {"workspace", "-byte alignment"});
     EXPECT_TRUE(buffers.outputs_untouched());
     buffers.forward(context, Mode::training);
     expect_error<value_error>(backward([](BackwardArgs& a) { --a.workspace.bytes; }), small);
     expect_error<value_error>(backward([](BackwardArgs& a) { --a.reserve.bytes; }),
                               {"reserve", "bytes"});
     expect_error<value_error>(backward([&](BackwardArgs& a) { shift(a.reserve); }),
-                              {"reserve", "256", "alignment"});
+                              {"reserve", "-byte alignment"});
     EXPECT_TRUE(buffers.dx.untouched() && buffers.dparams[0].untouched());
   }
 }

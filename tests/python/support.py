@@ -13,6 +13,8 @@ CELLS = [cell.name for cell in LINEAR]  # LSTM and GRU have test_dense.py
 DENSE = ["LSTM", "GRU"]
 VARIANTS = [(cell.name, variant) for cell in LINEAR for variant in cell.variants]
 OPTION = {cell.name: cell.variant_option for cell in LINEAR}
+ALL_CELLS = [cell.name for cell in scanrnn.cells()]  # for tests of what goes round all of them
+ALL_VARIANTS = [(cell.name, variant) for cell in scanrnn.cells() for variant in cell.variants]
 DEVICE = os.environ.get("SCANRNN_TEST_DEVICE", "cpu")  # "cuda": the same tests there
 STRATEGIES = ["direct", "fused_sequential", "parallel_scan"]
 

@@ -33,6 +33,13 @@ def test_python_runs(page):
         exec(compile(block, f"{page}, block {number}", "exec"), namespace)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_python_of_frameworks_runs():
+    pytest.importorskip("torch")
+    pytest.importorskip("jax")
+    test_python_runs("docs/frameworks.md")
+
+
 @pytest.mark.parametrize(
     ("page", "source", "mark"),
     [

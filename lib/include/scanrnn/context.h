@@ -41,6 +41,8 @@ class Context {
   void set_profile(const dispatch::Profile& profile);
   // Of what is enqueued from now on. Plans and sizes do not depend on it.
   void set_matmul_precision(MatmulPrecision precision);
+  // CUDA: the stream of what is enqueued from now on. What was made on another one stays there.
+  void set_stream(void* stream);
 
   struct Impl;  // private to the library
   Impl& impl() const { return *impl_; }

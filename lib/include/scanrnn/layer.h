@@ -45,7 +45,7 @@ struct State {
   TensorView h, c;
 };
 
-// Bytes that a call needs; both 256-byte aligned. The reserve carries what backward needs.
+// Bytes that a call needs, in whole multiples of 256. The reserve carries what backward needs.
 struct Sizes {
   std::size_t workspace = 0, reserve = 0;
 };

@@ -41,6 +41,14 @@ class Buffer {
   void* stream_ = nullptr;
 };
 
+// What is enqueued on the stream `after` of the context's device from now on waits for what has
+// been enqueued on `before`; the host does not. On the CPU, and for one and the same stream,
+// nothing.
+void order_streams(const Context& context, void* before, void* after);
+
+// The device on which memory lies that CUDA knows of; type_error for any other.
+Device device_of(const void* pointer);
+
 // Waits for everything that was enqueued on the context's stream. Nothing else in the library waits
 // for a device, but for Buffer's copies.
 void synchronize(Context& context);

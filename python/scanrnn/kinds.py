@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kind is one library's arrays on one device: NumPy's here, and what the others have in common.
+
+NumPy's arrays go to a CUDA device and back in each call; of other libraries nothing is copied but
+what cannot be walked, and nothing is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _core, arguments
+from .origin import TITLES, described, device_of, dtype_name, library_of, short_name
+
+if TYPE_CHECKING:
+    from .run import Call, Placed
+
+LEGACY_DEFAULT = 1  # the default stream, as DLPack and CUDA number it
+
+
+class Kind:
+    """NumPy's arrays, and what the other kinds do otherwise."""
+
+    library = ""  # as origin.library_of says
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+
+    # ---- arguments
+
+    def array(self, name: str, value: Any, dtype: Any) -> Any:
+        """`value` as the core can walk it, or an error that says what would do."""
+        library = library_of(value)
+        if library == "other":
+            value = np.from_dlpack(value)
+        elif library:
+            raise TypeError(
+                f"{name}: expected a NumPy array, as x is one, got {described(name, value)}"
+            )
+        return arguments.array(name, value, dtype)
+
+    def check_device(self, name: str, device: str) -> None:
+        """Raises unless a layer on `device` can read arrays of this kind."""
+
+    def check_scan_device(self, device: str | None) -> None:
+        """Raises unless a scan on `device` can read arrays of this kind."""
+
+    def copy(self, value: Any) -> Any:
+        return value.copy()
+
+    def freeze(self, *values: Any) -> None:
+        """Makes what a pullback will read again read-only, where the library can."""
+        for value in values:
+            value.flags.writeable = False
+
+    # ---- calls
+
+    def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
+        """y, the states at the end, and the reserve of training mode."""
+        layer, y = call.layer, np.empty(call.shape_of_y(), call.layer.dtype)
+        h_n = [np.empty(call.shape_of_state(), layer.dtype) for _ in range(call.states())]
+        reserve = _core.Buffer(layer._device, call.plan.reserve_bytes) if call.training else None
+        core = layer._layer.step if call.one_step else layer._layer.forward
+        core(call.plan, call.placed.core, call.x, call.h_0, y, h_n, reserve, call.seed)
+        return y, h_n, reserve
+
+    def backward(
+        self, call: Call, y: Any, reserve: Any, dy: Any, dh_n: list[Any]
+    ) -> tuple[Any, list[Any], list[Any]]:
+        """dx, the cotangents of the initial states, and of the parameters."""
+        layer, dx = call.layer, np.empty(call.x.shape, call.layer.dtype)
+        dh_0 = [np.empty(call.shape_of_state(), layer.dtype) for _ in range(call.states())]
+        dparams = [np.empty(shape, layer.dtype) for shape in layer._shapes.values()]
+        layer._layer.backward(
+            call.plan, call.placed.core, call.x, call.h_0, y, dy, dh_n, dx, dh_0, dparams, reserve,
+            call.seed,
+        )  # fmt: skip
+        return dx, dh_0, dparams
+
+    def scan(
+        self, dtype: str, operands: Sequence[Any], h_0: Any, shape: tuple[int, int],
+        log_form: bool, reverse: bool, device: str,
+    ) -> Any:  # fmt: skip
+        """operands: a, b and maybe sign_b, all [T,N] = shape; h_0 [N]."""
+        a, b, *sign = operands
+        out = np.empty(shape, a.dtype)
+        plan = _core.scan_plan(_core.Device(device), *shape, dtype, log_form, None)
+        _core.scan(plan, a, b, sign[0] if sign else None, h_0, out, log_form, reverse)
+        return out
+
+
+class InPlace(Kind):
+    """A library whose memory we can ask for, read and write: results are allocated by it."""
+
+    advice = ""  # how its user moves an array to {device}
+    negative = ""  # how its user gets rid of negative strides
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.producers: list[int] = []  # streams that arrays of this call came with
+
+    # What a library says.
+    def stream(self) -> int:
+        """The caller's current stream on this device; 0 is the default stream."""
+        raise NotImplementedError
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+        raise NotImplementedError
+
+    def strides(self, value: Any) -> Sequence[int]:
+        """In elements."""
+        raise NotImplementedError
+
+    def packed(self, value: Any) -> Any:
+        """A contiguous copy."""
+        raise NotImplementedError
+
+    def uploaded(self, values: Sequence[Any]) -> list[Any]:
+        """NumPy arrays as arrays of this kind; the host waits until they are there."""
+        raise NotImplementedError
+
+    def check(self, name: str, value: Any) -> None:
+        """Raises for what this library alone can do wrong."""
+
+    def adopted(self, value: _core.Exported) -> Any:
+        """Memory of a library that we do not know, as an array of this kind."""
+        raise NotImplementedError
+
+    # What follows from it.
+    @property
+    def title(self) -> str:
+        return TITLES[self.library]
+
+    def owns(self, value: Any) -> bool:
+        return library_of(value) == self.library and device_of("", value) == self.device
+
+    def array(self, name: str, value: Any, dtype: Any) -> Any:
+        if library_of(value) == "other" and device_of(name, value) == self.device:
+            value = self.bridged(name, value)
+        if not self.owns(value):
+            raise TypeError(
+                f"{name}: expected {self.title} on {self.device}, as x is one, got "
+                f"{described(name, value)}: {self.advice.format(device=self.device)}"
+            )
+        self.check(name, value)
+        found, wanted = dtype_name(value), None if dtype is None else short_name(dtype)
+        if found not in arguments.DTYPES if wanted is None else found != wanted:
+            listed = wanted or "one of " + ", ".join(map(repr, arguments.DTYPES))
+            advice = (
+                "pass its real and imaginary parts" if "complex" in found else "nothing is cast"
+            )
+            raise TypeError(f"{name}: expected dtype {listed}, got {found}; {advice}")
+        strides = self.strides(value)
+        if any(step < 0 for step in strides):
+            raise ValueError(
+                f"{name}: expected strides of at least 0, got {tuple(strides)}: {self.negative}"
+            )
+        return value if _walkable(value.shape, strides) else self.packed(value)
+
+    def check_device(self, name: str, device: str) -> None:
+        if device != self.device:
+            raise TypeError(
+                f"{name}: expected an array on {device}, where the layer is, got {self.title} on "
+                f"{self.device}: {self.advice.format(device=device)}, or make the layer with "
+                f"device={self.device!r}"
+            )
+
+    def check_scan_device(self, device: str | None) -> None:
+        if device not in (None, self.device):
+            raise ValueError(
+                f"device: expected None or {self.device!r}, where the arrays are, got {device!r}"
+            )
+
+    def freeze(self, *values: Any) -> None:
+        pass
+
+    def tensor(self, name: str, value: Any, writable: bool = False) -> _core.Tensor:
+        """A view of it, safe to use on our stream from now on."""
+        return from_dlpack(name, value, self.stream() if self.device != "cpu" else None, writable)
+
+    def bridged(self, name: str, value: Any) -> Any:
+        stream = self.stream()
+        if hasattr(value, "__dlpack__"):
+            tensor = from_dlpack(name, value, None if self.device == "cpu" else stream, False)
+        else:
+            interface = value.__cuda_array_interface__
+            tensor = _core.from_interface(name, interface)
+            theirs = interface.get("stream")
+            if theirs is not None:
+                _core.order_streams(_core.Device(self.device), theirs, stream)
+                self.producers.append(theirs)
+        return self.adopted(_core.Exported(tensor, value, stream))
+
+    def release(self) -> None:
+        """What a producer does next on a stream that it named waits for what we have enqueued."""
+        for stream in self.producers:
+            _core.order_streams(_core.Device(self.device), self.stream(), stream)
+
+    def on_device(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def bytes(self, count: int) -> tuple[Any, tuple[int, int]]:
+        """Memory to work in, aligned to 256 bytes, and where it is."""
+        slack = 256
+        memory = self.empty((count // 2 + slack // 2,), "float16")
+        address = self.tensor("workspace", memory, writable=True).address
+        return memory, (address + -address % slack, count)
+
+    def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
+        layer, plan, dtype = call.layer, call.plan, str(call.layer.dtype)
+        with self.on_device():
+            y = self.empty(call.shape_of_y(), dtype)
+            h_n = [self.empty(call.shape_of_state(), dtype) for _ in range(call.states())]
+            workspace = self.bytes(plan.workspace_bytes)
+            reserve = self.bytes(plan.reserve_bytes) if call.training else None
+            _core.forward(
+                layer._layer, plan, self.stream(), self.params(call.placed),
+                self.tensor("x", call.x), self.tensors("h_0", call.h_0), self.tensor("y", y, True),
+                self.tensors("h_n", h_n, True), workspace[1], reserve[1] if reserve else None,
+                call.seed, call.one_step,
+            )  # fmt: skip
+            self.release()
+        return y, h_n, reserve
+
+    def backward(
+        self, call: Call, y: Any, reserve: Any, dy: Any, dh_n: list[Any]
+    ) -> tuple[Any, list[Any], list[Any]]:
+        layer, plan, dtype = call.layer, call.plan, str(call.layer.dtype)
+        with self.on_device():
+            dx = self.empty(call.x.shape, dtype)
+            dh_0 = [self.empty(call.shape_of_state(), dtype) for _ in range(call.states())]
+            dparams = [self.empty(shape, dtype) for shape in layer._shapes.values()]
+            workspace = self.bytes(plan.workspace_bytes)
+            _core.backward(
+                layer._layer, plan, self.stream(), self.params(call.placed),
+                self.tensor("x", call.x), self.tensors("h_0", call.h_0), self.tensor("y", y),
+                None if dy is None else self.tensor("dy", dy), self.tensors("dh_n", dh_n),
+                self.tensor("dx", dx, True), self.tensors("dh_0", dh_0, True),
+                self.tensors("dparams", dparams, True), workspace[1], reserve[1], call.seed,
+            )  # fmt: skip
+            self.release()
+        return dx, dh_0, dparams
+
+    def scan(
+        self, dtype: str, operands: Sequence[Any], h_0: Any, shape: tuple[int, int],
+        log_form: bool, reverse: bool, device: str,
+    ) -> Any:  # fmt: skip
+        with self.on_device():
+            out = self.empty(shape, dtype)
+            plan = _core.scan_plan(_core.Device(device), *shape, dtype, log_form, None)
+            workspace = self.bytes(plan.workspace_bytes)
+            a, b, *sign = (self.tensor("a, b or sign_b", value) for value in operands)
+            _core.scan_tensors(
+                plan, self.stream(), a, b, sign[0] if sign else None,
+                None if h_0 is None else self.tensor("h_0", h_0), self.tensor("h", out, True),
+                workspace[1], log_form, reverse,
+            )  # fmt: skip
+            self.release()
+        return out
+
+    def params(self, placed: Placed) -> list[_core.Tensor | None]:
+        key = f"{self.title} on {self.device}"
+        held = placed.elsewhere.get(key)
+        if held is None:
+            held = self.uploaded(placed.arrays)
+            placed.elsewhere[key] = held
+        return self.tensors("params", held)
+
+    def tensors(
+        self, name: str, values: Sequence[Any], writable: bool = False
+    ) -> list[_core.Tensor | None]:
+        return [None if v is None else self.tensor(name, v, writable) for v in values]
+
+
+def _walkable(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """The last axis is contiguous, and rows do not overlap."""
+    if math.prod(shape) == 0 or not shape:
+        return True
+    return (shape[-1] == 1 or strides[-1] == 1) and all(
+        size == 1 or step >= shape[-1] for size, step in zip(shape[:-1], strides[:-1], strict=True)
+    )
+
+
+def from_dlpack(name: str, value: Any, stream: int | None, writable: bool) -> _core.Tensor:
+    """By the versioned protocol, or by what came before it where a producer knows no better."""
+    options = {} if stream is None else {"stream": stream or LEGACY_DEFAULT}
+    try:
+        capsule = value.__dlpack__(max_version=(1, 0), **options)
+    except TypeError:
+        capsule = value.__dlpack__(**options)
+    return _core.from_dlpack(name, capsule, writable)

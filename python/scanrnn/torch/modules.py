@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules that train, with constructor, parameters and return values of torch.nn.LSTM and GRU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _core
+from ..registry import CellInfo
+from . import ops
+
+
+class Recurrent(nn.Module):
+    """A stack of recurrent layers; each cell of the registry has a subclass of its name.
+
+    `y, h_n = rnn(x, h_0)`: x [T,B,C], or [B,T,C] with batch_first, or [T,C]; y likewise with D*H;
+    h_0 and h_n [L*D,B,H], or [L*D,H]. For LSTM both are pairs, (h, c). Everything is of one dtype
+    and on one device, as the parameters are; under autocast it is cast to autocast's dtype.
+    """
+
+    _cell: CellInfo
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        domain: str = "log",
+        strategy: str | None = None,
+        **variant: str,
+    ) -> None:
+        """As torch.nn.LSTM's, and `domain`, `strategy` and the cell's own option as scanrnn's."""
+        super().__init__()
+        cell = self._cell
+        if proj_size != 0:
+            raise ValueError(f"proj_size: expected 0, there are no projections, got {proj_size}")
+        self.variant = variant.pop(cell.variant_option, cell.variants[0])
+        if variant:
+            raise TypeError(f"{type(self).__name__}: unexpected argument {next(iter(variant))!r}")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
+        self.bidirectional, self.domain, self.strategy = bidirectional, domain, strategy
+        if domain != "log" and cell.recurrence != "linear":
+            raise ValueError(f"domain: {cell.name} is no scan and has no choice, got {domain!r}")
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        if dtype not in ops.DTYPES:
+            raise ValueError(f"dtype: expected one of {ops.DTYPES}, got {dtype}")
+        cell_name, *options, _ = self._description(self.dropout)
+        layer = _core.Layer(cell_name, input_size, *options, ops.name_of(dtype))
+        self._names = [name for name, _ in layer.parameters()]
+        for name, shape in layer.parameters():
+            value = torch.empty(shape, device=device, dtype=dtype)
+            self.register_parameter(name, nn.Parameter(value))
+        self.reset_parameters()
+
+    def _description(self, dropout: float) -> tuple[Any, ...]:
+        return (
+            self._cell.name, self.hidden_size, self.num_layers, self.bias, self.batch_first,
+            dropout, self.bidirectional, self.variant, self.domain, self.strategy,
+        )  # fmt: skip
+
+    def reset_parameters(self) -> None:
+        """U(-1/sqrt(H), 1/sqrt(H)), as torch does."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def flatten_parameters(self) -> None:
+        """Nothing: for programs that call it on torch.nn's."""
+
+    @property
+    def all_weights(self) -> list[list[nn.Parameter]]:
+        """Parameters by layer and direction, as torch.nn's has them."""
+        groups: dict[str, list[nn.Parameter]] = {}
+        for name in self._names:
+            groups.setdefault(name[name.index("_l") :], []).append(getattr(self, name))
+        return list(groups.values())
+
+    def forward(self, x: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
+        params = [getattr(self, name) for name in self._names]
+        if not isinstance(x, Tensor):
+            advice = (
+                ": pad_packed_sequence makes a tensor of it"
+                if isinstance(x, nn.utils.rnn.PackedSequence)
+                else ""
+            )
+            raise TypeError(f"x: expected a tensor, got {type(x).__name__}{advice}")
+        if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
+            axes = "(B, T, C)" if self.batch_first else "(T, B, C)"
+            raise ValueError(
+                f"x: expected {axes}, or (T, C) for one sequence, with C = {self.input_size}, got "
+                f"shape {tuple(x.shape)}"
+            )
+        single = x.dim() == 2
+        states = self._states(x, hx, single)
+        target = _autocast_dtype(x)
+        if target is not None:
+            x, *states = (value.to(target) for value in (x, *states))
+            params = [parameter.to(target) for parameter in params]
+        names = ["x", "h_0", "c_0"]
+        for name, value in zip(names, [x, *states], strict=False):
+            _like_parameters(name, value, params[0])
+        batch_axis = 0 if self.batch_first else 1
+        if single:
+            x, states = x.unsqueeze(batch_axis), [state.unsqueeze(1) for state in states]
+        drops = self.training and self.dropout > 0 and self.num_layers > 1
+        wanted = torch.is_grad_enabled() and any(map(_may_want_grad, (x, *states, *params)))
+        # A number of torch's own generator, so that manual_seed and checkpointing govern it.
+        seed = torch.randint(2**62, (), device="cpu") if drops else None
+        y, *finals = torch.ops.scanrnn.layer(
+            x, states, params, seed, wanted or drops,
+            *self._description(self.dropout if drops else 0.0),
+        )  # fmt: skip
+        finals = finals[: ops.states_of(self._cell.name)]
+        if single:
+            y, finals = y.squeeze(batch_axis), [final.squeeze(1) for final in finals]
+        return y, finals[0] if len(finals) == 1 else tuple(finals)
+
+    def _states(self, x: Tensor, hx: Any, single: bool) -> list[Tensor]:
+        count = ops.states_of(self._cell.name)
+        if hx is None:
+            return []
+        states = [hx] if count == 1 else list(hx) if isinstance(hx, (tuple, list)) else None
+        if states is None or len(states) != count or not all(isinstance(s, Tensor) for s in states):
+            wanted = "a tensor" if count == 1 else "a pair of tensors (h_0, c_0)"
+            raise TypeError(f"h_0: expected {wanted}, got {type(hx).__name__}")
+        rows = self.num_layers * (2 if self.bidirectional else 1)
+        batch = x.shape[0 if self.batch_first else 1]
+        shape = (rows, self.hidden_size) if single else (rows, batch, self.hidden_size)
+        for name, state in zip(("h_0", "c_0"), states, strict=False):
+            if tuple(state.shape) != shape:
+                raise ValueError(
+                    f"{name}: expected shape {shape} = (num_layers * num_directions, "
+                    f"{'' if single else 'batch, '}hidden_size), got {tuple(state.shape)}"
+                )
+        return states
+
+    def extra_repr(self) -> str:
+        out = f"{self.input_size}, {self.hidden_size}"
+        for name, default in (
+            ("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0),
+            ("bidirectional", False), ("domain", "log"), ("strategy", None),
+        ):  # fmt: skip
+            if getattr(self, name) != default:
+                out += f", {name}={getattr(self, name)!r}"
+        if self.variant != self._cell.variants[0]:
+            out += f", {self._cell.variant_option}={self.variant!r}"
+        return out
+
+
+def _autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """What autocast would have; it leaves float64 alone."""
+    kind = x.device.type
+    if kind not in ("cpu", "cuda") or x.dtype == torch.float64:
+        return None
+    if not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
+
+
+def _may_want_grad(value: Tensor) -> bool:
+    """Inside vmap a tensor does not say whether the one that it is a part of requires grad."""
+    if value.requires_grad or torch.compiler.is_compiling():
+        return value.requires_grad
+    return torch._C._functorch.is_batchedtensor(value)
+
+
+def _like_parameters(name: str, value: Tensor, parameter: Tensor) -> None:
+    if value.dtype != parameter.dtype:
+        raise TypeError(
+            f"{name}: expected dtype {parameter.dtype}, that of the parameters, got {value.dtype}: "
+            f"cast one of them, or use torch.autocast"
+        )
+    if value.device != parameter.device:
+        raise TypeError(
+            f"{name}: expected device {parameter.device}, where the parameters are, got "
+            f"{value.device}: move one of them with .to()"
+        )
+
+
+def make_module(cell: CellInfo) -> type[Recurrent]:
+    rows = ", ".join(cell.row_order)
+    variants = f" {cell.variant_option}: one of {', '.join(map(repr, cell.variants))}."
+    doc = (
+        f"{cell.name}, row blocks of the weights: {rows}.{variants if cell.variant_option else ''}"
+        f"\n\n{Recurrent.__doc__}"
+    )
+    return type(
+        cell.name, (Recurrent,), {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell}
+    )

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library's calls as operators of torch, `torch.ops.scanrnn.*`, in pure Python: nothing of
+torch is linked, so one build goes with every release of it.
+
+`layer` and `layer_backward` run a stack; `scan`, the bare recurrence, is in scan_op.py. All memory
+is torch's, all work is on the current stream, and nothing is waited for. Shapes: T steps, B batch,
+C input size, H hidden size, L layers, D directions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _core, profile
+from ..registry import cells
+from ..run import log
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+library = torch.library.Library("scanrnn", "DEF")
+
+# What both operators of a layer are told about it; `description` packs the same.
+_DESCRIPTION = (
+    "str cell, int hidden_size, int num_layers, bool bias, bool batch_first, float dropout, "
+    "bool bidirectional, str variant, str domain, str? strategy"
+)
+# reserve is what backward needs and nobody else; c_n is empty for a cell whose state is one tensor.
+library.define(
+    f"layer(Tensor x, Tensor[] h_0, Tensor[] params, Tensor? seed, bool training, {_DESCRIPTION})"
+    " -> (Tensor y, Tensor h_n, Tensor c_n, Tensor reserve)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+# [dx, *dh_0, *dparams]: dx is empty when it is not needed, dparams are absent.
+library.define(
+    "layer_backward(Tensor? dy, Tensor[] dh_n, Tensor x, Tensor[] h_0, Tensor y, Tensor[] params,"
+    f" Tensor reserve, Tensor? seed, bool need_x, bool need_params, {_DESCRIPTION}) -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+
+# ---- descriptions and memory
+
+
+@functools.lru_cache(maxsize=1024)
+def _core_layer(dtype: torch.dtype, input_size: int, description: tuple[Any, ...]) -> _core.Layer:
+    profile.load_users()
+    cell, *options, _ = description  # the last one, strategy, is no part of a layer
+    return _core.Layer(cell, input_size, *options, name_of(dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def _device(device: torch.device) -> _core.Device:
+    # Sizes of tensors without memory are those of the CPU's.
+    return _core.Device("cpu" if device.type == "meta" else str(device))
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).rpartition(".")[2]
+
+
+def _stream(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
+    stream: int = torch.cuda.current_stream(device).cuda_stream
+    return stream
+
+
+def _walkable(value: Tensor) -> Tensor:
+    """With a contiguous last axis and rows that do not overlap, copied where it has not."""
+    shape, strides = value.shape, value.stride()
+    if not shape or value.is_contiguous():
+        return value
+    width = shape[-1]
+    if (width == 1 or strides[-1] == 1) and all(
+        size == 1 or step >= width for size, step in zip(shape[:-1], strides[:-1], strict=True)
+    ):
+        return value
+    return value.contiguous()
+
+
+class Call:
+    """Views of tensors for one call, which must outlive it."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.device, self.stream = _device(like.device), _stream(like.device)
+        self.held: list[Tensor] = []
+
+    def view(self, name: str, value: Tensor) -> _core.Tensor:
+        value = _walkable(value)
+        self.held.append(value)
+        return _core.from_address(
+            name,
+            value.data_ptr(),
+            name_of(value.dtype),
+            _device(value.device),
+            value.shape,
+            value.stride(),
+        )
+
+    def views(self, name: str, values: Sequence[Tensor]) -> list[_core.Tensor]:
+        return [self.view(name, value) for value in values]
+
+    def maybe(self, name: str, value: Tensor | None) -> _core.Tensor | None:
+        return None if value is None else self.view(name, value)
+
+    def bytes(self, value: Tensor) -> tuple[int, int]:
+        self.held.append(value)
+        return value.data_ptr(), value.nbytes
+
+
+def work_memory(like: Tensor, size: int) -> Tensor:
+    return like.new_empty(size, dtype=torch.uint8)
+
+
+@functools.lru_cache(maxsize=1024)
+def _reserve_width(layer: _core.Layer, device: _core.Device) -> int:
+    # 256 tokens of one step make every part of the reserve a whole number of its alignment.
+    return layer.plan(device, 1, 256, True, None).reserve_bytes // 256
+
+
+def _reserve_shape(layer: _core.Layer, x: Tensor, batch_first: bool) -> tuple[Any, Any]:
+    """At least what forward leaves for backward, as an expression that may hold symbolic sizes.
+
+    Every part of it is so many bytes a token, rounded up to 256; so are these rows of tokens.
+    """
+    steps, batch = x.shape[1 if batch_first else 0], x.shape[0 if batch_first else 1]
+    tokens = (steps if steps > 0 else 1) * batch  # what a sequence of no steps has, it has once
+    return (tokens + 255) // 256 * 256, _reserve_width(layer, _device(x.device))
+
+
+def _state_shape(x: Tensor, description: tuple[Any, ...]) -> tuple[Any, ...]:
+    _, hidden_size, num_layers, _, batch_first, _, bidirectional, *_ = description
+    return num_layers * (1 + bidirectional), x.shape[0 if batch_first else 1], hidden_size
+
+
+def _outputs(x: Tensor, states: int, training: bool, description: tuple[Any, ...]) -> Any:
+    _, hidden_size, _, _, batch_first, _, bidirectional, *_ = description
+    layer = _core_layer(x.dtype, int(x.shape[2]), description)
+    y = x.new_empty((x.shape[0], x.shape[1], (1 + bidirectional) * hidden_size))
+    h_n = x.new_empty(_state_shape(x, description))
+    c_n = x.new_empty(_state_shape(x, description) if states == 2 else (0,))
+    shape = _reserve_shape(layer, x, batch_first) if training else (0, 0)
+    return y, h_n, c_n, x.new_empty(shape, dtype=torch.uint8)
+
+
+def _plan(
+    layer: _core.Layer, call: Call, x: Tensor, training: bool, description: tuple[Any, ...]
+) -> _core.Plan:
+    batch_first, strategy = description[4], description[-1]
+    steps, batch = x.shape[1 if batch_first else 0], x.shape[0 if batch_first else 1]
+    plan = layer.plan(call.device, steps, batch, training, strategy)
+    log(plan)
+    return plan
+
+
+def states_of(cell: str) -> int:
+    return _STATES[cell]
+
+
+_STATES = {cell.name: cell.states for cell in cells()}
+
+
+# ---- a layer
+
+
+def _layer(
+    x: Tensor, h_0: list[Tensor], params: list[Tensor], seed: Tensor | None, training: bool,
+    *description: Any,
+) -> Any:  # fmt: skip
+    states = states_of(description[0])
+    y, h_n, c_n, reserve = _outputs(x, states, training, description)
+    call = Call(x)
+    layer = _core_layer(x.dtype, x.shape[2], description)
+    plan = _plan(layer, call, x, training, description)
+    workspace = work_memory(x, plan.workspace_bytes)
+    _core.forward(
+        layer, plan, call.stream, call.views("params", params), call.view("x", x),
+        call.views("h_0", h_0), call.view("y", y), call.views("h_n", [h_n, c_n][:states]),
+        call.bytes(workspace), call.bytes(reserve) if training else None,
+        0 if seed is None else int(seed), False,
+    )  # fmt: skip
+    return y, h_n, c_n, reserve
+
+
+def _layer_fake(
+    x: Tensor, h_0: list[Tensor], params: list[Tensor], seed: Tensor | None, training: bool,
+    *description: Any,
+) -> Any:  # fmt: skip
+    return _outputs(x, states_of(description[0]), training, description)
+
+
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    x, h_0, params, seed, training, *description = inputs
+    y, _, _, reserve = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(reserve)
+    ctx.training, ctx.description, ctx.states = training, description, len(h_0)
+    ctx.save_for_backward(x, y, reserve, seed, *h_0, *params)
+
+
+def _layer_vjp(ctx: Any, dy: Any, dh_n: Any, dc_n: Any, _: Any) -> Any:
+    nothing = (None,) * (2 + len(ctx.description))
+    if not ctx.training:
+        raise RuntimeError(
+            "scanrnn::layer: backward needs what training=True leaves in the reserve; "
+            "scanrnn.torch's modules pass it when a gradient may be wanted"
+        )
+    x, y, reserve, seed, *rest = ctx.saved_tensors
+    h_0, params = rest[: ctx.states], rest[ctx.states :]
+    if dy is None and dh_n is None and dc_n is None:
+        return None, [None] * len(h_0), [None] * len(params), *nothing
+    cotangents = [dh_n, dc_n][: states_of(ctx.description[0])]
+    if any(d is not None for d in cotangents):
+        shape = _state_shape(x, tuple(ctx.description))
+        cotangents = [x.new_zeros(shape) if d is None else d for d in cotangents]
+    else:
+        cotangents = []
+    need_x, need_params = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2])
+    dx, *others = torch.ops.scanrnn.layer_backward(
+        dy, cotangents, x, h_0, y, params, reserve, seed, need_x, need_params, *ctx.description
+    )
+    dparams = others[len(h_0) :] if need_params else [None] * len(params)
+    return dx if need_x else None, others[: len(h_0)], dparams, *nothing
+
+
+def _gradients(
+    x: Tensor, h_0: list[Tensor], params: list[Tensor], need_x: bool, need_params: bool
+) -> list[Tensor]:
+    return [
+        x.new_empty(x.shape if need_x else (0,)),
+        *(h.new_empty(h.shape) for h in h_0),
+        *(p.new_empty(p.shape) for p in params if need_params),
+    ]
+
+
+def _layer_backward(
+    dy: Tensor | None, dh_n: list[Tensor], x: Tensor, h_0: list[Tensor], y: Tensor,
+    params: list[Tensor], reserve: Tensor, seed: Tensor | None, need_x: bool, need_params: bool,
+    *description: Any,
+) -> list[Tensor]:  # fmt: skip
+    out = _gradients(x, h_0, params, need_x, need_params)
+    dx, dh_0, dparams = out[0], out[1 : 1 + len(h_0)], out[1 + len(h_0) :]
+    call = Call(x)
+    layer = _core_layer(x.dtype, x.shape[2], description)
+    plan = _plan(layer, call, x, True, description)
+    workspace = work_memory(x, plan.workspace_bytes)
+    alignment = 128 if x.is_cuda else 64
+    if reserve.data_ptr() % alignment or not reserve.is_contiguous():
+        reserve = reserve.clone(memory_format=torch.contiguous_format)  # somebody has moved it
+    _core.backward(
+        layer, plan, call.stream, call.views("params", params), call.view("x", x),
+        call.views("h_0", h_0), call.view("y", y), call.maybe("dy", dy), call.views("dh_n", dh_n),
+        call.view("dx", dx) if need_x else None, call.views("dh_0", dh_0),
+        call.views("dparams", dparams), call.bytes(workspace), call.bytes(reserve),
+        0 if seed is None else int(seed),
+    )  # fmt: skip
+    return out
+
+
+def _layer_backward_fake(
+    dy: Any, dh_n: Any, x: Tensor, h_0: list[Tensor], y: Any, params: list[Tensor], reserve: Any,
+    seed: Any, need_x: bool, need_params: bool, *description: Any,
+) -> list[Tensor]:  # fmt: skip
+    return _gradients(x, h_0, params, need_x, need_params)
+
+
+def _no_second_derivative(ctx: Any, *_: Any) -> Any:
+    raise NotImplementedError(
+        "scanrnn::layer_backward: second derivatives of a layer are not there; build the layer "
+        "from scanrnn.torch.scan, which has them, or from torch's own operators"
+    )
+
+
+# ---- vmap: a layer by folding the mapped axis into the batch where no gradient is wanted, else
+# call by call, since gradients of parameters are sums over the batch
+
+
+def _unmapped(value: Any, dim: Any, index: int) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_unmapped(v, d, index) for v, d in zip(value, dim, strict=True)]
+    return value if dim is None or value is None else value.select(dim, index)
+
+
+def _call_by_call(operator: Callable[..., Any]) -> Callable[..., Any]:
+    def mapped(info: Any, in_dims: Any, *args: Any) -> Any:
+        calls = [
+            operator(*(_unmapped(a, d, index) for a, d in zip(args, in_dims, strict=True)))
+            for index in range(info.batch_size)
+        ]
+        if isinstance(calls[0], Tensor):
+            return torch.stack(calls), 0
+        stacked = [torch.stack(parts) for parts in zip(*calls, strict=True)]
+        dims = [0] * len(stacked)
+        return (stacked, dims) if isinstance(calls[0], list) else (tuple(stacked), tuple(dims))
+
+    return mapped
+
+
+def _layer_mapped(
+    info: Any, in_dims: Any, x: Tensor, h_0: list[Tensor], params: list[Tensor],
+    seed: Tensor | None, training: bool, *description: Any,
+) -> Any:  # fmt: skip
+    x_dim, h_dims, param_dims, seed_dim, *_ = in_dims
+    if training or seed_dim is not None or any(d is not None for d in param_dims):
+        return _call_by_call(torch.ops.scanrnn.layer)(
+            info, in_dims, x, h_0, params, seed, training, *description
+        )
+    count, batch_axis = info.batch_size, 0 if description[4] else 1
+
+    def fold(value: Tensor, dim: int | None, axis: int) -> Tensor:
+        value = value.unsqueeze(axis) if dim is None else value.movedim(dim, axis)
+        return value.expand(*value.shape[:axis], count, *value.shape[axis + 1 :]).flatten(
+            axis, axis + 1
+        )
+
+    def unfold(value: Tensor, axis: int) -> Tensor:
+        return value.unflatten(axis, (count, value.shape[axis] // count))
+
+    y, h_n, c_n, reserve = torch.ops.scanrnn.layer(
+        fold(x, x_dim, batch_axis),
+        [fold(h, dim, 1) for h, dim in zip(h_0, h_dims, strict=True)],
+        params, seed, training, *description,
+    )  # fmt: skip
+    pair = c_n.dim() == 3
+    out = unfold(y, batch_axis), unfold(h_n, 1), unfold(c_n, 1) if pair else c_n, reserve
+    return out, (batch_axis, 1, 1 if pair else None, None)
+
+
+for _device_type in ("CPU", "CUDA"):
+    library.impl("layer", _layer, _device_type)
+    library.impl("layer_backward", _layer_backward, _device_type)
+torch.library.register_fake("scanrnn::layer", _layer_fake, lib=library)
+torch.library.register_fake("scanrnn::layer_backward", _layer_backward_fake, lib=library)
+torch.library.register_autograd("scanrnn::layer", _layer_vjp, setup_context=_save, lib=library)
+torch.library.register_autograd("scanrnn::layer_backward", _no_second_derivative, lib=library)
+torch.library.register_vmap("scanrnn::layer", _layer_mapped, lib=library)
+torch.library.register_vmap(
+    "scanrnn::layer_backward", _call_by_call(torch.ops.scanrnn.layer_backward), lib=library
+)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bare recurrence as an operator of torch, `torch.ops.scanrnn.scan`: its own derivative."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _core, profile
+from ..run import log
+from .ops import Call, library, name_of, work_memory
+
+library.define(
+    "scan(Tensor a, Tensor b, Tensor? sign_b, Tensor? h_0, bool log_form, bool reverse) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+
+def _flat(value: Tensor | None, rows: int) -> Tensor | None:
+    return None if value is None else value.reshape(-1, rows)
+
+
+def _scan(
+    a: Tensor, b: Tensor, sign_b: Tensor | None, h_0: Tensor | None, log_form: bool, reverse: bool
+) -> Tensor:
+    h = a.new_empty(a.shape)
+    steps, rows = a.shape[0], a[:1].numel() if a.shape[0] else 0
+    if h.numel() == 0:
+        return h
+    call = Call(a)
+    profile.load_users()
+    plan = _core.scan_plan(call.device, steps, rows, name_of(a.dtype), log_form, None)
+    log(plan)
+    workspace = work_memory(a, plan.workspace_bytes)
+    _core.scan_tensors(
+        plan, call.stream, call.view("a", a.reshape(-1, rows)), call.view("b", b.reshape(-1, rows)),
+        call.maybe("sign_b", _flat(sign_b, rows)),
+        None if h_0 is None else call.view("h_0", h_0.reshape(rows)),
+        call.view("h", h.view(-1, rows)), call.bytes(workspace), log_form, reverse,
+    )  # fmt: skip
+    return h
+
+
+def _scan_save(ctx: Any, inputs: Any, output: Tensor) -> None:
+    a, b, sign_b, h_0, ctx.log_form, ctx.reverse = inputs
+    ctx.save_for_backward(a, b if ctx.log_form else None, sign_b, h_0, output)
+
+
+def _scan_vjp(ctx: Any, dh: Tensor) -> Any:
+    """lambda_t = dh_t + a_{t+1} lambda_{t+1}; da_t = lambda_t h_{t-1}, db_t = lambda_t, dh_0 = a_1
+    lambda_1: the same recurrence against time, so it can be differentiated again."""
+    a, b, sign_b, h_0, h = ctx.saved_tensors
+    decay = a.exp() if ctx.log_form else a
+    first = torch.zeros_like(h[:1]) if h_0 is None else h_0.unsqueeze(0)
+    if ctx.reverse:
+        later, before = [torch.zeros_like(decay[:1]), decay[:-1]], [h[1:], first]
+    else:
+        later, before = [decay[1:], torch.zeros_like(decay[:1])], [first, h[:-1]]
+    adjoint = scan(torch.cat(later), dh, None, None, False, not ctx.reverse)
+    da, db = adjoint * torch.cat(before), adjoint
+    if ctx.log_form:
+        da, db = da * decay, db * b.exp() * (1 if sign_b is None else sign_b)
+    edge = -1 if ctx.reverse else 0
+    dh_0 = decay[edge] * adjoint[edge] if ctx.needs_input_grad[3] else None
+    return da, db, None, dh_0, None, None
+
+
+def scan(
+    a: Tensor, b: Tensor, sign_b: Tensor | None, h_0: Tensor | None, log_form: bool, reverse: bool
+) -> Tensor:
+    out: Tensor = torch.ops.scanrnn.scan(a, b, sign_b, h_0, log_form, reverse)
+    return out
+
+
+def _scan_mapped(
+    info: Any, in_dims: Any, a: Tensor, b: Tensor, sign_b: Any, h_0: Any, log_form: bool,
+    reverse: bool,
+) -> Any:  # fmt: skip
+    """Rows are independent, so a mapped axis is one more of them."""
+
+    def last(value: Tensor | None, dim: int | None) -> Tensor | None:
+        if value is None:
+            return None
+        moved = value.unsqueeze(-1) if dim is None else value.movedim(dim, -1)
+        return moved.expand(*moved.shape[:-1], info.batch_size)
+
+    values = [last(v, d) for v, d in zip((a, b, sign_b, h_0), in_dims, strict=False)]
+    out = torch.ops.scanrnn.scan(*values, log_form, reverse)
+    return out, out.dim() - 1
+
+
+for _device_type in ("CPU", "CUDA"):
+    library.impl("scan", _scan, _device_type)
+torch.library.register_fake(
+    "scanrnn::scan", lambda a, b, sign_b, h_0, log_form, reverse: a.new_empty(a.shape), lib=library
+)
+torch.library.register_autograd("scanrnn::scan", _scan_vjp, setup_context=_scan_save, lib=library)
+torch.library.register_vmap("scanrnn::scan", _scan_mapped, lib=library)

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Custom calls for JAX: the library's calls on XLA's buffers and stream. XLA owns all memory, the
+// workspace too, and calls from threads of its own, so nothing here touches Python.
+#include <string>
+#include <vector>
+
+#include "calls.h"
+#include "exchange.h"
+#include "scanrnn/memory.h"
+#include "xla_ffi.h"
+
+namespace scanrnn {
+namespace {
+
+namespace py = pybind11;
+
+// ---- a call frame as the library's arguments
+
+class Call {
+ public:
+  Call(const xla::CallFrame& frame, bool cuda) : frame_(frame) {
+    if (!cuda) return;
+    // The ordinal that XLA gives counts the devices that JAX may see; the memory knows.
+    for (const xla::Buffers* all : {&frame.arguments, &frame.results}) {
+      for (std::int64_t i = 0; i < all->count && device_.kind == Device::Kind::cpu; ++i) {
+        if (all->buffers[i]->data) device_ = device_of(all->buffers[i]->data);
+      }
+    }
+    xla::StreamArgs args{sizeof(xla::StreamArgs), nullptr, frame.context, nullptr};
+    if (frame.api->get_stream(&args)) throw error("XLA gave no stream");
+    stream_ = args.stream;
+  }
+  Device device() const { return device_; }
+  Context& where() const { return context(device_, stream_); }
+
+  // Arguments, then results, each in the order of the Python side.
+  TensorView argument() { return view(*frame_.arguments.buffers[next_argument_++]); }
+  TensorView result() { return view(*frame_.results.buffers[next_result_++]); }
+  Span argument_bytes() { return span(*frame_.arguments.buffers[next_argument_++]); }
+  Span result_bytes() { return span(*frame_.results.buffers[next_result_++]); }
+  std::int64_t arguments_left() const { return frame_.arguments.count - next_argument_; }
+  State argument_state(std::int64_t count) {
+    State out;
+    if (count > 0) out.h = argument();
+    if (count > 1) out.c = argument();
+    return out;
+  }
+  State result_state(std::int64_t count) {
+    State out;
+    if (count > 0) out.h = result();
+    if (count > 1) out.c = result();
+    return out;
+  }
+
+  std::int64_t number(const char* name) const {
+    const auto* scalar = static_cast<const xla::Scalar*>(find(name, xla::kScalar));
+    if (scalar->dtype != xla::kS64) throw error(std::string(name) + ": expected an int64");
+    return *static_cast<const std::int64_t*>(scalar->value);
+  }
+  std::string text(const char* name) const {
+    const auto* text = static_cast<const xla::Text*>(find(name, xla::kString));
+    return std::string(text->data, text->length);
+  }
+
+ private:
+  const void* find(const char* name, int type) const {
+    const xla::Attributes& all = frame_.attributes;
+    for (std::int64_t i = 0; i < all.count; ++i) {
+      if (std::string(all.names[i]->data, all.names[i]->length) == name && all.types[i] == type) {
+        return all.values[i];
+      }
+    }
+    throw error(std::string("no attribute ") + name);
+  }
+  static Dtype dtype_of(const xla::Buffer& buffer) {
+    switch (buffer.dtype) {
+      case xla::kF64:
+        return Dtype::float64;
+      case xla::kF32:
+        return Dtype::float32;
+      case xla::kBF16:
+        return Dtype::bfloat16;
+      case xla::kF16:
+        return Dtype::float16;
+      default:
+        throw type_error("expected floating-point numbers, got XLA's type " +
+                         std::to_string(buffer.dtype));
+    }
+  }
+  TensorView view(const xla::Buffer& buffer) const {
+    static char nothing;  // a tensor of no elements is not an absent one
+    if (buffer.rank > kMaxRank) throw value_error("expected at most three axes");
+    TensorView out;
+    out.data = buffer.data ? buffer.data : &nothing;
+    out.dtype = dtype_of(buffer);
+    out.device = device_;
+    out.rank = static_cast<int>(buffer.rank);
+    std::int64_t stride = 1;
+    for (auto axis = static_cast<std::size_t>(out.rank); axis-- > 0;) {
+      out.sizes[axis] = buffer.sizes[axis];
+      out.strides[axis] = stride;
+      stride *= buffer.sizes[axis];
+    }
+    return out;
+  }
+  static Span span(const xla::Buffer& buffer) {
+    return {buffer.data, static_cast<std::size_t>(buffer.sizes[0])};
+  }
+
+  const xla::CallFrame& frame_;
+  Device device_;
+  void* stream_ = nullptr;
+  std::int64_t next_argument_ = 0, next_result_ = 0;
+};
+
+Layer layer_of(const Call& call, const TensorView& x) {
+  return make_layer(call.text("cell"), x.sizes[2], call.number("hidden_size"),
+                    static_cast<int>(call.number("num_layers")), call.number("bias") != 0,
+                    call.number("batch_first") != 0, 0.0, call.number("bidirectional") != 0,
+                    call.text("variant"), call.text("domain"), name(x.dtype));
+}
+
+PlannedCall plan_of(const Call& call, const Layer& layer, const TensorView& x, bool training) {
+  const std::size_t time = layer.options().batch_first ? 1 : 0;
+  const std::string strategy = call.text("strategy");
+  return plan_layer(layer, call.device(), x.sizes[time], x.sizes[1 - time], training,
+                    strategy.empty() ? std::optional<std::string>() : strategy);
+}
+
+void forward(Call& call) {
+  ForwardArgs args;
+  args.x = call.argument();
+  args.h0 = call.argument_state(call.number("initial"));
+  while (call.arguments_left() > 0) args.params.push_back(call.argument());
+  args.y = call.result();
+  args.hn = call.result_state(call.number("states"));
+  args.reserve = call.result_bytes();
+  args.workspace = call.result_bytes();
+  const Layer layer = layer_of(call, args.x);
+  const PlannedCall planned = plan_of(call, layer, args.x, call.number("training") != 0);
+  layer.forward(call.where(), planned.plan, args);
+}
+
+void backward(Call& call) {
+  BackwardArgs args;
+  const std::int64_t initial = call.number("initial");
+  args.dy = call.argument();
+  args.dhn = call.argument_state(call.number("states"));
+  args.x = call.argument();
+  args.y = call.argument();
+  args.reserve = call.argument_bytes();
+  args.h0 = call.argument_state(initial);
+  while (call.arguments_left() > 0) args.params.push_back(call.argument());
+  args.dx = call.result();
+  args.dh0 = call.result_state(initial);
+  for (std::size_t i = 0; i < args.params.size(); ++i) args.dparams.push_back(call.result());
+  args.workspace = call.result_bytes();
+  const Layer layer = layer_of(call, args.x);
+  const PlannedCall planned = plan_of(call, layer, args.x, true);
+  layer.backward(call.where(), planned.plan, args);
+}
+
+void bare_scan(Call& call) {
+  ScanArgs args;
+  args.log_form = call.number("log_form") != 0;
+  args.reverse = call.number("reverse") != 0;
+  args.a = call.argument();
+  args.b = call.argument();
+  if (call.number("signed") != 0) args.sign_b = call.argument();
+  if (call.number("initial") != 0) args.h0 = call.argument();
+  args.h = call.result();
+  args.workspace = call.result_bytes();
+  const PlannedCall planned = plan_scan(call.device(), args.a.sizes[0], args.a.sizes[1],
+                                        name(args.a.dtype), args.log_form, std::nullopt);
+  linear_scan(call.where(), planned.plan, args);
+}
+
+// ---- what XLA calls
+
+// The first call of a handler asks which version of the interface it was written for.
+bool answer_metadata(const xla::CallFrame& frame) {
+  for (xla::Extension* e = frame.extensions; e; e = e->next) {
+    if (e->type != 1) continue;
+    xla::Metadata& metadata = *reinterpret_cast<xla::MetadataExtension*>(e)->metadata;
+    metadata.version.major = xla::kMajor;
+    metadata.version.minor = xla::kMinor;
+    metadata.traits = 0;
+    return true;
+  }
+  return false;
+}
+
+template <void (*run)(Call&), bool cuda>
+xla::Error* handler(xla::CallFrame* frame) {
+  constexpr int kInvalidArgument = 3, kInternal = 13;
+  const auto failed = [&](int code, const char* message) {
+    xla::ErrorArgs args{sizeof(xla::ErrorArgs), nullptr, message, code};
+    return frame->api->create_error(&args);
+  };
+  if (answer_metadata(*frame) || frame->stage != xla::kExecute) return nullptr;
+  try {
+    Call call(*frame, cuda);
+    run(call);
+    return nullptr;
+  } catch (const value_error& e) {
+    return failed(kInvalidArgument, e.what());
+  } catch (const type_error& e) {
+    return failed(kInvalidArgument, e.what());
+  } catch (const std::exception& e) {
+    return failed(kInternal, e.what());
+  }
+}
+
+template <void (*run)(Call&)>
+py::tuple handlers() {
+  const auto capsule = [](xla::Error* (*f)(xla::CallFrame*)) {
+    return py::capsule(reinterpret_cast<void*>(f), "xla._CUSTOM_CALL_TARGET");
+  };
+  return py::make_tuple(capsule(&handler<run, false>), capsule(&handler<run, true>));
+}
+
+}  // namespace
+
+void bind_jax_ffi(py::module_& m) {
+  // By name: what runs on the CPU, and on CUDA.
+  m.def("jax_targets", [] {
+    py::dict out;
+    out["scanrnn_forward"] = handlers<&forward>();
+    out["scanrnn_backward"] = handlers<&backward>();
+    out["scanrnn_scan"] = handlers<&bare_scan>();
+    return out;
+  });
+}
+
+}  // namespace scanrnn

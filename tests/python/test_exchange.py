@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of other libraries: the same kind out, without a copy, and errors that help."""
+
+import ctypes
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import scanrnn
+from scanrnn import _core, kinds
+from support import ALL_CELLS, DEVICE, assert_close, make, normal, tolerance
+from test_errors import raises
+
+torch = pytest.importorskip("torch")
+if DEVICE != "cpu" and not torch.cuda.is_available():
+    pytest.skip("this torch has no GPU", allow_module_level=True)
+DTYPES = ["float64", "float32", "bfloat16", "float16"]
+
+
+def tensor(values, dtype="float32"):
+    return torch.tensor(np.asarray(values, np.float64)).to(getattr(torch, dtype)).to(DEVICE)
+
+
+def numpy(value):
+    return value.to("cpu", torch.float64).numpy()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_torch_in_torch_out(cell, dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    rnn = make(cell, 4, 6, num_layers=2, dtype=dtype)
+    x = tensor(normal(9, 3, 4), dtype)
+    h_0 = [tensor(normal(2, 3, 6, seed=i), dtype) for i in range(rnn._cell.states)]
+
+    def state(values):
+        return tuple(values) if len(values) > 1 else values[0]
+
+    def flat(values):
+        return [v for value in values for v in (value if isinstance(value, tuple) else [value])]
+
+    def equal(got, wanted):
+        for g, w in zip(flat(got), flat(wanted), strict=True):
+            assert isinstance(g, torch.Tensor)
+            assert (g.device, g.dtype, g.requires_grad) == (x.device, x.dtype, False)
+            np.testing.assert_array_equal(numpy(g), w.astype(np.float64))
+
+    x_np, *h_np = (numpy(value).astype(rnn.dtype) for value in (x, *h_0))
+    equal(rnn(x, state(h_0)), rnn(x_np, state(h_np)))
+    (y, h_n), pullback = rnn.vjp(x, state(h_0))
+    (y_np, hn_np), pullback_np = rnn.vjp(x_np, state(h_np))
+    dx, dh_0, dparams = pullback(
+        torch.ones_like(y), state([torch.ones_like(h) for h in flat([h_n])])
+    )
+    wanted = pullback_np(np.ones_like(y_np), state([np.ones_like(h) for h in flat([hn_np])]))
+    equal([dx, dh_0], wanted[:2])
+    assert list(dparams) == list(wanted[2])
+    equal(dparams.values(), wanted[2].values())
+    same = rnn.step(x[0], state(h_0)), rnn(x[:1], state(h_0))
+    for got, one in zip(flat(same[0]), flat([same[1][0][0], same[1][1]]), strict=True):
+        assert_close(numpy(got), numpy(one), tolerance(dtype, 1))
+
+
+def test_one_sequence_batch_first_and_no_steps():
+    rnn = make("MinGRU", 4, 6, batch_first=True)
+    x = tensor(normal(3, 9, 4))
+    y, h_n = rnn(x)
+    one, h_one = rnn(x[1])
+    assert_close(numpy(one), numpy(y[1]), 1e-6)
+    assert_close(numpy(h_one), numpy(h_n[:, 1]), 1e-6)
+    empty, h = rnn(x[:, :0])
+    assert empty.shape == (3, 0, 6)
+    np.testing.assert_array_equal(numpy(h), np.zeros((1, 3, 6)))
+    assert rnn(x[:0])[0].shape == (0, 9, 6)
+
+
+def test_any_strides():
+    rnn, x = make("SRU", 4, 6), tensor(normal(9, 3, 4))
+    wanted = rnn(x)[0]
+    wide = torch.zeros(9, 3, 11, device=DEVICE)
+    wide[..., 2:6] = x
+    views = [
+        wide[..., 2:6],  # a byte offset and outer strides
+        x.transpose(0, 2).contiguous().transpose(0, 2),
+        torch.stack([x, -x], -1)[..., 0],
+        x.transpose(0, 1).contiguous().transpose(0, 1),
+    ]
+    for number, view in enumerate(views):
+        assert_close(numpy(rnn(view)[0]), numpy(wanted), tolerance("float32", 9), f"view {number}")
+    np.testing.assert_array_equal(
+        numpy(rnn(x[:, :1].expand(9, 3, 4))[0]), numpy(rnn(x[:, :1].expand(9, 3, 4).clone())[0])
+    )
+
+
+def test_scan():
+    a, b, h_0 = tensor(normal(50, 3, 2)), tensor(normal(50, 3, 2)), tensor(normal(3, 2))
+    arrays = [numpy(v).astype(np.float32) for v in (a, b, h_0)]
+    for reverse in (False, True):
+        got = scanrnn.scan(a, b, h_0, reverse=reverse)
+        assert got.device == a.device
+        assert_close(numpy(got), scanrnn.scan(*arrays, reverse=reverse), 1e-6)
+    log_a, log_b, sign = -a.abs(), b.abs().log(), b.sign()
+    got = scanrnn.scan_log(log_a, log_b, sign, h_0)
+    wanted = scanrnn.scan(numpy(log_a.exp()), numpy(b), numpy(h_0))
+    assert_close(numpy(got), wanted, 1e-5)
+
+
+def test_owners_may_go_right_after_the_call():
+    rnn = make("MinGRU", 4, 256)
+    values, state = normal(300, 8, 4), normal(1, 8, 256)
+    wanted = rnn(values, state)[0]
+    x, h_0 = tensor(values), tensor(state)
+    alive = [weakref.ref(x), weakref.ref(h_0)]
+    y, _ = rnn(x, h_0)
+    del x, h_0
+    gc.collect()
+    assert [ref() for ref in alive] == [None, None]
+    noise = [torch.full((300, 8, 4), float("nan"), device=DEVICE) for _ in range(8)]  # their memory
+    assert_close(numpy(y), wanted, tolerance("float32", 300))
+    del noise, rnn
+    gc.collect()
+    assert_close(numpy(y), wanted, tolerance("float32", 300))
+
+
+def test_nothing_leaks():
+    rnn = make("SRU", 4, 6)
+    x = tensor(normal(9, 3, 4))
+    refs = []
+    for _ in range(3):
+        y, h_n = rnn(x)
+        refs += [weakref.ref(y), weakref.ref(h_n)]
+        del y, h_n
+    gc.collect()
+    assert all(ref() is None for ref in refs)
+
+
+def test_errors():
+    rnn, x = make("MinGRU", 4, 6), tensor(normal(9, 3, 4))
+    grad = x.clone().requires_grad_()
+    with raises(TypeError, "x: .*requires grad: use scanrnn.torch", "or detach it"):
+        rnn(grad)
+    with raises(TypeError, "h_0: .*requires grad: use scanrnn.torch"):
+        rnn(x, torch.zeros(1, 3, 6, device=DEVICE, requires_grad=True))
+    with raises(TypeError, "x: expected dtype float32, got float64; nothing is cast"):
+        rnn(x.double())
+    with raises(TypeError, "x: expected dtype float32, got int64; nothing is cast"):
+        rnn(x.long())
+    with raises(TypeError, "x: .*got complex64; pass its real and imaginary parts"):
+        rnn(x.to(torch.complex64))
+    with raises(TypeError, "x: expected a dense tensor, got layout torch.sparse_coo"):
+        rnn(x.to_sparse())
+    with raises(TypeError, "x: .*pass it by .resolve_neg"):
+        rnn(torch._neg_view(x))
+    with raises(TypeError, f"h_0: expected a torch tensor on {DEVICE}.*, got a NumPy array"):
+        rnn(x, normal(1, 3, 6))
+    with raises(TypeError, "h_0: expected a NumPy array, as x is one, got a torch tensor"):
+        rnn(normal(9, 3, 4), tensor(normal(1, 3, 6)))
+    with raises(TypeError, "x: expected an array on .*, got a torch tensor on meta.*\\.to\\("):
+        rnn(x.to("meta"))
+    with raises(ValueError, r"x: expected shape \(9, 3, 4\)", r"got \(9, 3, 5\)"):
+        rnn(tensor(normal(9, 3, 5)))
+    with raises(ValueError, r"x: expected \(T, B, C\)", r"got shape \(9,\)"):
+        rnn(tensor(normal(9)))
+    _, pullback = rnn.vjp(x)
+    with raises(ValueError, r"dy: expected shape \(9, 3, 6\)", r"got \(9, 3, 5\)"):
+        pullback(tensor(normal(9, 3, 5)))
+    with raises(TypeError, "b: expected dtype float32, got float64"):
+        scanrnn.scan(x, x.double())
+
+
+class Stranger:
+    """An array of a library that nobody has heard of."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_a_stranger_on_the_cpu_is_as_numpys():
+    rnn, x = make("MinGRU", 4, 6, device="cpu"), normal(9, 3, 4)
+    y, h_n = rnn(Stranger(x), Stranger(normal(1, 3, 6)))
+    assert type(y) is type(h_n) is np.ndarray
+    np.testing.assert_array_equal(y, rnn(x, normal(1, 3, 6))[0])
+    elsewhere = Stranger(x)
+    elsewhere.__class__ = type("Elsewhere", (Stranger,), {"__dlpack_device__": lambda _: (8, 0)})
+    with raises(
+        TypeError, r"x: expected memory of the CPU or of a CUDA .*got DLPack device \(8, 0"
+    ):
+        rnn(elsewhere)
+    if DEVICE == "cpu":
+        with raises(TypeError, "h_0: expected dtype float32, got float64; nothing is cast"):
+            rnn(torch.tensor(x), Stranger(normal(1, 3, 6).astype(np.float64)))
+
+
+# ---- the protocols themselves
+
+
+class Producer:
+    """Gives a capsule that the test has made; `legacy` knows of no versions."""
+
+    def __init__(self, capsule, legacy=False):
+        self.capsule, self.legacy, self.asked = capsule, legacy, []
+
+    def __dlpack__(self, **options):
+        if self.legacy and "max_version" in options:
+            raise TypeError("unexpected keyword argument 'max_version'")
+        self.asked.append(options)
+        return self.capsule
+
+
+def test_versioned_first_then_legacy():
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    new = Producer(x.__dlpack__(max_version=(1, 0)))
+    old = Producer(x.__dlpack__(), legacy=True)
+    for producer in (new, old):
+        got = kinds.from_dlpack("x", producer, None, writable=False)
+        assert (got.shape, got.strides, got.dtype, got.device) == ((2, 3), (3, 1), "float32", "cpu")
+        assert got.address == x.ctypes.data
+    assert new.asked == [{"max_version": (1, 0)}]
+    assert old.asked == [{}]
+
+
+def test_the_stream_is_passed_on():
+    producer = Producer(np.zeros(3).__dlpack__(max_version=(1, 0)))
+    kinds.from_dlpack("x", producer, 7, writable=False)
+    assert producer.asked == [{"max_version": (1, 0), "stream": 7}]
+    producer = Producer(np.zeros(3).__dlpack__(max_version=(1, 0)))
+    kinds.from_dlpack("x", producer, 0, writable=False)  # 0 is ambiguous, so it is not allowed
+    assert producer.asked[0]["stream"] == 1
+
+
+def test_offset_and_strides():
+    x = np.arange(24, dtype=np.float64).reshape(4, 6)[1:, 2:5]
+    got = _core.from_dlpack("x", x.__dlpack__(max_version=(1, 0)), False)
+    assert (got.shape, got.strides, got.address) == ((3, 3), (6, 1), x.ctypes.data)
+    t = torch.arange(24.0).reshape(4, 6)[1:, 2:5]
+    got = _core.from_dlpack("x", t.__dlpack__(), False)
+    assert (got.shape, got.strides, got.address) == ((3, 3), (6, 1), t.data_ptr())
+
+
+class Header(ctypes.Structure):
+    """DLManagedTensorVersioned as far as the tests change it."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+        ("release", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("rank", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("sizes", ctypes.c_void_p), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+def header(capsule):
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return Header.from_address(pointer(capsule, b"dltensor_versioned"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "parts"),
+    [
+        ({"major": 2}, ValueError, ("x: expected DLPack 1.x, got 2.", "max_version")),
+        ({"code": 5, "bits": 64}, TypeError, ("got complex64: pass its real and imaginary parts",)),
+        ({"code": 0, "bits": 4}, TypeError, ("got int4, which is less than a byte: unpack",)),
+        ({"code": 17, "bits": 4}, TypeError, ("got dtype code 17, 4, which is less than a byte",)),
+        ({"code": 0, "bits": 32}, TypeError, ("got int32: convert it first, nothing is cast",)),
+        ({"code": 6, "bits": 8}, TypeError, ("got bool8: convert",)),
+        ({"lanes": 4}, TypeError, ("got float64x4",)),
+        ({"device_type": 7}, TypeError, (r"x: .*got DLPack device \(7, 0\)",)),
+        ({"byte_offset": 3}, ValueError, ("x: .*whole elements of 8 bytes: pass a contiguous",)),
+    ],
+)
+def test_capsules_that_cannot_be_taken(changes, kind, parts):
+    x = np.zeros((4, 6))
+    before = weakref.ref(x)
+    capsule = x.__dlpack__(max_version=(1, 0))
+    for name, value in changes.items():
+        setattr(header(capsule), name, value)
+    with raises(kind, *parts):
+        _core.from_dlpack("x", capsule, False)
+    del x, capsule
+    gc.collect()
+    assert before() is None, "the producer's memory was not given back"
+
+
+def test_read_only_and_negative_strides():
+    x = np.zeros((4, 6))
+    x.flags.writeable = False
+    assert _core.from_dlpack("x", x.__dlpack__(max_version=(1, 0)), False).shape == (4, 6)
+    with raises(ValueError, "y: expected memory to write, got read-only"):
+        _core.from_dlpack("y", x.__dlpack__(max_version=(1, 0)), True)
+    with raises(ValueError, "x: expected strides of at least 0, got -1 on axis 1: pass a contig"):
+        _core.from_dlpack("x", np.zeros((4, 6))[:, ::-1].__dlpack__(), False)
+
+
+def test_a_capsule_is_taken_once():
+    x = np.zeros(3)
+    capsule = x.__dlpack__()
+    held = _core.from_dlpack("x", capsule, False)
+    with raises(
+        TypeError, "x: expected a DLPack capsule that nobody has taken, got .*used_dltensor"
+    ):
+        _core.from_dlpack("x", capsule, False)
+    alive = weakref.ref(x)
+    del x, capsule
+    gc.collect()
+    assert alive() is not None
+    del held
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_we_export_is_for_all(dtype):
+    owner = torch.arange(6.0).to(getattr(torch, dtype)).reshape(2, 3)
+    alive = weakref.ref(owner)
+    tensor = _core.from_dlpack("x", owner.__dlpack__(), False)
+    exported = _core.Exported(tensor, owner, 0)
+    assert exported.__dlpack_device__() == (1, 0)
+    new = torch.from_dlpack(exported)  # versioned
+    old = torch.utils.dlpack.from_dlpack(exported.__dlpack__())  # legacy
+    for view in (new, old):
+        assert (view.dtype, view.shape, view.data_ptr()) == (owner.dtype, (2, 3), owner.data_ptr())
+    if dtype != "bfloat16":
+        np.testing.assert_array_equal(np.from_dlpack(exported), [[0, 1, 2], [3, 4, 5]])
+    unused = [exported.__dlpack__(max_version=version) for version in (None, (1, 0))]
+    del exported, old, view, owner, tensor, unused
+    gc.collect()
+    assert alive() is not None
+    assert new.sum() == 15  # the memory lives as long as anyone has it
+    del new
+    gc.collect()
+    assert alive() is None
+
+
+def test_what_we_export_does_not_move():
+    x = np.zeros(3)
+    exported = _core.Exported(_core.from_dlpack("x", x.__dlpack__(), False), x, 0)
+    with pytest.raises(BufferError, match="as it is"):
+        exported.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match="dl_device"):
+        exported.__dlpack__(dl_device=(2, 0))

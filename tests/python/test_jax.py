@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scanrnn.jax, and JAX's arrays in scanrnn's own layers: values, transformations, errors."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scanrnn
+from support import ALL_CELLS, ALL_VARIANTS, DEVICE, OPTION, assert_close, make, normal, tolerance
+from test_errors import raises
+
+jax = pytest.importorskip("jax")
+if DEVICE == "cpu":
+    jax.config.update("jax_platforms", "cpu")
+elif jax.default_backend() == "cpu":
+    pytest.skip("this JAX has no GPU", allow_module_level=True)
+import jax.numpy as jnp  # noqa: E402
+import jax.test_util  # noqa: E402
+import scanrnn.jax as sj  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module")
+def float64():
+    """JAX makes float32 of it otherwise, here and in no other module."""
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+DTYPES = ["float64", "float32", "bfloat16", "float16"]
+
+
+def layer(cell, *sizes, variant=None, dtype="float64", **options):
+    if variant:
+        options[OPTION[cell]] = variant
+    rnn = getattr(sj, cell)(*sizes, dtype=dtype, **options)
+    return rnn, rnn.init(jax.random.key(0))
+
+
+def array(*shape, dtype="float64", seed=0):
+    return jnp.asarray(normal(*shape, dtype=np.float64, seed=seed), jnp.dtype(dtype))
+
+
+def state(rnn, *batch, dtype="float64"):
+    d = rnn.description
+    shape = d.num_layers * (2 if d.bidirectional else 1), *batch, d.hidden_size
+    states = [array(*shape, dtype=dtype, seed=i + 1) for i in range(sj._states_of(d.cell))]
+    return states[0] if len(states) == 1 else tuple(states)
+
+
+def numpy(value):
+    return np.asarray(value).astype(np.float64)
+
+
+def same(got, wanted, share=1e-12):
+    got, wanted = jax.tree.leaves(got), jax.tree.leaves(wanted)
+    for g, w in zip(got, wanted, strict=True):
+        assert_close(numpy(g), numpy(w), share)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_values_are_those_of_the_plain_layers(cell, dtype):
+    rnn, params = layer(cell, 4, 6, 2, bidirectional=True, dtype=dtype)
+    plain = make(cell, 4, 6, num_layers=2, bidirectional=True, dtype=dtype)
+    plain.load_state_dict({name: np.asarray(value) for name, value in params.items()})
+    x, h_0 = array(9, 3, 4, dtype=dtype), state(rnn, 3, dtype=dtype)
+    got = rnn(params, x, h_0)
+    wanted = plain(np.asarray(x), jax.tree.map(np.asarray, h_0))
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert isinstance(g, jax.Array)
+        assert (g.dtype, g.devices()) == (x.dtype, x.devices())
+        if DEVICE == "cpu":
+            np.testing.assert_array_equal(numpy(g), numpy(w))
+        # On CUDA the algorithm of a matrix product goes by how its memory is aligned.
+        assert_close(numpy(g), numpy(w), tolerance(dtype, 9))
+    for g, w in zip(
+        jax.tree.leaves(jax.jit(rnn)(params, x, h_0)), jax.tree.leaves(got), strict=True
+    ):
+        np.testing.assert_array_equal(numpy(g), numpy(w))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_arrays_of_jax_in_plain_layers(cell, dtype):
+    plain = make(cell, 4, 6, num_layers=2, dtype=dtype)
+    x = array(9, 3, 4, dtype=dtype)
+    h_0 = state(layer(cell, 4, 6, 2, dtype=dtype)[0], 3, dtype=dtype)
+    host = np.asarray(x), jax.tree.map(np.asarray, h_0)
+    (y, h_n), pullback = plain.vjp(x, h_0)
+    (y_np, h_np), pullback_np = plain.vjp(*host)
+    results = [
+        plain(x, h_0),
+        (y, h_n),
+        pullback(jnp.ones_like(y), jax.tree.map(jnp.ones_like, h_n)),
+    ]
+    ones = np.ones_like(y_np), jax.tree.map(np.ones_like, h_np)
+    wanted = [plain(*host), (y_np, h_np), pullback_np(*ones)]
+    for got, w in zip(jax.tree.leaves(results), jax.tree.leaves(wanted), strict=True):
+        assert isinstance(got, jax.Array)
+        assert_close(numpy(got), numpy(w), tolerance(dtype, 9))
+    same(plain.step(x[0], h_0), plain.step(host[0][0], host[1]), tolerance(dtype, 1))
+    same(jax.jit(plain)(x, h_0), plain(x, h_0), 0)
+    same(plain(x[:, 0])[0], plain(x[:, :1])[0][:, 0], tolerance(dtype, 9))
+    same(pullback(None)[0], np.zeros(x.shape), 0)
+
+
+@pytest.mark.parametrize("variant", ALL_VARIANTS, ids="-".join)
+def test_gradients(variant):
+    cell, variant = variant
+    rnn, params = layer(cell, 3, 5, 2, variant=variant, batch_first=True)
+    x, h_0 = array(2, 7, 3), state(rnn, 2)
+
+    def loss(params, x, h_0):
+        y, h_n = rnn(params, x, h_0)
+        return (y**2).sum() + sum((h * h).sum() for h in jax.tree.leaves(h_n))
+
+    jax.test_util.check_grads(loss, (params, x, h_0), order=1, modes=["rev"], rtol=1e-6)
+    same(jax.jit(jax.grad(loss))(params, x, h_0), jax.grad(loss)(params, x, h_0))
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_vmap(cell):
+    rnn, params = layer(cell, 4, 6)
+    x = array(5, 9, 3, 4)
+    same(jax.vmap(rnn, (None, 0))(params, x)[0], jnp.stack([rnn(params, v)[0] for v in x]))
+
+    def loss(params, x):
+        return (rnn(params, x)[0] ** 2).sum()
+
+    each = [jax.grad(loss)(params, v) for v in x]
+    got = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(params, x)
+    same(got, jax.tree.map(lambda *v: jnp.stack(v), *each))
+
+
+def test_scan():
+    a, b, h_0 = array(20, 3, 2), array(20, 3, 2, seed=1), array(3, 2)
+    for reverse in (False, True):
+        wanted = scanrnn.scan(*map(np.asarray, (a, b, h_0)), reverse=reverse)
+        same(sj.scan(a, b, h_0, reverse), wanted)
+        same(jax.jit(lambda *v, r=reverse: sj.scan(*v, reverse=r))(a, b, h_0), wanted)
+        same(scanrnn.scan(a, b, h_0, reverse), wanted)
+    same(sj.scan_log(-abs(a), jnp.log(abs(b)), jnp.sign(b), h_0), sj.scan(jnp.exp(-abs(a)), b, h_0))
+    same(jax.vmap(sj.scan)(a, b), jnp.stack([sj.scan(*v) for v in zip(a, b, strict=True)]))
+    assert sj.scan(a[:0], b[:0]).shape == (0, 3, 2)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scan_gradients(reverse):
+    a, b, h_0 = array(6, 2), array(6, 2, seed=1), array(2)
+    jax.test_util.check_grads(
+        lambda a, b, h: sj.scan(a, b, h, reverse), (a, b, h_0), order=2, modes=["rev"]
+    )
+    jax.test_util.check_grads(
+        lambda a, b, h: sj.scan_log(a, b, jnp.sign(array(6, 2)), h),
+        (-abs(a), -abs(b), h_0), order=1, modes=["rev"],
+    )  # fmt: skip
+
+
+def test_errors():
+    rnn, params = layer("MinGRU", 4, 6, dtype="float32")
+    x = array(9, 3, 4, dtype="float32")
+    with raises(TypeError, "x: expected dtype float32, got float64; nothing is cast"):
+        rnn(params, x.astype("float64"))
+    with raises(ValueError, r"x: expected \(T, B, C\).* C = 4", r"got shape \(9, 3, 5\)"):
+        rnn(params, array(9, 3, 5, dtype="float32"))
+    with raises(ValueError, r"h_0: expected shape \(1, 3, 6\)", r"got shape \(1, 2, 6\)"):
+        rnn(params, x, array(1, 2, 6, dtype="float32"))
+    with raises(TypeError, "h_0: expected an array, got 2 arrays"):
+        rnn(params, x, (x, x))
+    with raises(ValueError, r"weight_ih_l0: expected shape \(12, 4\)", "got list"):
+        rnn(params | {"weight_ih_l0": []}, x)
+    with raises(ValueError, r"params: missing \['bias_ih_l0'\], unexpected \['bias'\]"):
+        rnn({"weight_ih_l0": params["weight_ih_l0"], "bias": 0}, x)
+    with raises(TypeError, "MinGRU: unexpected argument 'activation'"):
+        layer("MinGRU", 4, 6, activation="tanh")
+    with raises(ValueError, "b: expected shape", "got shape"):
+        sj.scan(x, x[1:])
+    plain = make("MinGRU", 4, 6)
+    with raises(TypeError, "x: expected dtype float32, got float64; nothing is cast"):
+        plain(x.astype("float64"))
+    with raises(TypeError, "h_0: expected a JAX array, as x is one, got a NumPy array"):
+        plain(x, normal(1, 3, 6))
+    with raises(ValueError, "dropout: expected 0 for JAX arrays, got 0.5"):
+        make("MinGRU", 4, 6, num_layers=2, dropout=0.5).vjp(x)
+    with pytest.raises(Exception, match="h_0: expected shape"):  # that XLA hands on
+        plain(x, array(2, 3, 6, dtype="float32"))[0].block_until_ready()
+
+
+SAME_LAYOUT = [
+    ("Extension", "XLA_FFI_Extension_Base", {"type": "type", "next": "next"}),
+    ("Version", "XLA_FFI_Api_Version", {"major": "major_version", "minor": "minor_version"}),
+    ("Metadata", "XLA_FFI_Metadata", {"version": "api_version", "traits": "traits"}),
+    ("MetadataExtension", "XLA_FFI_Metadata_Extension", {"metadata": "metadata"}),
+    ("ErrorArgs", "XLA_FFI_Error_Create_Args", {"message": "message", "code": "errc"}),
+    ("StreamArgs", "XLA_FFI_Stream_Get_Args", {"context": "ctx", "stream": "stream"}),
+    ("Api", "XLA_FFI_Api", {"create_error": "XLA_FFI_Error_Create",
+                            "get_stream": "XLA_FFI_Stream_Get", "version": "api_version"}),
+    ("Buffer", "XLA_FFI_Buffer", {"dtype": "dtype", "data": "data", "rank": "rank",
+                                  "sizes": "dims"}),
+    ("Buffers", "XLA_FFI_Args", {"count": "size", "types": "types", "buffers": "args"}),
+    ("Buffers", "XLA_FFI_Rets", {"count": "size", "types": "types", "buffers": "rets"}),
+    ("Text", "XLA_FFI_ByteSpan", {"data": "ptr", "length": "len"}),
+    ("Scalar", "XLA_FFI_Scalar", {"dtype": "dtype", "value": "value"}),
+    ("Attributes", "XLA_FFI_Attrs", {"count": "size", "types": "types", "names": "names",
+                                     "values": "attrs"}),
+    ("CallFrame", "XLA_FFI_CallFrame", {"api": "api", "context": "ctx", "stage": "stage",
+                                        "arguments": "args", "results": "rets",
+                                        "attributes": "attrs", "future": "future"}),
+]  # fmt: skip
+SAME_VALUE = {
+    "kS64": "XLA_FFI_DataType_S64", "kU8": "XLA_FFI_DataType_U8", "kF16": "XLA_FFI_DataType_F16",
+    "kF32": "XLA_FFI_DataType_F32", "kF64": "XLA_FFI_DataType_F64",
+    "kBF16": "XLA_FFI_DataType_BF16", "kScalar": "XLA_FFI_AttrType_SCALAR",
+    "kString": "XLA_FFI_AttrType_STRING", "kExecute": "XLA_FFI_ExecutionStage_EXECUTE",
+    "1": "XLA_FFI_Extension_Metadata", "3": "XLA_FFI_Error_Code_INVALID_ARGUMENT",
+    "13": "XLA_FFI_Error_Code_INTERNAL", "kMajor": "XLA_FFI_API_MAJOR",
+}  # fmt: skip
+
+
+def test_the_binary_interface_is_that_of_this_jaxlib(tmp_path):
+    """Our own declarations against the header that ships with jaxlib, by the compiler."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    lines = ['#include "xla_ffi.h"', "#include <xla/ffi/api/c_api.h>"]
+    lines += ["#include <cstddef>", "using namespace scanrnn::xla;"]
+    header = (Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h").read_text()
+    known = [row for row in SAME_LAYOUT if re.search(rf"\b{row[1]}\b", header)]
+    assert len(known) >= len(SAME_LAYOUT) - 1  # releases call the first one by different names
+    for ours, theirs, fields in known:
+        for mine, field in fields.items():
+            lines.append(f"static_assert(offsetof({ours}, {mine}) == offsetof({theirs}, {field}));")
+            lines.append(f"static_assert(sizeof({ours}::{mine}) == sizeof({theirs}::{field}));")
+    for mine, theirs in SAME_VALUE.items():
+        lines.append(f"static_assert(int({mine}) == int({theirs}));")
+    lines.append("static_assert(kMinor <= XLA_FFI_API_MINOR);")
+    source = tmp_path / "layout.cpp"
+    source.write_text("\n".join(lines))
+    folders = [Path(__file__).parents[2] / "python/src", jax.ffi.include_dir()]
+    command = [compiler, "-std=c++17", "-fsyntax-only", *(f"-I{f}" for f in folders), source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    broken = source.read_text().replace("offsetof(Buffer, data)", "offsetof(Buffer, rank)")
+    source.write_text(re.sub(r"kF32\)", "kF64)", broken))
+    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
