@@ -157,7 +157,7 @@ double compare(Job& job, Bare<T, kLogForm>& p, Expected<T, kLogForm>& want, cons
 
 template <class Op, class T, bool kLogForm>
 void check(const char* domain, const Launch& launch, bool small) {
-  std::vector<Index> lengths = {0, 1, 2, 15, 16, 17, 127, 128, 129, 257, 1031, 3000};
+  std::vector<Index> lengths = {0, 1, 2, 15, 16, 17, 127, 128, 129, 257, 1031, 3000, 20000};
   std::vector<Index> widths = {1, 5, 32, 40, 67, 96};
   if (small) {
     lengths = {1, 17, 1031};

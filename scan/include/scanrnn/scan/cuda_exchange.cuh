@@ -17,16 +17,13 @@ inline int levels_for(Index columns) { return columns >= 24 ? 1 : 2; }
 
 // A value in global memory that one warp writes, each lane its own, and others wait for. Each
 // 16-byte packet holds three words of it and a flag, and is written and read at once: no fence.
+// Words that are left over are flags too, and looked at: of a packet that is read in part the
+// assembler makes two loads, and the flag may be newer than the value.
 template <class Value>
 struct Mailbox {
   static constexpr int kWords = sizeof(Value) / 4, kPackets = (kWords + 2) / 3;
   using Slot = uint4[kPackets][kLanes];
   static_assert(sizeof(Value) % 4 == 0);
-
-  union Packets {
-    unsigned word[kPackets * 4];
-    uint4 packet[kPackets];
-  };
 
   __device__ static uint4 load(const uint4* from) {
     uint4 v;
@@ -49,7 +46,9 @@ struct Mailbox {
   }
 
   __device__ static void publish(Slot& slot, int lane, const Value& value) {
-    unsigned words[kPackets * 3] = {};
+    unsigned words[kPackets * 3];
+#pragma unroll
+    for (int i = kWords; i < kPackets * 3; ++i) words[i] = 1u;
     memcpy(words, &value, sizeof(Value));
 #pragma unroll
     for (int i = 0; i < kPackets; ++i) {
@@ -64,6 +63,8 @@ struct Mailbox {
       bool all = true;
 #pragma unroll
       for (int i = 0; i < kPackets; ++i) all = all && packet[i].w != 0;
+      if constexpr (kWords % 3 != 0) all = all && packet[kPackets - 1].z != 0;
+      if constexpr (kWords % 3 == 1) all = all && packet[kPackets - 1].y != 0;
       return all;
     }
     __device__ void look(const Slot& slot, int lane) {
