@@ -7,7 +7,7 @@ loop that can be computed outside it. Default variants, one direction, [T,B,C].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,7 +153,7 @@ DENSE: dict[str, Callable[..., tuple[Any, ...]]] = {"LSTM": _lstm, "GRU": _gru}
 
 
 def dense_vjp(
-    cell: str, params: tuple[Array, Array, Array, Array], x: Array, h_0: Array, c_0: Array
+    cell: str, params: Sequence[Array], x: Array, h_0: Array, c_0: Array
 ) -> tuple[Array, Array, Array, Callable[..., tuple[Any, ...]]]:
     """One layer: (y, h_n, c_n, pullback); params are weights ih and hh, then biases ih and hh.
 
@@ -215,7 +215,7 @@ class Stack:
     def _layer(self, params: list[Array], x: Array, h_0: Array) -> tuple[Any, ...]:
         if self.cell not in DENSE:
             return layer_vjp(self.cell, params[0], params[1], x, h_0)
-        y, h_n, _, back = dense_vjp(self.cell, tuple(params), x, h_0, np.zeros_like(h_0))
+        y, h_n, _, back = dense_vjp(self.cell, params, x, h_0, np.zeros_like(h_0))
 
         def pullback(dy: Array) -> tuple[Any, ...]:
             dx, dh_0, _, dparams = back(dy)

@@ -8,6 +8,7 @@ otherwise take the processor from the next.
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -89,7 +90,7 @@ def by_numpy(cell: str, params: dict[str, Array], x: Array, dy: Array, direction
 def by_torch(point: Point, params: dict[str, Array], x: Array, dy: Array) -> Any:
     """torch's layer of the same name and parameters, on as many threads as ours; None without."""
     try:
-        import torch
+        torch: Any = importlib.import_module("torch")
     except ImportError:
         return None
     if not hasattr(torch.nn, point.cell):
