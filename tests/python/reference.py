@@ -5,6 +5,7 @@ import numpy as np
 
 
 def sigmoid(x):
+    """And 1 - sigmoid(x) is sigmoid(-x), whose last digits a subtraction would lose."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
@@ -20,7 +21,7 @@ ACTIVATIONS = {"identity": lambda c: c, "tanh": np.tanh, "relu": lambda c: np.ma
 def mingru(gates, h, x, variant):
     k, v = gates
     z = sigmoid(k)
-    h = (1 - z) * h + z * CANDIDATES[variant](v)
+    h = sigmoid(-k) * h + z * CANDIDATES[variant](v)
     return h, h
 
 
@@ -33,9 +34,9 @@ def minlstm(gates, h, x, variant):
 
 def sru(gates, c, x, variant):
     u, f, r, *highway = gates
-    f, r = sigmoid(f), sigmoid(r)
-    c = f * c + (1 - f) * u
-    return r * ACTIVATIONS[variant](c) + (1 - r) * (highway[0] if highway else x), c
+    c = sigmoid(f) * c + sigmoid(-f) * u
+    skip = highway[0] if highway else x
+    return sigmoid(r) * ACTIVATIONS[variant](c) + sigmoid(-r) * skip, c
 
 
 STEP = {"MinGRU": mingru, "MinLSTM": minlstm, "SRU": sru}
