@@ -3,8 +3,8 @@
 //
 // Every call is asynchronous on the context's stream (on the CPU: done when it returns), allocates
 // nothing, but for the two overloads that give what they allocated, and throws argument errors
-// before any work. Shapes use the legend of tensor.h; "x-like"
-// is [T,B,.] or, with batch_first, [B,T,.]. The last axis of every tensor must be contiguous.
+// before any work. Shapes use the legend of tensor.h; "x-like" is [T,B,.] or, with batch_first,
+// [B,T,.]. The last axis of every tensor must be contiguous.
 #pragma once
 
 #include <cstdint>
