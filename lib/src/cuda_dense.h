@@ -39,8 +39,8 @@ struct CudaDenseKernels {
   // One step, `t` steps into the walk.
   cudaError_t (*step)(const CudaDenseArgs<T, V>&, Index t, cudaStream_t);
   cudaError_t (*step_vjp)(const CudaDenseArgs<T, V>&, Index t, cudaStream_t);
-  // The whole walk in one launch; null for a dtype without tensor cores. `exchange` is what
-  // exchange_bytes(shape, ...) says, and all its bits are set.
+  // The whole walk in one launch, of which float64 has none: an error, which no plan asks for.
+  // `exchange` has the bytes that dispatch::exchange_bytes says, and all its bits are set.
   cudaError_t (*persistent)(const CudaDenseArgs<T, V>&, const dispatch::PersistentShape&,
                             void* exchange, cudaStream_t);
   cudaError_t (*persistent_vjp)(const CudaDenseArgs<T, V>&, const dispatch::PersistentShape&,

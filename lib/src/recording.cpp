@@ -36,6 +36,7 @@ struct Graph {
     } catch (...) {  // the stream must not stay captured
       cudaStreamEndCapture(stream, &graph);
       if (graph) cudaGraphDestroy(graph);
+      cudaGetLastError();  // of a capture that is invalid: `work` has said why
       throw;
     }
     SCANRNN_CUDA(cudaStreamEndCapture(stream, &graph));

@@ -160,7 +160,7 @@ class InPlace(Kind):
             raise ValueError(
                 f"{name}: expected strides of at least 0, got {tuple(strides)}: {self.negative}"
             )
-        return value if _walkable(value.shape, strides) else self.packed(value)
+        return value if walkable(value.shape, strides) else self.packed(value)
 
     def check_device(self, name: str, device: str) -> None:
         if device != self.device:
@@ -277,7 +277,7 @@ class InPlace(Kind):
         return [None if v is None else self.tensor(name, v, writable) for v in values]
 
 
-def _walkable(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def walkable(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """The last axis is contiguous, and rows do not overlap."""
     if math.prod(shape) == 0 or not shape:
         return True

@@ -163,7 +163,15 @@ Tensor from_interface(const std::string& name, const py::dict& interface) {
   std::optional<Sizes64> strides;
   if (interface.contains("strides") && !interface["strides"].is_none()) {
     strides = interface["strides"].cast<Sizes64>();
-    for (std::int64_t& stride : *strides) stride /= static_cast<std::int64_t>(size_of(element));
+    const auto bytes = static_cast<std::int64_t>(size_of(element));
+    for (std::int64_t& stride : *strides) {
+      if (stride % bytes != 0) {
+        throw value_error(name + ": expected strides in whole elements of " +
+                          std::to_string(bytes) + " bytes, got " + std::to_string(stride) +
+                          " bytes: pass a contiguous copy");
+      }
+      stride /= bytes;
+    }
   }
   const auto address = interface["data"].cast<std::pair<std::uintptr_t, bool>>().first;
   auto* data = reinterpret_cast<void*>(address);

@@ -107,6 +107,9 @@ TEST(Buffers, TheAllocatingOverloadsNameWhatIsWrong) {
   x.rank = 2;
   EXPECT_EQ(message([&] { layer.forward(context, in.params, x); }),
             "x: expected 3 axes, got shape (29, 3)");
+  const ForwardResult trained = layer.forward(context, in.params, in.x, in.h0, Mode::training);
+  EXPECT_EQ(message([&] { layer.backward(context, trained, in.params, x, in.h0, in.dy); }),
+            "x: expected 3 axes, got shape (29, 3)");
   x = in.x;
   x.sizes[2] = 5;
   EXPECT_NE(message([&] { layer.forward(context, in.params, x); }).find("x: expected shape"),

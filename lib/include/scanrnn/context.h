@@ -38,8 +38,10 @@ class Context {
   // What the planner sees of the device, and the rules that it decides by.
   const dispatch::DeviceLimits& limits() const;
   const dispatch::Profile& profile() const;
+  // For plans from now on.
   void set_profile(const dispatch::Profile& profile);
-  // Of what is enqueued from now on. Plans and sizes do not depend on it.
+  // Of what is planned and enqueued from now on. A plan from before stays good: its products of a
+  // persistent kernel are as precise as they were to be when it was made.
   void set_matmul_precision(MatmulPrecision precision);
   // CUDA: the stream of what is enqueued from now on. What was made on another one stays there.
   void set_stream(void* stream);

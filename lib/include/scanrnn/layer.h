@@ -2,8 +2,9 @@
 // A recurrent layer or stack of layers: a description that holds no tensors.
 //
 // Every call is asynchronous on the context's stream (on the CPU: done when it returns), allocates
-// nothing and throws argument errors before any work. Shapes use the legend of tensor.h; "x-like"
-// is [T,B,.] or, with batch_first, [B,T,.]. The last axis of every tensor must be contiguous.
+// nothing, but for the two overloads that give what they allocated, and throws argument errors
+// before any work. Shapes use the legend of tensor.h; "x-like" is [T,B,.] or, with batch_first,
+// [B,T,.]. The last axis of every tensor must be contiguous.
 #pragma once
 
 #include <cstdint>
@@ -111,7 +112,10 @@ class Layer {
   // Pure: the larger of what forward and backward need under this plan.
   Sizes sizes(const dispatch::Plan& plan) const;
 
+  // The plan is one of this layer for the sizes of the tensors; in training mode the reserve is
+  // filled. Throws value_error or type_error naming the argument, and cuda_error.
   void forward(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const;
+  // With the plan and the tensors of a forward pass in training mode; the same errors.
   void backward(Context& context, const dispatch::Plan& plan, const BackwardArgs& args) const;
   // One step of a sequence: x [B,C] and y [B,H], and a plan for one step. hn may be h0 itself.
   // Equal to running the sequence; a bidirectional layer cannot step (value_error).

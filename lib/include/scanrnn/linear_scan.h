@@ -19,6 +19,8 @@ struct ScanArgs {
   Span workspace;
 };
 
+// Pure, as Layer::plan and Layer::sizes are: the plan of a scan over [steps,rows], and the bytes of
+// workspace that it needs.
 dispatch::Plan linear_scan_plan(const Context& context, std::int64_t steps, std::int64_t rows,
                                 Dtype dtype, bool log_form,
                                 dispatch::Strategy strategy = dispatch::Strategy::automatic);

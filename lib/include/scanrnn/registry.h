@@ -34,7 +34,7 @@ struct CellInfo {
   std::vector<std::string> row_order;  // names of the row blocks
 };
 
-const std::vector<CellInfo>& cells();
+const std::vector<CellInfo>& cells();  // in the order of Cell
 const CellInfo& info(Cell cell);
 const CellInfo& find_cell(const std::string& name);  // value_error when there is none
 

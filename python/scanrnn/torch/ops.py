@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import _core, profile
+from ..kinds import walkable
 from ..registry import cells
 from ..run import log
 
@@ -72,13 +73,7 @@ def _stream(device: torch.device) -> int:
 
 def _walkable(value: Tensor) -> Tensor:
     """With a contiguous last axis and rows that do not overlap, copied where it has not."""
-    shape, strides = value.shape, value.stride()
-    if not shape or value.is_contiguous():
-        return value
-    width = shape[-1]
-    if (width == 1 or strides[-1] == 1) and all(
-        size == 1 or step >= width for size, step in zip(shape[:-1], strides[:-1], strict=True)
-    ):
+    if value.is_contiguous() or walkable(value.shape, value.stride()):
         return value
     return value.contiguous()
 
