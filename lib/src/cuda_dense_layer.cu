@@ -221,7 +221,6 @@ struct DenseRun : CudaRun<T> {
       this->input_cotangent(dsums, kept(), pass.accumulate_dx, gemm_space);
     }
     if (pass.dweight) this->weight_cotangent(dsums, kept(), gemm_space);
-    if (pass.drecurrent_weight) recurrent_cotangent(dsums);
     if (pass.dbias) this->sum_tokens(dsums, kept(), this->width(), parts, pass.dbias.data);
     if (pass.drecurrent_bias) {
       const Index in_order = this->width() - own();
@@ -231,10 +230,12 @@ struct DenseRun : CudaRun<T> {
         this->sum_tokens(dsums + this->width(), kept(), own(), parts, out + in_order);
       }
     }
+    if (pass.drecurrent_weight) recurrent_cotangent(dsums);
   }
 
-  // dR = sum over tokens of d(R h)^T and the h before; the rows of R h as their sums lie.
-  void recurrent_cotangent(const T* dsums) {
+  // dR = sum over tokens of d(R h)^T and the h before; the rows of R h as their sums lie. It may
+  // clear dsums where there is no step before.
+  void recurrent_cotangent(T* dsums) {
     auto* d = static_cast<T*>(pass.drecurrent_weight.data);
     const Index stride = pass.drecurrent_weight.strides[0];
     this->clear(d, stride, hidden());
@@ -256,13 +257,31 @@ struct DenseRun : CudaRun<T> {
     };
     const TensorView all = kept_rows(dsums);
     const Index last = pass.steps - 1, after = pass.reverse ? 0 : 1;
-    if (last > 0) add(steps_from(all, after, last), steps_from(pass.y, 1 - after, last));
-    if (!pass.h0) return;
-    TensorView h0 = pass.h0;  // [B,H] as [1,B,H]
-    h0.rank = 3;
-    h0.sizes = {1, pass.batch, hidden()};
-    h0.strides = {pass.h0.strides[0], pass.h0.strides[0], 1};
-    add(steps_from(all, pass.reverse ? last : 0, 1), h0);
+    const Index first = pass.reverse ? last : 0;  // of the walk
+    if (pass.h0) {
+      TensorView h0 = pass.h0;  // [B,H] as [1,B,H]
+      h0.rank = 3;
+      h0.sizes = {1, pass.batch, hidden()};
+      h0.strides = {pass.h0.strides[0], pass.h0.strides[0], 1};
+      add(steps_from(all, first, 1), h0);
+    }
+    if (last == 0) return;
+    const bool adjacent = pass.y.strides[1] == pass.steps * pass.y.strides[0];
+    if (!pass.batch_major || pass.batch == 1 || !adjacent) {
+      add(steps_from(all, after, last), steps_from(pass.y, 1 - after, last));
+      return;
+    }
+    // Lines that follow one another in memory are one long line, a single product, in which the
+    // first step of each has nothing before it: a product for each line would round dR each time.
+    convert<<<pointwise::blocks_for(pass.batch * kept()), pointwise::kThreads, 0, stream>>>(
+        static_cast<const T*>(nullptr), Index{0}, dsums + first * kept(), pass.steps * kept(),
+        pass.batch, kept());
+    SCANRNN_CUDA(cudaGetLastError());
+    const auto long_line = [&](TensorView view, Index from) {
+      view.sizes[1] = 1;
+      return steps_from(view, from, this->tokens() - 1);
+    };
+    add(long_line(all, after), long_line(pass.y, 1 - after));
   }
 };
 

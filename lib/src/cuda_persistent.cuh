@@ -384,8 +384,14 @@ struct Launcher {
     const auto bytes =
         sizeof(float) * 2 *
         static_cast<std::size_t>(warps_along_sum * ((most + 1) / 2 * 2) * shape.line_floats);
-    const cudaError_t status = cudaFuncSetAttribute(
-        of_tile, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    // All that there is: a limit that followed `bytes` could be lowered by another thread before
+    // this one has launched.
+    int device, limit;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status != cudaSuccess) return status;
+    status = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (status != cudaSuccess) return status;
+    status = cudaFuncSetAttribute(of_tile, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
     if (status != cudaSuccess) return status;
     auto* words = static_cast<std::uint32_t*>(exchange);
     void* arguments[] = {const_cast<Args*>(&args), const_cast<PersistentShape*>(&shape), &words};

@@ -51,6 +51,24 @@ TEST(DenseConformance, AnyHiddenSize) {
   }
 }
 
+// With batch_first the products for dR are of lines that lie one after another, however many.
+TEST(DenseConformance, ManyLinesOfFewSteps) {
+  Random random(79);
+  for (const LayerOptions& options : dense_variants()) {
+    for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16}) {
+      for (std::int64_t steps : {1, 2, 5}) {
+        Case c = dense_case(options, 8, dtype);
+        c.layer.batch_first = true;
+        c.layer.bidirectional = true;
+        c.steps = steps;
+        c.batch = 600;
+        const Data data = random_data(c, random);
+        expect_conforms(c, library(c, data), oracle::run(c, data));
+      }
+    }
+  }
+}
+
 // Batches around the rows that a kernel takes at once, shared by teams of any size: by units, and
 // where there are more threads than vectors of units, by batch entries too.
 TEST(DenseConformance, AnyBatchAndTeam) {
