@@ -214,7 +214,11 @@ std::string bounds(const Rule& rule, const Values& values) {
     const bool above = rule.at_most[i] < std::numeric_limits<double>::infinity();
     if (!below && !above) continue;
     if (!out.empty()) out += " and ";
-    if (i >= static_cast<std::size_t>(Feature::training)) {
+    if (i == index_of(Feature::gates) && rule.at_most[i] < 1) {
+      out += "nothing is projected";
+      continue;
+    }
+    if (i >= index_of(Feature::training)) {
       out += (values[i] > 0 ? "" : "no ") + std::string(kWords[i]);
       continue;
     }

@@ -7,18 +7,23 @@
 
 namespace scanrnn {
 
-dispatch::Plan linear_scan_plan(const Context& context, std::int64_t steps, std::int64_t rows,
-                                Dtype dtype, bool log_form, dispatch::Strategy strategy) {
+dispatch::Problem linear_scan_problem(std::int64_t steps, std::int64_t rows, Dtype dtype,
+                                      bool log_form) {
   require(steps >= 0, "steps: expected a number >= 0, got " + std::to_string(steps));
   require(rows >= 0, "rows: expected a number >= 0, got " + std::to_string(rows));
   dispatch::Problem problem;
   problem.batch = 1;
   problem.steps = steps;
   problem.input_size = problem.hidden_size = rows;
-  problem.gates = 1;
+  problem.gates = 0;  // nothing is projected
   problem.storage_bytes = static_cast<int>(size_of(dtype));
   problem.compute_bytes = static_cast<int>(size_of(compute_type(dtype)));
   problem.log_domain = log_form;
+  return problem;
+}
+dispatch::Plan linear_scan_plan(const Context& context, std::int64_t steps, std::int64_t rows,
+                                Dtype dtype, bool log_form, dispatch::Strategy strategy) {
+  dispatch::Problem problem = linear_scan_problem(steps, rows, dtype, log_form);
   problem.forced = strategy;
   check_strategy(problem, context.limits());
   return dispatch::plan(problem, context.limits(), context.profile());

@@ -46,7 +46,9 @@ def parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="measure: ways to run, or whole layers")
     kinds = bench.add_subparsers(dest="kind", required=True)
-    crossover = kinds.add_parser("crossover", help="every way to run a layer, over a grid of sizes")
+    crossover = kinds.add_parser(
+        "crossover", help="every way to run a layer or a scan, over a grid"
+    )
     regret = kinds.add_parser("regret", help="what the planner picks against the best of a sweep")
     layer = kinds.add_parser("layer", help="layers beside their GEMMs alone and beside NumPy")
     tune = commands.add_parser("tune", help="fit the planner's rules to this machine")
@@ -70,8 +72,15 @@ def parser() -> argparse.ArgumentParser:
 
     layer.add_argument("--device", choices=("cpu",), default="cpu", help="of host arrays")
     layer.add_argument("--out", type=Path, default=Path("bench/results/layer-cpu.json"))
-    for sub in (crossover, tune, layer):
-        sub.add_argument("--cells", nargs="+", choices=names, default=names, metavar="CELL")
+    for sub, known in ((crossover, [*names, "scan"]), (tune, [*names, "scan"]), (layer, names)):
+        sub.add_argument(
+            "--cells",
+            nargs="+",
+            choices=known,
+            default=known,
+            metavar="CELL",
+            help=", ".join(known),
+        )
     return root
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bench crossover`: every way to run a layer, over a grid of (B, T, H), on the CPU or a GPU.
+"""`bench crossover`: every way to run a layer or a bare scan, over sizes, on the CPU or a GPU.
 
 A way is timed only after its results agree with a float64 run of the fused-sequential one, which
 the tests hold against a walk of one step at a time. Times are the device's own: a GPU replays
@@ -20,6 +20,9 @@ from typing import Any, NamedTuple
 from . import _core, measure, optional
 from .registry import CellInfo, cells
 
+SCAN = (
+    "scan"  # stands where a cell's name does: the bare recurrence, of B*H rows and one batch entry
+)
 PASSES = ("forward", "forward_backward")
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
 # A parallel scan is split in two ways on a GPU, of which a plan names one.
@@ -74,6 +77,10 @@ class Shape(NamedTuple):
     H: int
     held_out: bool = False
 
+    def row(self) -> dict[str, Any]:
+        out = {"B": self.B, "T": self.T, "H": self.H}
+        return out | ({"held_out": True} if self.held_out else {})
+
 
 def shapes(grid: str, device: str) -> list[Shape]:
     """By B and H, and then from short to long; the full grid comes with what is held out."""
@@ -94,6 +101,11 @@ def _is_worth(shape: Shape, device: str) -> bool:
     return elements <= MAX_ELEMENTS or shape[:3] == LONGEST
 
 
+def scan_shapes(grid: str, device: str) -> list[Shape]:
+    """The same for the bare scan: each number of rows once."""
+    return sorted({Shape(1, s.T, s.B * s.H, s.held_out) for s in shapes(grid, device)})
+
+
 @functools.cache
 def cell_of(name: str) -> CellInfo:
     return next(known for known in cells() if known.name == name)
@@ -106,7 +118,8 @@ def layer_of(cell: str, H: int, dtype: str, domain: str = "log") -> _core.Layer:
 
 
 def tolerances(dtype: str, T: int, H: int) -> tuple[float, float]:
-    """Of y, as a share of the largest: the scan's bound and the GEMM's; of gradients, relative RMS.
+    """Of y, as a share of the largest: the scan's bound and the GEMM's (H = 0: there is none); of
+    gradients, relative RMS.
 
     That one is wide: g has a kink, and rounding puts a few of many pre-activations on its other
     side. Where there is none, the tests check gradients to the last digits. In half precision the
@@ -131,39 +144,59 @@ class Sweep:
         return any((r["cell"], r["B"], r["T"], r["H"]) == key for r in reversed(self.rows))
 
     def measure(self, cell: str, shape: Shape) -> None:
-        """Both passes, all dtypes."""
+        """All passes, dtypes and domains."""
+        if cell == SCAN:
+            self._measure_scan(shape)
+        else:
+            self._measure_layer(cell, shape)
+
+    def _measure_layer(self, cell: str, shape: Shape) -> None:
         B, T, H, _ = shape
         exact = _core.Workload(layer_of(cell, H, "float64"), self.device, T, B, True)
         # Sequential steps are the reference; a cell that has another way only gets its planner's.
-        reference = "fused_sequential" if _linear(cell) else None
-        exact.record(reference, None)
+        exact.record("fused_sequential" if is_linear(cell) else None, None)
+        ways = WAYS[self.kind]
+        if not is_linear(cell):  # a planner may mix two ways, which cannot be forced: it goes last
+            ways = {**ways, "auto": (None, None)}
+        one_kernel = {LOG_ONLY: ways[LOG_ONLY]} if LOG_ONLY in ways else {}
         for dtype, direction in itertools.product(DTYPES[self.kind], PASSES):
-            self._measure(cell, shape, dtype, direction, "log", exact, WAYS[self.kind])
-            if self.kind == "cuda" and cell == "MinGRU":
-                ways = {LOG_ONLY: WAYS["cuda"][LOG_ONLY]}
-                self._measure(cell, shape, dtype, direction, "linear", exact, ways)
+            row = {"cell": cell, "pass": direction, **shape.row(), "C": H, "dtype": dtype}
+            for domain in ("log", "linear") if cell == "MinGRU" and one_kernel else ("log",):
+                layer = layer_of(cell, H, dtype, domain)
+                workload = _core.Workload(layer, self.device, T, B, direction != "forward")
+                tried = ways if domain == "log" else one_kernel
+                bounds = tolerances(dtype, T, H)
+                by_domain = {LOG_ONLY: {"domain": domain}}
+                self._measure(workload, exact, row, tried, bounds, by_domain)
+
+    def _measure_scan(self, shape: Shape) -> None:
+        _, T, rows, _ = shape
+        ways = {way: how for way, how in WAYS[self.kind].items() if way != "direct"}
+        for domain in ("log", "linear"):
+            exact = _core.Workload("float64", self.device, T, rows, domain == "log")
+            exact.record("fused_sequential", None)
+            for dtype in DTYPES[self.kind]:
+                row = {"cell": SCAN, "domain": domain, "pass": "forward", **shape.row()}
+                row |= {"C": rows, "dtype": dtype}
+                workload = _core.Workload(dtype, self.device, T, rows, domain == "log")
+                self._measure(workload, exact, row, ways, tolerances(dtype, T, 0), {})
 
     def _measure(
         self,
-        cell: str,
-        shape: Shape,
-        dtype: str,
-        direction: str,
-        domain: str,
+        workload: _core.Workload,
         exact: _core.Workload,
+        row: dict[str, Any],
         ways: Mapping[str, tuple[str | None, bool | None]],
+        bounds: tuple[float, float],
+        extra: Mapping[str, dict[str, Any]],
     ) -> None:
-        B, T, H, held_out = shape
-        layer = layer_of(cell, H, dtype, domain)
-        workload = _core.Workload(layer, self.device, T, B, direction != "forward")
-        bounds = tolerances(dtype, T, H)
+        """A row for each way, with what `extra` has for it."""
         recorded: dict[str, _core.Recorded] = {}
         errors, once = {}, {}
-        if not _linear(cell):  # a planner may mix two ways, which cannot be forced: it goes last
-            ways = {**ways, "auto": (None, None)}
+        series = tuple(row[key] for key in ("cell", "dtype", "pass", "B", "H"))
         for way, (strategy, across_blocks) in ways.items():
-            too_many = way == "direct" and DIRECT_TOKENS[self.kind] < B * T
-            if too_many or (cell, dtype, direction, B, H, way) in self.hopeless:
+            too_many = way == "direct" and DIRECT_TOKENS[self.kind] < row["B"] * row["T"]
+            if too_many or (*series, way) in self.hopeless:
                 continue
             try:
                 found = workload.record(strategy, across_blocks)
@@ -175,7 +208,7 @@ class Sweep:
                     continue
             off = workload.errors(exact)
             if not all(error <= bound for error, bound in zip(off, bounds, strict=True)):
-                self.wrong.append(f"{cell} {shape} {dtype} {direction} {way}: off by {off}")
+                self.wrong.append(f"{row | {'strategy': way}}: off by {off}")
                 continue
             recorded[way], errors[way] = found, off
             once[way] = min(found.milliseconds() for _ in range(2))
@@ -186,38 +219,31 @@ class Sweep:
         times = {way: measure.Timing(once[way], 0.0) for way in recorded}
         times |= measure.replayed(live, once, self.seconds, self.kind == "cuda")
         for way, timing in times.items():
-            if way not in live and way in ("direct", "fused_sequential") and T > 1:
-                self.hopeless.add((cell, dtype, direction, B, H, way))
+            if way not in live and way in ("direct", "fused_sequential") and row["T"] > 1:
+                self.hopeless.add((*series, way))
             self.rows.append(
                 {
                     "bench": "crossover",
-                    "cell": cell,
                     "impl": "scanrnn",
                     "strategy": way,
-                    **({"domain": domain} if way == LOG_ONLY else {}),
-                    "pass": direction,
                     "layout": "TBH",
-                    "B": B,
-                    "T": T,
-                    "C": H,
-                    "H": H,
-                    "dtype": dtype,
+                    **row,
+                    **extra.get(way, {}),
                     **timing.row(),
                     "peak_bytes": recorded[way].nbytes,
                     "max_error": float(f"{max(errors[way]):.2g}"),
-                    **({"held_out": True} if held_out else {}),
                 }
             )
 
 
-def _linear(cell: str) -> bool:
-    return cell_of(cell).recurrence == "linear"
+def is_linear(cell: str) -> bool:
+    return cell == SCAN or cell_of(cell).recurrence == "linear"
 
 
-def cost(shape: Shape, device: str) -> float:
-    """About how long a shape takes, in units of the shortest: for the progress bar's estimate."""
+def cost(cell: str, shape: Shape, device: str) -> float:
+    """About how long it takes, in units of the shortest: for the progress bar's estimate."""
     size = shape.B * shape.T * shape.H
-    return 1 + (size * shape.H / 2e7 if device == "cpu" else size / 2e6)
+    return 1 + (size * shape.H / 2e7 if device == "cpu" and cell != SCAN else size / 2e6)
 
 
 def wanted(grid: str, names: Iterable[str], device: str) -> Iterator[tuple[str, Shape]]:
@@ -225,10 +251,13 @@ def wanted(grid: str, names: Iterable[str], device: str) -> Iterator[tuple[str, 
     a GPU they take half of the shapes, in turns, and those held out.
     """
     for turn, cell in enumerate(names):
+        if cell == SCAN:
+            yield from ((cell, shape) for shape in scan_shapes(grid, device))
+            continue
         for index, shape in enumerate(shapes(grid, device)):
-            if not _linear(cell) and shape.T > DENSE_STEPS:
+            if not is_linear(cell) and shape.T > DENSE_STEPS:
                 continue
-            if device == "cpu" and not _linear(cell):
+            if device == "cpu" and not is_linear(cell):
                 continue  # there is no choice
             if turn == 0 or device == "cpu" or shape.held_out or (index + turn) % 2:
                 yield cell, shape
@@ -258,7 +287,7 @@ def run(
     end = time.monotonic() + 60 * (minutes if minutes is not None else math.inf)
     saved = time.monotonic()
     form = "{desc} {percentage:3.0f}% |{bar}| {elapsed} gone, about {remaining} left {postfix}"
-    total = sum(cost(shape, kind) for _, shape in left)
+    total = sum(cost(cell, shape, kind) for cell, shape in left)
     done = 0
     with optional.progress(total, "crossover", bar_format=form) as bar:
         for cell, shape in left:
@@ -266,7 +295,7 @@ def run(
                 break
             bar.set_postfix_str(f"{cell} B={shape.B} T={shape.T} H={shape.H}")
             sweep.measure(cell, shape)
-            bar.update(cost(shape, kind))
+            bar.update(cost(cell, shape, kind))
             done += 1
             if time.monotonic() > saved + 60:  # so that little is lost, whatever happens
                 measure.save(out, content, quiet=True)

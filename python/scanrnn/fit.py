@@ -17,7 +17,7 @@ import numpy as np
 
 from . import _core, profile
 from .arguments import Array
-from .crossover import HOPELESS, cell_of
+from .crossover import HOPELESS, SCAN, cell_of
 
 NOISE = 0.02  # a difference that timing cannot tell
 ENOUGH = 0.1  # regret whose loss is twice that of half of it, four times
@@ -54,7 +54,7 @@ class Problem(NamedTuple):
             "tokens": self.B * self.T,
             "rows_per_unit": self.B * self.H / units,
             "hidden": self.H,
-            "gates": cell_of(self.cell).gates,
+            "gates": 0 if self.cell == SCAN else cell_of(self.cell).gates,
             "bytes": BITS[self.dtype],
             "training": int(self.direction != "forward"),
             "log_domain": int(self.domain == "log"),
@@ -103,8 +103,9 @@ class Tree:
         excess = np.maximum(0, self.regrets - NOISE)
         self.losses = excess + (excess / ENOUGH) ** 2
 
-    def grow(self) -> list[Leaf]:
-        leaves = [Leaf(np.arange(len(self.problems)), {})]
+    def grow(self, bounds: dict[str, tuple[float, float]]) -> list[Leaf]:
+        """Inside these bounds."""
+        leaves = [Leaf(np.arange(len(self.problems)), bounds)]
         splits = {0: self._far_split(leaves[0])}
         while len(leaves) < MOST_RULES:
             at = max(splits, key=lambda index: splits[index][0])
@@ -212,15 +213,19 @@ def fit(found: Iterable[Problem], units: int) -> list[dict[str, Any]]:
     """The rules for these problems, those of one strategy beside each other.
 
     Linear and dense cells have no strategy in common, and a planner passes over the rules of the
-    others, so each kind has a tree of its own.
+    others, so each kind has a tree of its own. So has the bare scan, whose rules come first and ask
+    that nothing is projected: without them it runs by those of the linear cells.
     """
     kinds: dict[str, list[Problem]] = {}
     for problem in found:
         if not problem.held_out:
-            kinds.setdefault(cell_of(problem.cell).recurrence, []).append(problem)
-    rules = []
-    for members in kinds.values():
-        tree = Tree(members, units)
-        rules += [tree.rule(leaf) for leaf in tree.grow()]
+            kind = SCAN if problem.cell == SCAN else cell_of(problem.cell).recurrence
+            kinds.setdefault(kind, []).append(problem)
     order = {name: index for index, name in enumerate(_core.strategies())}
-    return sorted(rules, key=lambda rule: (order[rule["strategy"]], rule["across_blocks"]))
+    rules = []
+    for kind in sorted(kinds, key=lambda kind: kind != SCAN):
+        tree = Tree(kinds[kind], units)
+        bounds = {"gates": (profile.OPEN["above"], 0.0)} if kind == SCAN else {}
+        grown = [tree.rule(leaf) for leaf in tree.grow(bounds)]
+        rules += sorted(grown, key=lambda rule: (order[rule["strategy"]], rule["across_blocks"]))
+    return rules

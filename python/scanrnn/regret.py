@@ -35,9 +35,12 @@ def picker(content: dict[str, Any], profile: _core.Profile) -> Callable[[Problem
     limits = cuda, units_of(content), content.get("shared_bytes", 0)
 
     def pick(p: Problem) -> str:
-        layer = layer_of(p.cell, p.H, p.dtype, p.domain)
-        training = p.direction != "forward"
-        strategy, across_blocks, _ = _core.pick(profile, *limits, layer, p.T, p.B, training)
+        if p.cell == crossover.SCAN:
+            problem = _core.scan_problem(p.dtype, p.T, p.H, p.domain == "log")
+        else:
+            layer = layer_of(p.cell, p.H, p.dtype, p.domain)
+            problem = _core.layer_problem(layer, p.T, p.B, p.direction != "forward")
+        strategy, across_blocks, _ = _core.pick(profile, *limits, problem)
         if cuda and strategy == "parallel_scan":
             return f"{strategy}, {'device' if across_blocks else 'block'}"
         return strategy
@@ -98,14 +101,16 @@ def draw(content: dict[str, Any], profile: _core.Profile, cell: str, path: Path)
     pick = picker(content, profile)
     found = [p for p in problems(content) if p.cell == cell and p.domain == "log"]
     dtypes = sorted({p.dtype for p in found}, reverse=True)
+    passes = {key: title for key, title in PASSES.items() if any(p.direction == key for p in found)}
+    size = 6 * len(passes), 1 + 4 * len(dtypes)
     figure, panels = plt.subplots(
-        len(dtypes), 2, figsize=(12, 1 + 4 * len(dtypes)), sharex=True, sharey=True, squeeze=False
+        len(dtypes), len(passes), figsize=size, sharex=True, sharey=True, squeeze=False
     )
     shades = plt.matplotlib.colors.LinearSegmentedColormap.from_list(
         "loss", ["#2f8f55", "#a08a1c", "#c23b3b"]
     )
     for row, dtype in zip(panels, dtypes, strict=True):
-        for panel, (direction, title) in zip(row, PASSES.items(), strict=True):
+        for panel, (direction, title) in zip(row, passes.items(), strict=True):
             here = [p for p in found if (p.dtype, p.direction) == (dtype, direction)]
             x, y = (
                 [math.log2(v) for v in vs]

@@ -7,7 +7,8 @@
 #include <tuple>
 #include <vector>
 
-#include "workload.h"
+#include "layer_workload.h"
+#include "scan_workload.h"
 
 namespace scanrnn {
 namespace {
@@ -60,12 +61,27 @@ std::vector<std::string> features() {
 
 // What the planner would do on a device that need not be here.
 py::tuple pick(const Profile& profile, bool cuda, std::int64_t units, std::int64_t shared_bytes,
-               const Layer& layer, std::int64_t steps, std::int64_t batch, bool training) {
+               const dispatch::Problem& problem) {
   const dispatch::DeviceLimits device{cuda ? dispatch::Processor::cuda : dispatch::Processor::cpu,
                                       units, shared_bytes};
-  const auto mode = training ? Mode::training : Mode::inference;
-  const auto plan = dispatch::plan(layer.problem(steps, batch, mode), device, profile);
+  const auto plan = dispatch::plan(problem, device, profile);
   return py::make_tuple(name(plan.strategy), plan.across_blocks, explain(plan));
+}
+dispatch::Problem layer_problem(const Layer& layer, std::int64_t steps, std::int64_t batch,
+                                bool training) {
+  return layer.problem(steps, batch, training ? Mode::training : Mode::inference);
+}
+dispatch::Problem scan_problem(const std::string& dtype, std::int64_t steps, std::int64_t rows,
+                               bool log_form) {
+  return linear_scan_problem(steps, rows, parse_dtype(dtype), log_form);
+}
+std::unique_ptr<Workload> layer_workload(const Layer& layer, Device device, std::int64_t steps,
+                                         std::int64_t batch, bool training) {
+  return std::make_unique<LayerWorkload>(layer, device, steps, batch, training);
+}
+std::unique_ptr<Workload> scan_workload(const std::string& dtype, Device device, std::int64_t steps,
+                                        std::int64_t rows, bool log_form) {
+  return std::make_unique<ScanWorkload>(parse_dtype(dtype), device, steps, rows, log_form);
 }
 
 }  // namespace
@@ -81,6 +97,9 @@ void bind_planning(py::module_& m) {
       py::return_value_policy::reference);
   m.def("features", &features);
   m.def("strategies", [] { return names_of(dispatch::kStrategies); });
+  py::class_<dispatch::Problem>(m, "Problem");
+  m.def("layer_problem", &layer_problem);
+  m.def("scan_problem", &scan_problem);
   m.def("pick", &pick);
 
   py::class_<Workload::Recorded>(m, "Recorded")
@@ -94,8 +113,8 @@ void bind_planning(py::module_& m) {
       .def("milliseconds", &Workload::Recorded::milliseconds,
            py::call_guard<py::gil_scoped_release>());
   py::class_<Workload>(m, "Workload")
-      .def(py::init<const Layer&, Device, std::int64_t, std::int64_t, bool>(),
-           py::call_guard<py::gil_scoped_release>())
+      .def(py::init(&layer_workload), py::call_guard<py::gil_scoped_release>())
+      .def(py::init(&scan_workload), py::call_guard<py::gil_scoped_release>())
       .def(
           "record",
           [](Workload& w, const std::optional<std::string>& strategy,

@@ -318,6 +318,13 @@ TEST(Explain, SaysWhichBoundsDecided) {
       profile_of({rule(Strategy::direct, false, {{Feature::hidden, 4}}, {{Feature::hidden, 6}})});
   EXPECT_NE(explain(plan(wanted, {Processor::cpu, 4}, banded)).find("where 4 < H = 5 <= 6"),
             std::string::npos);
+  Problem bare = wanted;
+  bare.gates = 0;
+  const Profile scans = profile_of({rule(Strategy::parallel_scan, false, {}, {{Feature::gates, 0}}),
+                                    rule(Strategy::direct, false, {}, {})});
+  EXPECT_NE(explain(plan(bare, {Processor::cpu, 4}, scans)).find("where nothing is projected"),
+            std::string::npos);
+  EXPECT_EQ(plan(wanted, {Processor::cpu, 4}, scans).strategy, Strategy::direct);
   const Profile plain = profile_of({rule(Strategy::direct, false, {}, {})});
   EXPECT_NE(explain(plan(wanted, {Processor::cpu, 4}, plain)).find("fastest everywhere"),
             std::string::npos);
@@ -367,8 +374,9 @@ TEST(Profile, GenericOnesAreUsable) {
     }
     for (std::int64_t steps = 1; steps < 1 << 30; steps *= 4) {
       for (std::int64_t rows : {1, 70, 5000, 1 << 20}) {
-        for (int bits = 0; bits < 8; ++bits) {
+        for (int bits = 0; bits < 16; ++bits) {
           wanted = problem(steps, 1, rows);
+          if (bits & 8) wanted.gates = 0;
           wanted.training = bits & 1;
           wanted.log_domain = bits & 2;
           wanted.storage_bytes = bits & 4 ? 2 : 4;

@@ -92,13 +92,18 @@ def test_bench_crossover_and_regret(tmp_path, capsys):
     pytest.importorskip("tqdm")
     pytest.importorskip("matplotlib")
     out = tmp_path / "new" / "crossover.json"
-    __main__.main(["bench", "crossover", "--cells", "MinGRU", "SRU", "--out", str(out)])
+    __main__.main(["bench", "crossover", "--cells", "MinGRU", "SRU", "scan", "--out", str(out)])
     content = json.loads(out.read_text())
     assert set(content) >= PROVENANCE | {"version", "grid"}
     assert content["device"] == "cpu"
     assert content["command"].startswith("python ")
     rows = content["rows"]
-    assert len(rows) == 2 * 2 * 4 * 3  # cells, passes, (B, T), strategies
+    layers, scans = ([r for r in rows if (r["cell"] == "scan") == bare] for bare in (False, True))
+    assert len(layers) == 2 * 2 * 4 * 3  # cells, passes, (B, T), strategies
+    assert len(scans) == 2 * 4 * 2  # domains, (B * H, T), strategies
+    assert {(r["B"], r["H"], r["pass"], r["domain"]) for r in scans} == {
+        (1, rows, "forward", domain) for rows in (8, 16) for domain in ("log", "linear")
+    }
     for row in rows:
         assert set(row) >= ROW - {"domain"} | {"strategy", "ms_spread", "max_error", "peak_bytes"}
         assert row["ms"] > 0
@@ -107,10 +112,11 @@ def test_bench_crossover_and_regret(tmp_path, capsys):
     report = tmp_path / "reports" / "regret.md"
     __main__.main(["bench", "regret", str(out), "--out", str(report)])
     shown = capsys.readouterr().out
-    assert "on the grid: 16 points, the pick within 5 % of the best at" in shown
+    assert "on the grid: 24 points, the pick within 5 % of the best at" in shown
     assert report.read_text() in shown
     assert "| MinGRU | forward + backward | float32 | log | grid | 4 |" in shown
-    for cell in ("mingru", "sru"):
+    assert "| scan | forward | float32 | linear | grid | 4 |" in shown
+    for cell in ("mingru", "sru", "scan"):
         assert is_png(report.parent / f"regret-{cell}.png")
 
 
@@ -146,7 +152,7 @@ def test_a_wrong_result_is_never_timed(tmp_path, monkeypatch):
     pytest.importorskip("tqdm")
     monkeypatch.setattr(crossover, "tolerances", lambda dtype, T, H: (0.0, 1.0))
     out = tmp_path / "crossover.json"
-    with pytest.raises(SystemExit, match="wrong results, which were not timed:\nMinGRU Shape"):
+    with pytest.raises(SystemExit, match=r"wrong results, which were not timed:\n.*MinGRU"):
         __main__.main(["bench", "crossover", "--cells", "MinGRU", "--out", str(out)])
     assert all(row["max_error"] == 0 for row in json.loads(out.read_text()).get("rows", []))
 
@@ -176,6 +182,24 @@ def test_workloads_agree_and_errors_show():
     for exact_of_another_size in (ran("float64", "direct", "MinLSTM"), ran("float32", "direct")):
         with pytest.raises(ValueError, match="exact: expected a float64 workload of the same"):
             ran("float32", "direct").errors(exact_of_another_size)
+
+
+def test_bare_scans_agree_and_errors_show():
+    device = _core.Device("cpu")
+
+    def ran(dtype, log_form, strategy="fused_sequential", steps=50):
+        workload = _core.Workload(dtype, device, steps, 3, log_form)
+        assert workload.record(strategy, None).strategy == strategy
+        return workload
+
+    for log_form in (False, True):
+        exact = ran("float64", log_form)
+        assert max(ran("float64", log_form, "parallel_scan").errors(exact)) < 1e-13
+        assert 0 < max(ran("float32", log_form, "parallel_scan").errors(exact)) < 1e-6
+        assert 1e-5 < max(ran("bfloat16", log_form).errors(exact)) < 0.03
+        assert max(ran("float64", not log_form).errors(exact)) > 1e-2
+        with pytest.raises(ValueError, match="exact: expected a float64 workload of the same"):
+            ran("float32", log_form, steps=49).errors(exact)
 
 
 def test_bench_layer(tmp_path, capsys, monkeypatch):

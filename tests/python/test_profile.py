@@ -83,7 +83,7 @@ def test_the_users_own(tmp_path):
         ("{}", "'rules' must be a list of at least one rule"),
         (json.dumps(GOOD | {"rules": []}), "'rules' must be a list of at least one rule"),
         (json.dumps(GOOD | {"rules": [1]}), "rules[0] must be an object, not 1"),
-        (json.dumps(GOOD | {"rules": GOOD["rules"] * 30}), "rules: expected 1 to 64, got 90"),
+        (json.dumps(GOOD | {"rules": GOOD["rules"] * 33}), "rules: expected 1 to 96, got 99"),
         (changed(strategy="magic"), "rules[1].strategy must be one of"),
         (changed(strategy="auto"), "rules[1].strategy must be one of"),
         (changed(runner_up=None), "rules[1].runner_up must be one of"),
@@ -141,8 +141,9 @@ def test_plans_follow_the_profile():
 def test_the_planner_for_a_device_that_is_not_here():
     layer = crossover.layer_of("MinGRU", 8, "bfloat16")
     found = profile.parse(GOOD, "test")
-    assert _core.pick(found, True, 132, 0, layer, 12, 1, False)[:2] == ("parallel_scan", True)
-    strategy, across_blocks, said = _core.pick(found, True, 132, 0, layer, 12, 1, True)
+    inference, training = (_core.layer_problem(layer, 12, 1, mode) for mode in (False, True))
+    assert _core.pick(found, True, 132, 0, inference)[:2] == ("parallel_scan", True)
+    strategy, across_blocks, said = _core.pick(found, True, 132, 0, training)
     assert (strategy, across_blocks) == ("fused_sequential", False)
     assert said.startswith("fused_sequential for T=12 B=1 H=8 (training)")
     assert _core.built_in_profile("sm_90").origin == "built in"
@@ -200,6 +201,22 @@ def test_the_fit_needs_one_rule_where_one_way_is_best():
     assert max(on_grid + held_out) == 0
     assert [rule["strategy"] for rule in rules] == ["fused_sequential"]
     assert not {"above", "at_most"} & set(rules[0])
+
+
+def test_bare_scans_have_rules_of_their_own():
+    """One way is best for all layers and another for all scans, at the same sizes."""
+    content = sweep(lambda row: "fused_sequential")
+    for shape in crossover.scan_shapes("full", "cuda"):
+        row = {"bench": "crossover", "cell": "scan", "dtype": "bfloat16", "pass": "forward"}
+        row |= {**shape._asdict(), "domain": "linear"}
+        for way in ("fused_sequential", "parallel_scan, block", "parallel_scan, device"):
+            best = way == "parallel_scan, device"
+            content["rows"].append(row | {"strategy": way, "ms": 1.0 if best else 2.0})
+    rules, on_grid, held_out = judged(content)
+    assert max(on_grid + held_out) == 0
+    assert [rule["strategy"] for rule in rules] == ["parallel_scan", "fused_sequential"]
+    assert rules[0]["at_most"] == {"gates": 0}
+    assert not {"above", "at_most"} & set(rules[1])
 
 
 def test_what_is_held_out_is_not_fitted():

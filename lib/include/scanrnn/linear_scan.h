@@ -19,8 +19,10 @@ struct ScanArgs {
   Span workspace;
 };
 
-// Pure, as Layer::plan and Layer::sizes are: the plan of a scan over [steps,rows], and the bytes of
-// workspace that it needs.
+// Pure, as Layer's are: what a scan over [steps,rows] asks of the planner, its plan, and the bytes
+// of workspace that it needs.
+dispatch::Problem linear_scan_problem(std::int64_t steps, std::int64_t rows, Dtype dtype,
+                                      bool log_form);
 dispatch::Plan linear_scan_plan(const Context& context, std::int64_t steps, std::int64_t rows,
                                 Dtype dtype, bool log_form,
                                 dispatch::Strategy strategy = dispatch::Strategy::automatic);

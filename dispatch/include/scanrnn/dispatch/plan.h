@@ -20,7 +20,7 @@ enum class Processor : std::uint8_t { cpu, cuda };
 struct Problem {
   Recurrence recurrence = Recurrence::linear;
   std::int64_t batch = 0, steps = 0, input_size = 0, hidden_size = 0;
-  int gates = 0;
+  int gates = 0;          // none: a bare scan, which projects nothing
   int storage_bytes = 4;  // of an element of the tensors
   int compute_bytes = 4;  // of the type that is computed in
   bool training = false;  // a backward pass will follow

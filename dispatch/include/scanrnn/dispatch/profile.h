@@ -32,7 +32,7 @@ enum class Feature : std::uint8_t {
   tokens,         // B*T
   rows_per_unit,  // B*H over the device's units
   hidden,         // H
-  gates,          // row blocks of the input's weights
+  gates,          // row blocks of the input's weights; none: a bare scan
   bytes,          // of an element of the tensors
   training,       // 1 when a backward pass will follow, else 0
   log_domain      // 1 or 0
@@ -48,7 +48,7 @@ struct Rule {
   double margin;       // median time of the runner-up over that of the strategy; 0: not measured
   std::array<double, kFeatures> above, at_most;
 };
-inline constexpr int kMaxRules = 64;
+inline constexpr int kMaxRules = 96;
 
 // A rule that every problem meets, to be narrowed: `rule.at_most[index_of(Feature::steps)] = 99`.
 constexpr std::size_t index_of(Feature feature) { return static_cast<std::size_t>(feature); }
