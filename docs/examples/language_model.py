@@ -15,21 +15,18 @@ a character on text that was held out, curves as a PNG, and JSON.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import platform
-import subprocess
 import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import scanrnn
 import scanrnn.torch
 import torch
+from scanrnn import _core, measure  # where a result comes from, and how it is kept
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -210,42 +207,6 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     print(f"curves: {path}", file=sys.stderr)
 
 
-def provenance(device: torch.device, command: list[str]) -> dict[str, Any]:
-    def git(*arguments: str) -> str | None:
-        folder = Path(__file__).parent
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False
-            )
-        except OSError:
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    status = git("status", "--porcelain", "--untracked-files=no")
-    cuda = device.type == "cuda"
-    return {
-        "device": device.type,
-        "gpu": torch.cuda.get_device_name(device) if cuda else None,
-        "cuda": torch.version.cuda if cuda else None,
-        "host": platform.platform(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "commit": git("rev-parse", "HEAD"),
-        "dirty": None if status is None else bool(status),
-        "command": " ".join(["python docs/examples/language_model.py", *command]),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
-
-
-def save(path: Path, content: dict[str, Any]) -> None:
-    """One row a line, so that two files can be compared."""
-    head = json.dumps({k: v for k, v in content.items() if k != "rows"}, indent=2)
-    lines = ",\n".join("    " + json.dumps(row) for row in content["rows"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{head[:-2]},\n  "rows": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
-    print(f"written: {path}", file=sys.stderr)
-
-
 def main(command: list[str]) -> list[dict[str, Any]]:
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(
@@ -277,14 +238,19 @@ def main(command: list[str]) -> list[dict[str, Any]]:
     share = min(len(text) // 20, 64 * (args.length + 1))
     text, held = text[:-share], text[-share:].to(device)
     print(f"{len(text):,} characters to train on, {len(held):,} held out; {device}")
-    content = provenance(device, command) | {"characters": len(text), "rows": []}
+    content = measure.provenance(_core.Device(args.device)) | {
+        "torch": torch.__version__,
+        "command": " ".join(["python docs/examples/language_model.py", *command]),
+        "characters": len(text),
+        "rows": [],
+    }
     for name in args.models:
         torch.manual_seed(args.seed)
         width = widest(models[name], args.layers, args.parameters)
         model = LanguageModel(models[name], width, args.layers).to(device)
         content["rows"].append(train(name, model, text, held, args))
         if args.json:
-            save(args.json, content)
+            measure.save(args.json, content)
     draw(content["rows"], args.plot)
     return content["rows"]
 
