@@ -3,9 +3,9 @@
 
     python bench/figures.py
 
-It reads NAME-crossover.json and NAME-peers.json and writes docs/figures/*, and beside the JSON
-NAME-regret.md and NAME-peers.md. Figures have no background, so that they can be read on a light
-page and on a dark one.
+It reads NAME-crossover.json and NAME-peers.json and writes docs/figures/*, beside the JSON
+NAME-regret.md and NAME-peers.md, and the tables of docs/performance.md. Figures have no background,
+so that they can be read on a light page and on a dark one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tables
 from scanrnn import _core, measure, optional, profile, regret
 from scanrnn.fit import Problem, problems
 
@@ -274,6 +275,7 @@ def main() -> None:
         content = measure.load(file)
         file.with_suffix(".md").write_text(table(content))
         peers(content, args.figures, file.stem.removesuffix("-peers"))
+    tables.fill(ROOT / "docs" / "performance.md", args.results)
 
 
 if __name__ == "__main__":

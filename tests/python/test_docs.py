@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documentation: its Python runs, its C++ is that of tests, its links lead somewhere."""
 
+import importlib.util
 import re
 import textwrap
 from pathlib import Path
@@ -51,6 +52,19 @@ def test_cpp_is_compiled(page, source, mark):
     wanted = region(source, mark)
     found = blocks(page, "cpp")
     assert wanted in found, f"no block of {page} is the region [{mark}] of {source}:\n{wanted}"
+
+
+def test_tables_are_those_of_the_results(tmp_path):
+    """What `make figures` would write is what stands there."""
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "bench/tables.py")
+    tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    text = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    assert text.count("<!-- end -->") == len(tables.TABLES)
+    page = tmp_path / "performance.md"
+    page.write_text(text, encoding="utf-8")
+    tables.fill(page, ROOT / "bench/results")
+    assert page.read_text(encoding="utf-8") == text
 
 
 def prose(page):
