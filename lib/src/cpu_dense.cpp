@@ -300,9 +300,9 @@ void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   run_team(walk.threads(plan), [&](const Team& team) {
     DenseSchedule<T> schedule = walk.schedule(team, barrier);
     schedule.steps = pass.steps;
-    if (pass.dx) table.tools.pack_columns(team, walk.input, walk.packed_input);
+    if (pass.dx) table.tools.pack_columns(team, 1, walk.input, walk.packed_input);
     if (walk.takes_part(schedule)) {
-      table.tools.pack_columns(schedule.team, walk.recurrent, walk.packed_recurrent);
+      table.tools.pack_columns(schedule.team, pass.batch, walk.recurrent, walk.packed_recurrent);
     }
     walk.load(team, pass.dhn, walk.h);
     if (pass.pair()) walk.load(team, pass.dcn, walk.c);

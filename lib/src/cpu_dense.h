@@ -106,7 +106,8 @@ struct DenseTokens {
 template <class T>
 struct CpuDenseTools {
   void (*pack_gates)(const scan::Team&, const DenseWeight<T>&, T* packed);
-  void (*pack_columns)(const scan::Team&, const DenseWeight<T>&, T* packed);
+  // Columns for the backward pass over as many lines; for project_back: over one.
+  void (*pack_columns)(const scan::Team&, Index lines, const DenseWeight<T>&, T* packed);
   // W x from packed gates, and d W from packed columns by a team of the same size.
   void (*project)(const scan::Team&, const DenseWeight<T>&, const T* packed, const DenseTokens<T>&);
   void (*project_back)(const scan::Team&, const DenseWeight<T>&, const T* packed,

@@ -70,22 +70,39 @@ Product<T> product_of(int width, int rows) {
   return product_of<T>(width, rows, std::make_integer_sequence<int, kMostRows>());
 }
 
-// ---- the share of a thread: vectors of columns, and lines where there are threads to spare
+// ---- the share of a thread: vectors of columns, and lines
 
 struct DenseShare {
   scan::Range vectors, lines;
-  int members;  // threads that have a share
+  scan::Team columns, groups;  // threads with the same lines, and those with the same columns
+  int members() const { return columns.size * groups.size; }  // threads that have a share
 };
 
+// A team of `groups` teams that share the columns; of more where threads are to spare.
 template <class T>
-DenseShare share_of(const scan::Team& team, Index width, Index lines) {
+DenseShare share_of(const scan::Team& team, Index width, Index lines, int groups = 1) {
   const Index vectors = (width + Vec<T>::kLanes - 1) / Vec<T>::kLanes;
-  const int columns = static_cast<int>(std::min<Index>(team.size, vectors));
-  const int groups = static_cast<int>(std::min<Index>(team.size / columns, lines));
-  const int members = columns * groups;
-  if (team.rank >= members) return {{0, 0}, {0, 0}, members};
-  return {scan::Team{team.rank % columns, columns}.share(vectors),
-          scan::Team{team.rank / columns, groups}.share(lines), members};
+  const int columns = static_cast<int>(std::min<Index>(team.size / groups, vectors));
+  groups = static_cast<int>(std::min<Index>(team.size / columns, lines));
+  DenseShare out{{}, {}, {team.rank % columns, columns}, {team.rank / columns, groups}};
+  if (team.rank >= out.members()) return out;
+  out.vectors = out.columns.share(vectors);
+  out.lines = out.groups.share(lines);
+  return out;
+}
+
+// Groups that go backward, each with lines of its own. They wait for no other group: a step hands
+// on all cotangents of its sums, which another core takes longer to read than to multiply. In
+// return each reads all of R, which a few lines hide as long as it is in the cache.
+template <class T>
+int backward_groups(const scan::Team& team, const DenseWeight<T>& w, Index lines) {
+  constexpr Index kLeastLines = kRegisters == 32 ? 4 : 6, kMostBytes = Index{8} << 20;
+  const Index bytes = w.gates * w.hidden * w.columns * static_cast<Index>(sizeof(T));
+  int groups = 1;
+  for (int i = 2; bytes <= kMostBytes && i <= team.size && i * kLeastLines <= lines; ++i) {
+    if (team.size % i == 0 && lines % i == 0) groups = i;
+  }
+  return groups;
 }
 
 // Calls use(first line, lines) for groups of at most kMostRows lines, alike in size.
@@ -134,12 +151,14 @@ void pack_gates(const scan::Team& team, const DenseWeight<T>& w, T* packed) {
 
 // For each panel of a share's columns [gates * H][panel]: sums over the gates' cotangents.
 template <class T>
-void pack_columns(const scan::Team& team, const DenseWeight<T>& w, T* packed) {
-  const DenseShare mine = share_of<T>(team, w.columns, 1);
+void pack_columns(const scan::Team& team, Index lines, const DenseWeight<T>& w, T* packed) {
+  const int groups = backward_groups(team, w, lines);
+  const DenseShare mine = share_of<T>(team, w.columns, groups, groups);
   const Index rows = w.gates * w.hidden;
+  const scan::Range part = mine.groups.share(rows);
   for_panels(mine.vectors, [&](Index first, int width) {
     T* panel = packed + first * rows * Vec<T>::kLanes;
-    for (Index row = 0; row < rows; ++row) {
+    for (Index row = part.begin; row < part.end; ++row) {
       for (int n = 0; n < width; ++n) {
         const Vec<T> units = Lanes<T>::read(w.data + row * w.stride, first + n, w.columns);
         units.store(panel + (row * width + n) * Vec<T>::kLanes);
@@ -241,7 +260,7 @@ void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
     if (!a.keep) return;
     for (int i = 0; i < kSums; ++i) Memory::write(sums + i * s.hidden, vector, s.hidden, sum[i]);
   };
-  if (s.team.rank >= mine.members) return;
+  if (s.team.rank >= mine.members()) return;
   for (Index t = 0; t < s.steps; ++t) {
     const Strided<const T> before =
         t > 0 ? Strided<const T>{a.y.at(t - 1), a.y.line, 0} : a.initial;
@@ -265,7 +284,7 @@ void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
         }
       });
     }
-    if (mine.members > 1) s.barrier->wait(mine.members);
+    if (mine.columns.size > 1) s.barrier->wait(mine.members());
   }
 }
 
@@ -274,7 +293,8 @@ void dense_backward(const DenseSchedule<T>& s, const DenseBackwardArgs<T>& a) {
   using V = Vec<T>;
   using Memory = Lanes<T>;
   constexpr int kGates = Cell::kGates, kSums = Cell::kPreactivations;
-  const DenseShare mine = share_of<T>(s.team, s.hidden, s.lines);
+  const int groups = backward_groups<T>(s.team, {nullptr, 0, s.hidden, s.hidden, kGates}, s.lines);
+  const DenseShare mine = share_of<T>(s.team, s.hidden, s.lines, groups);
   const Index carry = padded(s.hidden);
   // Rows of R that add to the sums in order, and those that add to sums of their own behind them.
   const Index own = (kSums - kGates) * s.hidden, in_order = kGates * s.hidden - own;
@@ -303,7 +323,7 @@ void dense_backward(const DenseSchedule<T>& s, const DenseBackwardArgs<T>& a) {
     back.before.h.store(h);
     if constexpr (Cell::kPair) back.before.c.store(c);
   };
-  if (s.team.rank >= mine.members) return;
+  if (s.team.rank >= mine.members()) return;
   for (Index t = 0; t <= s.steps; ++t) {
     for_panels(mine.vectors, [&](Index vector, int width) {
       const T* panel = a.weight + vector * kGates * s.hidden * V::kLanes;
@@ -325,7 +345,7 @@ void dense_backward(const DenseSchedule<T>& s, const DenseBackwardArgs<T>& a) {
         }
       });
     });
-    if (mine.members > 1 && t < s.steps) s.barrier->wait(mine.members);
+    if (mine.columns.size > 1 && t < s.steps) s.barrier->wait(mine.members());
   }
 }
 
