@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cpu_dense_gradients.h"
 #include "cpu_kernels.h"
 #include "cpu_layer.h"
 #include "cpu_team.h"
@@ -18,9 +19,6 @@ using scan::Team;
 
 // Steps from which packing the recurrent weights, which costs a few products, pays.
 constexpr Index kPackedSteps = 4;
-
-// How many row blocks of R h have sums of their own.
-Index own_blocks(const Pass& pass) { return info(pass.cell).preactivations - pass.gates; }
 
 // What both directions work with: the weights as they are and packed, and the carried states.
 template <class T>
@@ -112,13 +110,6 @@ Strided<const T> lines_of(const TensorView& state) {
   return {static_cast<const T*>(state.data), state.strides[0], 0};
 }
 
-TensorView steps_of(TensorView view, Index first, Index count) {
-  view.data = static_cast<char*>(view.data) +
-              first * view.strides[0] * static_cast<Index>(size_of(view.dtype));
-  view.sizes[0] = count;
-  return view;
-}
-
 // Tokens that lie densely in the pass's order, in its dtype.
 TensorView tokens_of(const Pass& pass, void* data, Index steps, Index width) {
   TensorView out = dense(data, steps, pass.batch, width, pass.batch_major);
@@ -207,73 +198,6 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   });
 }
 
-// The cotangents of one layer's parameters and of x, from those of the sums.
-template <class T>
-struct Gradients {
-  const Team& team;
-  const Pass& pass;
-  TensorView dsums;  // [T,B,kept_width()]
-
-  Index own() const { return own_blocks(pass) * pass.hidden; }
-  Index in_order() const { return pass.width() - own(); }
-  T* values() const { return static_cast<T*>(dsums.data); }
-
-  // d += dsums^T from, for the rows of d that add to the sums from `first` on.
-  void add(const TensorView& d_of, Index first, Index rows, const TensorView& from, T* d,
-           Index stride) const {
-    for_pairs<const T, const T>(
-        pass, d_of, from,
-        [&](const T* a, Index a_spacing, const T* b, Index b_spacing, Index count) {
-          for (Index i = 0; i < count; i += kSummedTokens) {
-            gemm<T>(team, SplitBy::rows, rows, from.sizes[2], std::min(kSummedTokens, count - i),
-                    {a + first + i * a_spacing, a_spacing, true}, {b + i * b_spacing, b_spacing}, d,
-                    stride, true);
-          }
-        });
-  }
-  void clear(const TensorView& d) const {
-    gemm<T>(team, SplitBy::rows, d.sizes[0], d.sizes[1], 0, {values(), 1}, {values(), 1},
-            static_cast<T*>(d.data), d.strides[0], false);
-  }
-
-  void of_weight() const {
-    clear(pass.dweight);
-    add(dsums, 0, pass.width(), pass.x, static_cast<T*>(pass.dweight.data),
-        pass.dweight.strides[0]);
-  }
-  // Each step's cotangents with the state before it.
-  void of_recurrent_weight() const {
-    const Index stride = pass.drecurrent_weight.strides[0], rest = pass.steps - 1;
-    auto* d = static_cast<T*>(pass.drecurrent_weight.data);
-    clear(pass.drecurrent_weight);
-    team.barrier();  // its parts below are split otherwise
-    const auto add_steps = [&](Index step, Index count, const TensorView& before) {
-      const TensorView d_of = steps_of(dsums, step, count);
-      add(d_of, 0, in_order(), before, d, stride);
-      if (own() > 0) add(d_of, pass.width(), own(), before, d + in_order() * stride, stride);
-    };
-    const Index second = pass.reverse ? 0 : 1;
-    if (rest > 0) add_steps(second, rest, steps_of(pass.y, 1 - second, rest));
-    if (!pass.h0 || pass.steps == 0) return;
-    TensorView start = pass.h0;  // [B,H] as [1,B,H]
-    start.rank = 3;
-    start.sizes = {1, pass.batch, pass.hidden};
-    start.strides = {pass.batch * pass.h0.strides[0], pass.h0.strides[0], 1};
-    add_steps(pass.reverse ? rest : 0, 1, start);
-  }
-  void of_biases() const {
-    const auto sums = kernels_of<T>().column_sums;
-    auto* d = static_cast<T*>(pass.dbias.data);
-    auto* recurrent = static_cast<T*>(pass.drecurrent_bias.data);
-    sums(team, values(), pass.tokens(), pass.kept_width(), pass.width(), d);
-    sums(team, values() + pass.width(), pass.tokens(), pass.kept_width(), own(),
-         recurrent + in_order());
-    team.barrier();
-    const Range mine = team.share(in_order());
-    std::copy(d + mine.begin, d + mine.end, recurrent + mine.begin);
-  }
-};
-
 template <class T>
 void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const Walk<T> walk(pass, arena, true);
@@ -316,7 +240,7 @@ void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
                                   walked<T>(pass.dx, all, false), pass.batch, pass.steps};
       table.tools.project_back(team, walk.input, walk.packed_input, tokens, pass.accumulate_dx);
     }
-    const Gradients<T> gradients{team, pass, dtokens};
+    const DenseGradients<T> gradients{team, pass, dtokens};
     if (pass.dweight) gradients.of_weight();
     if (pass.drecurrent_weight) gradients.of_recurrent_weight();
     if (pass.dbias) gradients.of_biases();

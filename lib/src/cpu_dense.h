@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the CPU kernels of dense cells are called with. Every thread of a team owns a share of the
-// units, or of the batch, through the whole sequence, so that its part of the recurrent weights
-// stays in its cache; all it waits for is the state of the others, once a step.
+// units, or of the batch, through the whole sequence: of the units, so that its part of the
+// recurrent weights stays in its cache and all it waits for is the state of the others, once a
+// step; of the batch, where that costs less.
 #pragma once
 
 #include <atomic>
@@ -106,7 +107,7 @@ struct DenseTokens {
 template <class T>
 struct CpuDenseTools {
   void (*pack_gates)(const scan::Team&, const DenseWeight<T>&, T* packed);
-  // Columns for the backward pass over as many lines; for project_back: over one.
+  // For dense_backward over as many lines, or with one for project_back.
   void (*pack_columns)(const scan::Team&, Index lines, const DenseWeight<T>&, T* packed);
   // W x from packed gates, and d W from packed columns by a team of the same size.
   void (*project)(const scan::Team&, const DenseWeight<T>&, const T* packed, const DenseTokens<T>&);

@@ -69,8 +69,9 @@ TEST(DenseConformance, ManyLinesOfFewSteps) {
   }
 }
 
-// Batches around the rows that a kernel takes at once, shared by teams of any size: by units, and
-// where there are more threads than vectors of units, by batch entries too.
+// Batches around the rows that a kernel takes at once, shared by teams of any size: by units, by
+// batch entries where each thread has a few going backward or there are more threads than vectors
+// of units, and by both.
 TEST(DenseConformance, AnyBatchAndTeam) {
   Random random(72);
   for (const LayerOptions& options : dense_variants()) {
