@@ -78,7 +78,8 @@ struct DenseShare {
   int members() const { return columns.size * groups.size; }  // threads that have a share
 };
 
-// A team of `groups` teams that share the columns; of more where threads are to spare.
+// The team as `groups` groups, each of which shares all columns; as more where that leaves threads
+// to spare.
 template <class T>
 DenseShare share_of(const scan::Team& team, Index width, Index lines, int groups = 1) {
   const Index vectors = (width + Vec<T>::kLanes - 1) / Vec<T>::kLanes;

@@ -3,6 +3,7 @@
 #include "scanrnn/memory.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -25,7 +26,7 @@ namespace scanrnn {
 namespace {
 
 // Asks for huge pages where there is room for some: what a training call writes is often fresh from
-// the system, and faults by small pages cost as much as a fifth of the call.
+// the system, and faulting it in by small pages takes a tenth of the call.
 void want_huge_pages(void* data, std::size_t bytes) {
 #ifdef MADV_HUGEPAGE
   constexpr std::size_t kLeast = std::size_t{4} << 20, kPage = 4096;
