@@ -269,8 +269,19 @@ TEST(LinearScan, Errors) {
   s.log_form = false;
   EXPECT_TRUE(begins(message([](ScanArgs& a) { a.a.strides[0] = 1; }), "a: "));
   EXPECT_TRUE(begins(message([](ScanArgs& a) { a.sign_b = a.b; }), "sign_b: "));
-  s.strategy = Strategy::parallel_scan;
-  EXPECT_TRUE(begins(message([](ScanArgs& a) { --a.workspace.bytes; }), "workspace: expected"));
+  // A parallel scan that needs workspace on any device: on CUDA time has to go over blocks.
+  Scan tall{1 << 16, 4};
+  tall.strategy = Strategy::parallel_scan;
+  const ScanData many = draw(tall, random);
+  const auto plan =
+      linear_scan_plan(context, tall.steps, tall.rows, tall.dtype, false, Strategy::parallel_scan);
+  ASSERT_GT(linear_scan_workspace(plan), 0u) << dispatch::explain(plan);
+  try {
+    run(tall, many, context, [](ScanArgs& a) { --a.workspace.bytes; });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const error& e) {
+    EXPECT_TRUE(begins(e.what(), "workspace: expected"));
+  }
   EXPECT_THROW(linear_scan_plan(context, -1, 4, s.dtype, false), value_error);
   EXPECT_THROW(linear_scan_plan(context, 1, -4, s.dtype, false), value_error);
 }
