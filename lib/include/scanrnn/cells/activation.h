@@ -81,7 +81,7 @@ struct PositiveG {
   static constexpr const char* name = "g";
   template <class V>
   SCANRNN_HD static V value(V x) {
-    return select(less(x, V(0)), reciprocal(V(1) + bounded_exp(-x)), x + V(0.5));
+    return select(less(x, V(0)), logistic(x).value, x + V(0.5));  // which slope() needs as well
   }
   template <class V>
   SCANRNN_HD static V slope(V x) {
