@@ -8,6 +8,8 @@
 // Time runs backward where a step stride is negative and `data` points at the last step.
 #pragma once
 
+#include <limits>
+
 #include "scanrnn/cells/linear_cell.h"
 
 namespace scanrnn {
@@ -60,8 +62,9 @@ struct GateReader {
 
 // A kernel that copies a line's inputs ahead of their use asks a Source for its streams, and for
 // the same Source over a tile of them: streams `stream` apart, steps `step` apart, from (row, t)
-// on. It asks a Sink for a cursor: the same Sink counted from (row, t), that next() moves on by a
-// step.
+// on; t is scan::kInside where a line's last step will not be loaded, and kLastDiffers says whether
+// load() has to tell that step apart. It asks a Sink for a cursor: the same Sink counted from
+// (row, t), that next() moves on by a step.
 
 // ---- forward: h_t = a_t h_{t-1} + b_t
 
@@ -76,7 +79,7 @@ struct ForwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
   static constexpr int kStreams = Cell::kGates + Cell::kReadout;
-  static constexpr bool kLifts = true;
+  static constexpr bool kLifts = true, kLastDiffers = false;
   GateReader<Cell, Memory> gates;
   Strided<const T> skip;  // x' of a cell with a readout
   Index steps = 0;        // read by stream() alone
@@ -160,7 +163,7 @@ struct BackwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
   static constexpr int kStreams = Cell::kGates + 2 + 2 * Cell::kReadout;
-  static constexpr bool kLifts = true;
+  static constexpr bool kLifts = true, kLastDiffers = true;
   GateReader<Cell, Memory> gates;
   Strided<const T> skip;
   Strided<const T> states;   // h_t; the step before it is one stride on
@@ -193,7 +196,7 @@ struct BackwardSource {
             at(3, states.data),
             {initial.data ? initial.data + row : nullptr, initial.line, initial.step},
             at(0, dy.data),
-            last - t,
+            t == scan::kInside ? std::numeric_limits<Index>::max() : last - t,
             at(1, states.data)};
   }
 
@@ -294,7 +297,7 @@ struct BareSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
   static constexpr int kStreams = kLogForm ? 3 : 2;
-  static constexpr bool kLifts = kLogForm;
+  static constexpr bool kLifts = kLogForm, kLastDiffers = false;
   Strided<const T> a, b, sign_b;
   Index width;
   Index steps = 0;  // read by stream() alone

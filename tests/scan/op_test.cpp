@@ -80,7 +80,9 @@ TYPED_TEST(OperatorTest, LogIdentityIsExact) {
   Random random(2);
   for (int i = 0; i < 1000; ++i) {
     const auto f = logarithmic<V>(this->draw(random));
-    for (const auto& g : {Op::combine(Op::identity(), f), Op::combine(f, Op::identity())}) {
+    const auto third = [&](int i) { return i == 2 ? f : Op::identity(); };
+    for (const auto& g : {Op::combine(Op::identity(), f), Op::combine(f, Op::identity()),
+                          Op::template combine_all<8>(third)}) {
       EXPECT_EQ(g.log_a, f.log_a);
       EXPECT_EQ(g.log_b, f.log_b);
       EXPECT_EQ(g.sign_b, f.sign_b);
@@ -88,8 +90,11 @@ TYPED_TEST(OperatorTest, LogIdentityIsExact) {
   }
   // Minus infinity twice: the difference of two infinities must not be taken.
   const auto one = Op::combine(Op::identity(), Op::identity());
-  EXPECT_EQ(one.log_a, V(0));
-  EXPECT_EQ(one.log_b, -kInfinity<V>);
+  const auto all = Op::template combine_all<3>([](int) { return Op::identity(); });
+  for (const auto& g : {one, all}) {
+    EXPECT_EQ(g.log_a, V(0));
+    EXPECT_EQ(g.log_b, -kInfinity<V>);
+  }
   const auto promoted = Op::promote(Op::local_identity());
   EXPECT_EQ(promoted.log_a, V(0));
   EXPECT_EQ(promoted.log_b, -kInfinity<V>);
@@ -108,7 +113,8 @@ TYPED_TEST(OperatorTest, AffineIsAssociativeAndRight) {
     const Real terms = m[2].a * m[1].a * std::fabs(m[0].b) + m[2].a * std::fabs(m[1].b) +
                        std::fabs(m[2].b);  // what may cancel in b
     for (const auto& got :
-         {Op::combine(Op::combine(f[0], f[1]), f[2]), Op::combine(f[0], Op::combine(f[1], f[2]))}) {
+         {Op::combine(Op::combine(f[0], f[1]), f[2]), Op::combine(f[0], Op::combine(f[1], f[2])),
+          Op::template combine_all<3>([&](int k) { return f[k]; })}) {
       ASSERT_LE(std::fabs(got.a - want.a), 8 * kEpsilon<V> * want.a);
       ASSERT_LE(std::fabs(got.z - want.z), 8 * kEpsilon<V> * want.z);
       ASSERT_LE(std::fabs(got.b - want.b), 8 * kEpsilon<V> * terms);
@@ -131,7 +137,8 @@ TYPED_TEST(OperatorTest, LogIsAssociativeAndRight) {
     Real magnitude = 8;
     for (const auto& g : f) magnitude += std::fabs(g.log_a) + std::fabs(g.log_b);
     for (const auto& got :
-         {Op::combine(Op::combine(f[0], f[1]), f[2]), Op::combine(f[0], Op::combine(f[1], f[2]))}) {
+         {Op::combine(Op::combine(f[0], f[1]), f[2]), Op::combine(f[0], Op::combine(f[1], f[2])),
+          Op::template combine_all<3>([&](int k) { return f[k]; })}) {
       const Map value = read(got);
       ASSERT_LE(std::fabs(value.a - want.a), magnitude * kEpsilon<V> * want.a);
       ASSERT_LE(std::fabs(value.b - want.b), magnitude * kEpsilon<V> * terms);
@@ -258,7 +265,17 @@ TYPED_TEST(OperatorTest, NanStaysNan) {
         bad(Log::apply(Log::combine(Log::promote(ordinary), promoted), scan::carried(V(1))).h));
     EXPECT_TRUE(
         bad(Log::apply(Log::combine(promoted, Log::promote(ordinary)), scan::carried(V(1))).h));
+    for (int at = 0; at < 3; ++at) {
+      const auto all = Log::template combine_all<3>(
+          [&](int i) { return i == at ? promoted : Log::promote(ordinary); });
+      EXPECT_TRUE(bad(Log::apply(all, scan::carried(V(1))).h));
+    }
   }
+  // Infinities are not taken from one another.
+  const auto infinite = Log::template combine_all<3>(
+      [&](int i) { return scan::LogAffine<V>{V(0), i == 1 ? kInfinity<V> : V(2), V(-1)}; });
+  EXPECT_EQ(infinite.log_b, kInfinity<V>);
+  EXPECT_EQ(infinite.sign_b, V(-1));
   EXPECT_TRUE(bad(Linear::apply(ordinary, scan::carried(kNan<V>)).h));
 }
 

@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(kWarps* kLanes)
   __shared__ typename Op::State handed[kWarps][kLanes];
   __shared__ Turns<kWarps> turns;
   turns.init();
+  await_stream();
 
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   const int before = warp == 0 ? kWarps - 1 : warp - 1, after = warp == kWarps - 1 ? 0 : warp + 1;
@@ -79,7 +80,9 @@ __global__ void __launch_bounds__(kWarps* kLanes)
     await_copies<kStages - 1>();
     T* const tile = ring + stage * kTile;
     Chunk<Op, Source, kSteps> chunk;
-    const auto total = chunk.compose(staged<kSteps>(in, tile, row, t), unit);
+    const auto total =
+        chunk.compose(staged<kSteps>(in, tile, row, t), staged<kSteps>(in, tile, row, kInside),
+                      extent.steps - t, unit);
     __syncwarp();  // the tile has been read by every lane: it can be filled again
     feed.copy(in, tile, row, t + kStages * kWarps * kSteps);
     feed.skip(in, kWarps * kSteps);

@@ -5,7 +5,8 @@
 //
 // A Source and a Sink are those of cpu.h with a few additions, rows being adjacent elements of T:
 //   Source::kStreams, stream(i) -> Stream<T>    the inputs of this line, in the order of a tile
-//   Source::staged(tile, step, stream, row, t)  the same line, read from a tile that starts there
+//   Source::staged(tile, step, stream, row, t)  the same line, read from a tile that starts there;
+//   t is kInside where the line's last step is not loaded, which spares what kLastDiffers costs
 //   Sink::from(row, t), next()                  the same line counted from there, moved on by a
 //   step
 // and a kernel is given the states at both ends of time:
@@ -17,19 +18,12 @@
 #include <cuda_runtime.h>
 
 #include <cstring>
-#include <limits>
 #include <utility>
 
-#include "scanrnn/scan/op.h"
+#include "scanrnn/scan/cuda_stream.cuh"
 #include "scanrnn/scan/pair.h"
 
 namespace scanrnn::scan {
-
-// What a launch needs besides its arguments. `units` is the number of multiprocessors.
-struct Launch {
-  cudaStream_t stream = nullptr;
-  int units = 1;
-};
 
 // How a value of T lies in memory, and what it is computed in. A row is one unit.
 template <class Scalar>
@@ -245,23 +239,26 @@ __device__ __forceinline__ typename Op::Local compose(const Source& here, int un
   return local;
 }
 
-// Walks as many steps of a chunk as are left, from `cursor` on; returns the last state.
+// Walks as many steps of a chunk as are left, from `cursor` on; returns the last state. `inside` is
+// `here` but for a line's last step.
 template <class Op, int kSteps, class Source, class Sink>
-__device__ __forceinline__ typename Op::State walk(const Source& here, int unit, Index left,
-                                                   Sink cursor, typename Op::State state) {
-  const auto advance = [&](int k) {
-    const auto item = here.load(unit, k);
-    const auto after = Op::advance(here.step(item), state);
+__device__ __forceinline__ typename Op::State walk(const Source& here, const Source& inside,
+                                                   int unit, Index left, Sink cursor,
+                                                   typename Op::State state) {
+  const auto advance = [&](const Source& tile, int k) {
+    const auto item = tile.load(unit, k);
+    const auto after = Op::advance(tile.step(item), state);
     cursor.store(0, 0, item, state, after);
     cursor.next();
     state = after;
   };
   if (left >= kSteps) {
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k) advance(k);
+    for (int k = 0; k < kSteps - 1; ++k) advance(inside, k);
+    advance(here, kSteps - 1);
   } else {
 #pragma unroll 1
-    for (int k = 0; k < left; ++k) advance(k);
+    for (int k = 0; k < left; ++k) advance(here, k);
   }
   return state;
 }
@@ -273,10 +270,18 @@ struct Chunk {
   ItemOf<Source> item[kSteps];
   typename Op::Step step[kSteps];
 
-  __device__ __forceinline__ typename Op::Local compose(const Source& here, int unit) {
-    auto local = Op::local_identity();
+  // `inside` is `here` but for a line's last step; `left` are its steps from here on.
+  __device__ __forceinline__ typename Op::Local compose(const Source& here, const Source& inside,
+                                                        Index left, int unit) {
+    const bool whole = Source::kLastDiffers && left > kSteps;
+    if (whole) {
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k) item[k] = here.load(unit, k);
+      for (int k = 0; k < kSteps; ++k) item[k] = inside.load(unit, k);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) item[k] = here.load(unit, k);
+    }
+    auto local = Op::local_identity();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       step[k] = here.step(item[k]);
@@ -322,18 +327,6 @@ bool vectors_fit(const Extent& extent, const Source& source) {
     }
   }
   return true;
-}
-
-// Allows the kernel its dynamic shared memory, then launches it.
-template <class... Parameters, class... Arguments>
-cudaError_t launch(void (*kernel)(Parameters...), Index blocks, int threads, std::size_t shared,
-                   cudaStream_t stream, const Arguments&... arguments) {
-  if (blocks > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
-  const auto status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(shared));
-  if (status != cudaSuccess) return status;
-  kernel<<<static_cast<unsigned>(blocks), threads, shared, stream>>>(arguments...);
-  return cudaGetLastError();
 }
 
 }  // namespace cuda

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
   using T = typename Source::T;
   constexpr int kSteps = device_steps<Source>();
   constexpr int kTile = tile_elements<Source, kSteps>();
-  extern __shared__ __align__(kVectorBytes) unsigned char dynamic[];
+  extern __shared__ __align__(kLineBytes) unsigned char dynamic[];
   constexpr int kParts = parts<Op, Source>();
   using Wide = typename Widened<Op, typename Source::V>::Op;  // of a worker's lane
   auto& shared = *reinterpret_cast<Shared<Op, kParts, kWarps>*>(dynamic);
@@ -90,6 +90,7 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
     for (unsigned k = 0; k < kRound; ++k) {
       shared.composed[k].init(workers);
       shared.published[k].init(kParts);
+      shared.joined[k].init(kParts);
       shared.resolved[k].init(kParts);
     }
   }
@@ -100,6 +101,7 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
     __syncthreads();
     if (warp < workers && stage < kInputs) ask_for(shared.places[stage], ring + stage * kTile);
   }
+  await_stream();  // not before: see Exchange::clear()
 
   if (warp >= workers) {
     // Service warps: of rows part, part + kLanes ... of the tile.
@@ -114,12 +116,23 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
         if (now.tile >= tiles) return;
         const Place next = place_of(takes_tickets ? atomicAdd(exchange.tickets, 1u) : 0);
         shared.composed[i % kRound].wait(i / kRound);
-        const auto own = Op::promote(
-            fold<Op, kWarps>([&](int w) { return shared.totals[i % kKept][w][part_row]; }));
+        typename Op::Local total[kWarps];
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w) total[w] = shared.totals[i % kKept][w][part_row];
+        const auto own = Op::promote(fold<Op, kWarps>([&](int w) { return total[w]; }));
         if (now.tile + 1 < tiles) exchange.publish(0, now.tile, column_of(now), lane, own);
         if (takes_tickets) shared.places[(i + kStages) % kPlaces] = next;
         shared.own[i % kKept][part_row] = own;
         shared.published[i % kRound].arrive();
+        if constexpr (joins_ahead<Source>()) {
+          auto preceding = Op::local_identity();
+#pragma unroll
+          for (int w = 0; w < kWarps; ++w) {
+            if (w < workers) shared.totals[i % kKept][w][part_row] = preceding;
+            preceding = Op::join(preceding, total[w]);
+          }
+          shared.joined[i % kRound].arrive();
+        }
       }
     }
     const int resolver_warp = warp - workers - kParts;
@@ -185,11 +198,16 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
       T* const tile = ring + j % kInputs * kTile;
       // What the workers before this one add, while the state before the tile is on its way.
       auto preceding = Wide::local_identity();
-      shared.composed[j % kRound].wait(j / kRound);
-      for (int w = 0; w < warp; ++w) {
-        typename Wide::Local total;
-        join_parts(&shared.totals[j % kKept][w][lane * kParts], total);
-        preceding = Wide::join(preceding, total);
+      if constexpr (joins_ahead<Source>()) {
+        shared.joined[j % kRound].wait(j / kRound);
+        join_parts(&shared.totals[j % kKept][warp][lane * kParts], preceding);
+      } else {
+        shared.composed[j % kRound].wait(j / kRound);
+        for (int w = 0; w < warp; ++w) {
+          typename Wide::Local total;
+          join_parts(&shared.totals[j % kKept][w][lane * kParts], total);
+          preceding = Wide::join(preceding, total);
+        }
       }
       shared.resolved[j % kRound].wait(j / kRound);
       typename Wide::State state;
@@ -201,8 +219,10 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
         if constexpr (kKeepsSteps) {
           last = walk_kept<Wide, kSteps, Source>(kept, left, cursor, state);
         } else {
-          const auto here = staged<kSteps>(source.line(now.line), tile, row, t);
-          last = walk<Wide, kSteps>(here, unit, left, cursor, state);
+          const auto in = source.line(now.line);
+          last =
+              walk<Wide, kSteps>(staged<kSteps>(in, tile, row, t),
+                                 staged<kSteps>(in, tile, row, kInside), unit, left, cursor, state);
         }
         if (left <= kSteps) ends.last(now.line, row + lane, last);
       }
@@ -269,7 +289,7 @@ cudaError_t launch_device(const Extent& extent, const Source& source, const Sink
   Exchange<Op> exchange;
   const std::size_t bytes =
       exchange.place(static_cast<char*>(workspace), count * parts<Op, Source>(), tiles);
-  status = cudaMemsetAsync(workspace, 0, bytes, launch.stream);
+  status = exchange.clear(bytes, launch);
   if (status != cudaSuccess) return status;
   return cuda::launch(device_kernel<Op, Source, Sink, Ends, kWarps>,
                       tiles * count < launch.units ? tiles * count : launch.units,

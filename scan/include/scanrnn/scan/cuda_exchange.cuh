@@ -3,13 +3,15 @@
 // before a tile is put together from it.
 #pragma once
 
+#include <algorithm>
+
 #include "scanrnn/scan/cuda_common.cuh"
 
 namespace scanrnn::scan {
 namespace cuda {
 
 inline constexpr int kFanBits = 3, kFan = 1 << kFanBits;
-inline constexpr int kMaxLevels = 2;
+inline constexpr int kMaxLevels = 2;  // so only groups of the lowest have a total of their own
 
 // The states after the groups of the highest level follow one another, each an exchange through the
 // L2 (about 1.3 us) later; meanwhile the columns' tiles of that many groups must keep memory busy.
@@ -86,11 +88,27 @@ struct Mailbox {
   };
 };
 
+// Clears words, and lets the next kernel start when the first kClearThreads are cleared.
+inline constexpr int kClearThreads = 256;
+template <class Word>
+__global__ void __launch_bounds__(kClearThreads) clear_kernel(Word* words, const Index count) {
+  await_stream();
+  const Index stride = Index{gridDim.x} * blockDim.x;
+  Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count) words[i] = {};
+  __threadfence();
+  __syncthreads();
+  release_stream();
+  for (i += stride; i < count; i += stride) words[i] = {};
+}
+
 // Where tiles leave word for one another. Zero before a launch; column by column.
 template <class Op>
 struct Exchange {
   using Total = Mailbox<typename Op::Element>;
   using After = Mailbox<typename Op::State>;
+
+  static constexpr std::size_t kTicketBytes = 256;
 
   unsigned* tickets;
   typename Total::Slot* totals[kMaxLevels];  // [groups of the level][columns]
@@ -100,7 +118,7 @@ struct Exchange {
 
   // The layout, starting at `base`; returns its bytes. With base null it only counts.
   std::size_t place(char* base, Index column_count, Index tiles) {
-    std::size_t bytes = 256;
+    std::size_t bytes = kTicketBytes;
     tickets = reinterpret_cast<unsigned*>(base);
     columns = static_cast<unsigned>(column_count);
     levels = levels_for(column_count);
@@ -112,6 +130,16 @@ struct Exchange {
     }
     after = reinterpret_cast<typename After::Slot*>(base + bytes);
     return bytes + static_cast<std::size_t>(groups * column_count) * sizeof(typename After::Slot);
+  }
+
+  // Clears it for a kernel that is launched next. When that starts, everything before both is over
+  // and the tickets are cleared: it may take some and read inputs before it awaits the stream.
+  cudaError_t clear(std::size_t bytes, const Launch& launch) const {
+    static_assert(kTicketBytes <= kClearThreads * sizeof(uint4));
+    const Index count = static_cast<Index>(bytes / sizeof(uint4));
+    const Index needed = (count + kClearThreads - 1) / kClearThreads, most = 2 * launch.units;
+    return launch_early(clear_kernel<uint4>, dim3(static_cast<unsigned>(std::min(needed, most))),
+                        kClearThreads, 0, launch.stream, reinterpret_cast<uint4*>(tickets), count);
   }
 
   // Not by a run-time index, which would move the array to local memory.
@@ -139,8 +167,8 @@ struct Resolver {
   using Total = typename Exchange<Op>::Total;
   using After = typename Exchange<Op>::After;
   const Exchange<Op>& exchange;
-  Element (*siblings)[kLanes];  // shared memory: what precedes the tile's group on each level
-  const OwnTotal& own_total;    // bool(Element&): the tile's total, once it is there
+  Element* siblings;          // [kLanes] of shared memory: what precedes the tile in its group
+  const OwnTotal& own_total;  // bool(Element&): the tile's total, once it is there
   unsigned tile, tiles, column;
   int lane;
   Element own;        // the tile's total,
@@ -159,22 +187,8 @@ struct Resolver {
     for (; levels_published <= levels_known && levels_published < exchange.levels &&
            ends_group(levels_published);
          ++levels_published) {
-      published = Op::combine(siblings[levels_published - 1][lane], published);
+      published = Op::combine(siblings[lane], published);
       if (tile + 1 < tiles) exchange.publish(levels_published, tile, column, lane, published);
-    }
-  }
-  // Elements kFirst, kFirst + 1 ... of a group before its last: combined as a tree, which takes
-  // more work than one after another and less time; kCount is a power of 2. For when levels wait
-  // for one another.
-  template <int kFirst, int kCount, class Get>
-  __device__ __forceinline__ static Element combined(const Get& get) {
-    if constexpr (kCount == 1) {
-      return get(kFirst);
-    } else if constexpr (kFirst + kCount / 2 == kFan - 1) {
-      return combined<kFirst, kCount / 2>(get);  // a tile's own place
-    } else {
-      return Op::combine(combined<kFirst, kCount / 2>(get),
-                         combined<kFirst + kCount / 2, kCount / 2>(get));
     }
   }
   // The state before the tile, given that before the first of all. All that is needed of a level is
@@ -209,32 +223,34 @@ struct Resolver {
         if (__all_sync(~0u, complete)) break;
         serve();
       }
-      auto found = Op::identity();
-      if (exchange.levels > 1) {
-        found = combined<0, kFan>([&](int i) {
-          return i < position ? total[i < kFan - 1 ? i : 0].value() : Op::identity();
-        });
-      } else {
-#pragma unroll
-        for (int i = 0; i < kFan - 1; ++i) {
-          if (i < position)
-            found = i == 0 ? total[i].value() : Op::combine(found, total[i].value());
-        }
-      }
-      preceding = level == 0 ? found : Op::combine(found, preceding);
-      siblings[level][lane] = found;
+      // What precedes the tile in its group of this level: whole groups of the level below, then
+      // what was found there.
+      preceding = Op::template combine_all<kFan>([&](int i) {
+        return i < position   ? total[i < kFan - 1 ? i : 0].value()
+               : i < kFan - 1 ? Op::identity()
+                              : preceding;
+      });
+      if (level == 0) siblings[lane] = preceding;
       levels_known = level + 1;
       serve();
     }
     const auto before = Op::linear(preceding);
+    const bool last = tile + 1 < tiles && ends_group(exchange.levels);
+    Affine<V> through;
+    if (last) {
+      while (levels_published == 0) serve();
+      through = Op::linear(own);
+    }
     while (top != 0 && !__all_sync(~0u, start.complete())) {
       serve();
       look_at_start();
     }
     const State state = AffineOp<V>::apply(before, top == 0 ? first() : start.value());
-    while (levels_published == 0) serve();
-    if (tile + 1 < tiles && ends_group(exchange.levels)) {
-      After::publish(exchange.at(exchange.after, top, column), lane, Op::apply(own, state));
+    if (last) {
+      After::publish(exchange.at(exchange.after, top, column), lane,
+                     AffineOp<V>::apply(through, state));
+    } else {
+      while (levels_published == 0) serve();
     }
     return state;
   }

@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   constexpr int kTile = tile_elements<Source, kSteps>();
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
 
+  await_stream();
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   const Index column = Index{blockIdx.x} * kSequentialWarps + warp;
   if (column >= extent.lines * row_blocks) return;
@@ -43,7 +44,9 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
     await_copies<kSequentialStages - 1>();
     T* const tile = ring + stage * kTile;
     Chunk<Op, Source, kSteps> chunk;
-    const auto total = chunk.compose(staged<kSteps>(in, tile, row, t), unit);
+    const auto total =
+        chunk.compose(staged<kSteps>(in, tile, row, t), staged<kSteps>(in, tile, row, kInside),
+                      extent.steps - t, unit);
     __syncwarp();  // the tile has been read by every lane: it can be filled again
     feed.copy(in, tile, row, t + kSequentialStages * kSteps);
     feed.skip(in, kSteps);

@@ -55,14 +55,18 @@ constexpr int parts() {
   return Widened<Op, typename Source::V>::kParts;
 }
 
+// Its size is whole lines, and the workers' tiles follow: copies whose rows lay across lines made
+// the kernel a twentieth slower.
+inline constexpr int kLineBytes = 128;
 template <class Op, int kParts, int kWarps>
-struct alignas(kVectorBytes) Shared {
-  typename Op::Local totals[kKept][kWarps][kLanes * kParts];  // of each worker's chunk
-  typename Op::Element own[kKept][kLanes * kParts];           // of the tile
-  typename Op::State before[kKept][kLanes * kParts];          // the state before the tile
-  typename Op::Element siblings[kParts * kResolvers][kMaxLevels][kLanes];
+struct alignas(kLineBytes) Shared {
+  // Of each worker's chunk; where joins_ahead(), then of the chunks before it in the tile.
+  typename Op::Local totals[kKept][kWarps][kLanes * kParts];
+  typename Op::Element own[kKept][kLanes * kParts];   // of the tile
+  typename Op::State before[kKept][kLanes * kParts];  // the state before the tile
+  typename Op::Element siblings[kParts * kResolvers][kLanes];
   Place places[kPlaces];
-  Signal composed[kRound], published[kRound], resolved[kRound];
+  Signal composed[kRound], published[kRound], joined[kRound], resolved[kRound];
 };
 
 // What advance() needs of a step.
@@ -81,6 +85,13 @@ constexpr bool keeps_steps() {
 template <class Source, class Sink>
 constexpr unsigned input_stages() {
   return keeps_steps<Source, Sink>() ? kStages - 1 : kStages;
+}
+
+// Whether the service warp that has the totals of a tile also joins, for each worker, those before
+// it: where steps are costly it spares the workers instructions; elsewhere they would wait for it.
+template <class Source>
+constexpr bool joins_ahead() {
+  return Source::kLifts;
 }
 
 // Bytes of shared memory of a worker's tiles, and of a block of up to kWarps workers.

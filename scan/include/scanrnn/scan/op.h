@@ -10,6 +10,7 @@
 //   join(Local f, Local g) -> Local      "first f, then g", inside one thread
 //   promote(Local) -> Element
 //   combine(Element f, Element g)        "first f, then g": associative, not commutative
+//   combine_all<n>(get) -> Element       get(0), then get(1) ... get(n - 1); on CUDA's device scan
 //   linear(Element) -> Affine            the map itself
 //   apply(Step | Local | Element, State) -> State
 //   advance(Step, State) -> State        apply, where at most kLocalSteps of them follow an apply
@@ -23,6 +24,9 @@
 namespace scanrnn::scan {
 
 using Index = std::int64_t;
+
+// In place of a step: any of a line's but its last.
+inline constexpr Index kInside = std::numeric_limits<Index>::min();
 
 struct Range {
   Index begin, end;
@@ -106,6 +110,16 @@ struct AffineOp {
     return {select(less(abs(z), V(0.5)), V(1) - z, g.a * f.a), z, through(g, f.b, g.b)};
   }
   SCANRNN_HD static Element combine(const Element& f, const Element& g) { return join(f, g); }
+  // As a tree: its latency is that of few combinations.
+  template <int kCount, class Get>
+  SCANRNN_HD static Element combine_all(const Get& get, int first = 0) {
+    if constexpr (kCount == 1) {
+      return get(first);
+    } else {
+      return combine(combine_all<kCount / 2>(get, first),
+                     combine_all<kCount - kCount / 2>(get, first + kCount / 2));
+    }
+  }
   SCANRNN_HD static Affine<V> linear(const Element& f) { return f; }
   SCANRNN_HD static State apply(const Affine<V>& f, const State& s) { return scan::apply(f, s); }
   SCANRNN_HD static State advance(const Step& f, const State& s) { return scan::advance(f, s); }
@@ -155,6 +169,25 @@ struct LogAffineOp {
     out.log_a = f.log_a + g.log_a;
     signed_logaddexp(g.log_a + f.log_b, f.sign_b, g.log_b, g.sign_b, out.log_b, out.sign_b);
     return out;
+  }
+  // get(0), then get(1) ... get(kCount - 1): what each adds to the last b, against the largest of
+  // them, with one logarithm for all.
+  template <int kCount, class Get>
+  SCANRNN_HD static Element combine_all(const Get& get) {
+    V adds[kCount], sign[kCount], log_a = V(0);
+    V largest = V(-std::numeric_limits<double>::infinity());
+    for (int i = kCount - 1; i >= 0; --i) {
+      const Element f = get(i);
+      adds[i] = log_a + f.log_b;
+      sign[i] = f.sign_b;
+      log_a = log_a + f.log_a;
+      largest = max(largest, adds[i]);
+    }
+    // Nothing is near an infinity: it, or a NaN, is what comes out.
+    largest = select(less(abs(largest), V(std::numeric_limits<double>::infinity())), largest, V(0));
+    V sum = V(0);
+    for (int i = 0; i < kCount; ++i) sum = fma(sign[i], exp(adds[i] - largest), sum);
+    return {log_a, largest + log(abs(sum)), select(less(sum, V(0)), V(-1), V(1))};
   }
   SCANRNN_HD static Affine<V> linear(const Element& f) {
     return {exp(f.log_a), -expm1(f.log_a), f.sign_b * exp(f.log_b)};

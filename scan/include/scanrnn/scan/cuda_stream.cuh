@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the kernels are launched: each takes its places while the one before it on the stream ends.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <limits>
+
+#include "scanrnn/scan/op.h"
+
+namespace scanrnn::scan {
+
+// What a launch needs besides its arguments. `units` is the number of multiprocessors.
+struct Launch {
+  cudaStream_t stream = nullptr;
+  int units = 1;
+};
+
+namespace cuda {
+
+// Waits until everything before this kernel on its stream is over and its writes can be seen. Every
+// thread of a kernel that launch_early() launches calls it before it touches global memory, but for
+// what Exchange::clear() allows.
+__device__ __forceinline__ void await_stream() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel on the stream, if launched early, start before this one is at its end: once
+// every block has called it.
+__device__ __forceinline__ void release_stream() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Launches a kernel whose blocks may take their places while the kernel before it on the stream
+// ends, and wait there: the gap between the two is shorter. Only code compiled for 9.0 or later
+// waits by itself; other code is launched as ever.
+template <class... Parameters, class... Arguments>
+cudaError_t launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads,
+                         std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
+  cudaFuncAttributes compiled;
+  const auto status = cudaFuncGetAttributes(&compiled, kernel);
+  if (status != cudaSuccess) return status;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = compiled.ptxVersion >= 90 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+// Allows the kernel its dynamic shared memory, then launches it early.
+template <class... Parameters, class... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), Index blocks, int threads, std::size_t shared,
+                   cudaStream_t stream, const Arguments&... arguments) {
+  if (blocks > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
+  const auto status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(shared));
+  if (status != cudaSuccess) return status;
+  return launch_early(kernel, dim3(static_cast<unsigned>(blocks)), threads, shared, stream,
+                      arguments...);
+}
+
+}  // namespace cuda
+}  // namespace scanrnn::scan
