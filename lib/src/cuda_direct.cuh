@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(kDirectWarps* scan::cuda::kLanes)
   using V = typename Memory::V;
   using Op = scan::AffineOp<V>;
   constexpr int kVector = kVectors ? 16 / sizeof(T) : 1;
+  scan::cuda::await_stream();
   const Index hidden = s.extent.rows;
   const Index unit = Index{blockIdx.x} * kDirectWarps + threadIdx.x / scan::cuda::kLanes;
   const Index line = Index{blockIdx.z} * kDirectLines + blockIdx.y;
@@ -128,8 +129,8 @@ cudaError_t launch_direct(const CudaSchedule& s, const DirectKernelArgs<T>& a) {
       static_cast<unsigned>(s.extent.lines < kDirectLines ? s.extent.lines : kDirectLines),
       static_cast<unsigned>(slabs));
   const auto run = [&](auto kernel) {
-    kernel<<<grid, kDirectWarps * scan::cuda::kLanes, 0, s.stream>>>(s, a);
-    return cudaGetLastError();
+    return scan::cuda::launch_early(kernel, grid, kDirectWarps * scan::cuda::kLanes, 0, s.stream, s,
+                                    a);
   };
   if constexpr (Cell::kReadout) {
     if (!a.skip.data) {

@@ -25,30 +25,98 @@ __global__ void spread(const T* bias, Index first, Index count, T* out, Index wi
   }
 }
 
-// Sums over rows in two launches and a fixed order: kParts parts of the rows, then the parts.
+// Sums over rows in two launches and a fixed order: kParts parts of the rows, then the parts. A
+// thread takes kPiece adjacent columns, and kAhead rows of them at a time, whose plain sum is one
+// addend of the compensated one.
 inline constexpr Index kParts = 256;
+inline constexpr int kSumThreads = 64, kAhead = 8;
 
-template <class T, class V>
-__global__ void partial_sums(const T* values, Index count, Index stride, Index columns, V* parts) {
-  const Index column = first_item();
+template <class V>
+struct Sum {
+  scan::Carried<V> all{V(0), V(0)};
+
+  SCANRNN_HD void add(V value) { all = scan::apply(scan::Affine<V>{V(1), V(0), value}, all); }
+};
+
+template <class T, class V, int kPiece>
+__global__ void __launch_bounds__(kSumThreads)
+    partial_sums(const T* values, Index count, Index stride, Index columns, V* parts) {
+  struct alignas(kPiece * sizeof(T)) Piece {
+    T of[kPiece];
+  };
+  scan::cuda::await_stream();
+  const Index column = (Index{blockIdx.x} * kSumThreads + threadIdx.x) * kPiece;
   if (column >= columns) return;
   const Index begin = count * blockIdx.y / kParts, end = count * (blockIdx.y + 1) / kParts;
-  auto sum = scan::carried(V(0));
-  for (Index i = begin; i < end; ++i) {
-    sum =
-        scan::apply(scan::Affine<V>{V(1), V(0), static_cast<V>(values[i * stride + column])}, sum);
+  Sum<V> sums[kPiece];
+  const T* from = values + begin * stride + column;
+  Index i = begin;
+  for (; i + kAhead <= end; i += kAhead) {
+    Piece ahead[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      ahead[k] = *reinterpret_cast<const Piece*>(from);
+      from += stride;
+    }
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) {
+      V sum = static_cast<V>(ahead[0].of[j]);
+#pragma unroll
+      for (int k = 1; k < kAhead; ++k) sum += static_cast<V>(ahead[k].of[j]);
+      sums[j].add(sum);
+    }
   }
-  parts[blockIdx.y * columns + column] = sum.h;
+  for (; i < end; ++i) {
+    const Piece piece = *reinterpret_cast<const Piece*>(from);
+    from += stride;
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) sums[j].add(static_cast<V>(piece.of[j]));
+  }
+#pragma unroll
+  for (int j = 0; j < kPiece; ++j) parts[blockIdx.y * columns + column + j] = sums[j].all.h;
 }
+// A warp takes kLanes columns and each warp of a block its share of the parts.
 template <class T, class V>
-__global__ void total_sums(const V* parts, Index columns, T* sums) {
-  const Index column = first_item();
-  if (column >= columns) return;
-  auto sum = scan::carried(V(0));
-  for (Index i = 0; i < kParts; ++i) {
-    sum = scan::apply(scan::Affine<V>{V(1), V(0), parts[i * columns + column]}, sum);
+__global__ void __launch_bounds__(kThreads) total_sums(const V* parts, Index columns, T* sums) {
+  constexpr int kLanes = scan::cuda::kLanes, kWarps = kThreads / kLanes;
+  __shared__ V shares[kWarps][kLanes];
+  scan::cuda::await_stream();
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const Index column = Index{blockIdx.x} * kLanes + lane;
+  Sum<V> sum;
+  if (column < columns) {
+#pragma unroll 8
+    for (int i = 0; i < kParts / kWarps; ++i) {
+      sum.add(parts[(warp * (kParts / kWarps) + i) * columns + column]);
+    }
   }
-  sums[column] = static_cast<T>(sum.h);
+  shares[warp][lane] = sum.all.h;
+  __syncthreads();
+  if (warp != 0 || column >= columns) return;
+  for (int w = 1; w < kWarps; ++w) sum.add(shares[w][lane]);
+  sums[column] = static_cast<T>(sum.all.h);
+}
+// sums = those of `columns` columns of `count` rows that are `stride` apart. `parts` has kParts
+// rows of `columns`.
+template <class T, class V>
+cudaError_t sum_rows(const T* values, Index count, Index stride, Index columns, V* parts, T* sums,
+                     cudaStream_t stream) {
+  constexpr int kPiece = 16 / sizeof(T);
+  const auto run = [&](auto kernel, int piece) {
+    const Index threads = (columns + piece - 1) / piece;
+    const dim3 blocks(static_cast<unsigned>((threads + kSumThreads - 1) / kSumThreads), kParts);
+    return scan::cuda::launch_early(kernel, blocks, kSumThreads, 0, stream, values, count, stride,
+                                    columns, parts);
+  };
+  const bool pieces = reinterpret_cast<std::uintptr_t>(values) % 16 == 0 && stride % kPiece == 0 &&
+                      columns % kPiece == 0;
+  const auto status =
+      pieces ? run(partial_sums<T, V, kPiece>, kPiece) : run(partial_sums<T, V, 1>, 1);
+  if (status != cudaSuccess) return status;
+  constexpr Index kLanes = scan::cuda::kLanes;
+  return scan::cuda::launch_early(total_sums<T, V>,
+                                  dim3(static_cast<unsigned>((columns + kLanes - 1) / kLanes)),
+                                  kThreads, 0, stream, static_cast<const V*>(parts), columns, sums);
 }
 
 // Calls use(t, b, j) for the elements of [T,B,.].

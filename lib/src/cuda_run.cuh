@@ -79,14 +79,8 @@ struct CudaRun {
 
   // out = sums over all tokens of `columns` columns of rows that are `stride` apart.
   void sum_tokens(const T* values, Index stride, Index columns, V* parts, void* out) {
-    const auto blocks =
-        static_cast<unsigned>((columns + pointwise::kThreads - 1) / pointwise::kThreads);
-    pointwise::partial_sums<<<dim3(blocks, pointwise::kParts), pointwise::kThreads, 0, stream>>>(
-        values, tokens(), stride, columns, parts);
-    SCANRNN_CUDA(cudaGetLastError());
-    pointwise::total_sums<<<blocks, pointwise::kThreads, 0, stream>>>(parts, columns,
-                                                                      static_cast<T*>(out));
-    SCANRNN_CUDA(cudaGetLastError());
+    SCANRNN_CUDA(pointwise::sum_rows(values, tokens(), stride, columns, parts, static_cast<T*>(out),
+                                     stream));
   }
 };
 
