@@ -6,10 +6,16 @@ from __future__ import annotations
 
 import numbers
 import operator
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from . import _core
+
+if TYPE_CHECKING:
+    from .registry import CellInfo
 
 Array = npt.NDArray[Any]
 
@@ -26,6 +32,13 @@ def integer(name: str, value: Any) -> int:
         raise TypeError(f"{name}: expected an integer, got {value!r}") from None
     if abs(number) >= 2**31:
         raise ValueError(f"{name}: expected an integer below 2^31, got {number}")
+    return number
+
+
+def count(name: str, value: Any) -> int:
+    number = integer(name, value)
+    if number < 0:
+        raise ValueError(f"{name}: expected a number >= 0, got {number}")
     return number
 
 
@@ -48,7 +61,20 @@ def text(name: str, value: Any) -> str:
 
 
 def strategy_name(value: Any) -> str | None:
-    return None if value is None else text("strategy", value)
+    """None (the dispatcher chooses) or a strategy that there is; it may not fit the cell."""
+    if value is None:
+        return None
+    known = _core.strategies()
+    if text("strategy", value) not in known:
+        raise ValueError(f"strategy: expected one of {_listed(known)}, got {value!r}")
+    return str(value)
+
+
+def domain(cell: CellInfo, value: Any) -> str:
+    """Of the frameworks' constructors, which are one for all cells."""
+    if text("domain", value) != "log" and cell.recurrence != "linear":
+        raise ValueError(f"domain: {cell.name} is no scan and has no choice, got {value!r}")
+    return str(value)
 
 
 def seed_value(value: Any) -> int | None:
@@ -130,5 +156,5 @@ def type_name(value: Any) -> str:
     return kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}"
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names)

@@ -11,16 +11,14 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from . import _core, arguments
+from .arguments import Array
 from .kinds import InPlace, Kind
-from .origin import TITLES, TRACED, described, device_of, dtype_name, library_of, short_name
-
-if TYPE_CHECKING:
-    from .run import Call
+from .origin import described, device_of, library_of, short_name
 
 
 class Torch(InPlace):
@@ -63,6 +61,10 @@ class Torch(InPlace):
 
     def copy(self, value: Any) -> Any:
         return value.clone()
+
+    def host(self, value: Any) -> Array:
+        raw: Array = value.contiguous().view(self.torch.uint8).numpy()
+        return raw.view(arguments.dtype(short_name(value.dtype)))
 
     def adopted(self, value: _core.Exported) -> Any:
         return self.torch.from_dlpack(value)
@@ -119,105 +121,7 @@ class CuPy(InPlace):
         return out
 
 
-class Jax(Kind):
-    """JAX's arrays are written by XLA alone, so calls on them are XLA's: those of scanrnn.jax."""
-
-    library = "jax"
-
-    def array(self, name: str, value: Any, dtype: Any) -> Any:
-        if library_of(value) != "jax":
-            raise TypeError(
-                f"{name}: expected a JAX array, as x is one, got {described(name, value)}"
-            )
-        device = device_of(name, value)
-        if TRACED not in (device, self.device) and device != self.device:
-            raise TypeError(
-                f"{name}: expected a JAX array on {self.device}, where x is, got one on {device}: "
-                "move it with jax.device_put"
-            )
-        found = dtype_name(value)
-        if found not in arguments.DTYPES if dtype is None else found != short_name(dtype):
-            listed = arguments.DTYPES if dtype is None else dtype
-            raise TypeError(f"{name}: expected dtype {listed}, got {found}; nothing is cast")
-        return value
-
-    def check_device(self, name: str, device: str) -> None:
-        if self.device not in (device, TRACED):
-            raise TypeError(
-                f"{name}: expected an array on {device}, where the layer is, got a JAX array on "
-                f"{self.device}: move it with jax.device_put, or make the layer with "
-                f"device={self.device!r}"
-            )
-
-    def check_scan_device(self, device: str | None) -> None:
-        if device is not None and self.device not in (device, TRACED):
-            raise ValueError(
-                f"device: expected None or {self.device!r}, where the arrays are, got {device!r}"
-            )
-
-    def copy(self, value: Any) -> Any:
-        return value  # nobody can write to it
-
-    def freeze(self, *values: Any) -> None:
-        pass
-
-    def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
-        from . import jax
-
-        layer, x = call.layer, call.x
-        if call.training and layer.dropout:
-            raise ValueError(
-                f"dropout: expected 0 for JAX arrays, got {layer.dropout}: a seed would be fixed "
-                "when jit compiles, so drop between layers of your own"
-            )
-        axis = 1 if layer.batch_first else 0
-        x = x.reshape(*x.shape[:axis], 1, *x.shape[axis:]) if call.one_step else x
-        h_0 = jax.whole_state(call.h_0, call.shape_of_state(), x.dtype)
-        y, h_n, reserve = jax._run(
-            jax.describe(layer, call.plan), x, h_0, self.params(call), call.training
-        )
-        return y.squeeze(axis) if call.one_step else y, list(h_n), reserve
-
-    def backward(
-        self, call: Call, y: Any, reserve: Any, dy: Any, dh_n: list[Any]
-    ) -> tuple[Any, list[Any], list[Any]]:
-        from . import jax
-
-        x, shape = call.x, call.shape_of_state()
-        given = jax.whole_state(call.h_0, shape, x.dtype) or jax.zeros(
-            shape, x.dtype, call.states()
-        )
-        dfinals = jax.whole_state(dh_n, shape, x.dtype) or jax.zeros(shape, x.dtype, call.states())
-        dy = jax.zeros(y.shape, y.dtype, 1)[0] if dy is None else dy
-        dx, dh_0, dparams = jax._layer_backward(
-            jax.describe(call.layer, call.plan),
-            (x, given, self.params(call), y, reserve),
-            (dy, dfinals),
-        )
-        return dx, list(dh_0), list(dparams)
-
-    def scan(
-        self, dtype: str, operands: Sequence[Any], h_0: Any, shape: tuple[int, int],
-        log_form: bool, reverse: bool, device: str,
-    ) -> Any:  # fmt: skip
-        from . import jax
-
-        a, b, *sign = operands
-        return jax._scan(a, b, sign[0] if sign else None, h_0, log_form, reverse)
-
-    def params(self, call: Call) -> tuple[Any, ...]:
-        from . import jax
-
-        device = call.layer.device if self.device == TRACED else self.device
-        key = f"{TITLES[self.library]} on {device}"
-        held = call.placed.elsewhere.get(key)
-        if held is None:
-            held = jax.placed(call.placed.arrays, device)
-            call.placed.elsewhere[key] = held
-        return held
-
-
-_KINDS = {"torch": Torch, "cupy": CuPy, "jax": Jax}
+_KINDS = {"torch": Torch, "cupy": CuPy}
 
 
 def kind_of(name: str, value: Any) -> Kind:
@@ -227,6 +131,10 @@ def kind_of(name: str, value: Any) -> Kind:
     without CuPy, as torch's: as that it comes out again, for its library to take.
     """
     library = library_of(value)
+    if library == "jax":
+        from .jax.kind import Jax
+
+        return Jax(device_of(name, value))
     if library in _KINDS:
         return _KINDS[library](device_of(name, value))
     if library == "" or device_of(name, value) == "cpu":
@@ -236,3 +144,13 @@ def kind_of(name: str, value: Any) -> Kind:
             importlib.import_module(bridge)
             return _KINDS[bridge](device_of(name, value))
     raise TypeError(f"{name}: {described(name, value)} needs CuPy or torch to come in through")
+
+
+def on_host(name: str, value: Any, dtype: Any) -> Array:
+    """An array of any library that is on the CPU, as NumPy's."""
+    if library_of(value) and device_of(name, value) != "cpu":
+        raise TypeError(
+            f"{name}: expected an array on cpu, got {described(name, value)}: copy it there first"
+        )
+    kind = kind_of(name, value)
+    return kind.host(kind.array(name, value, dtype))

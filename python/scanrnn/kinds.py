@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _core, arguments
+from .arguments import Array
 from .origin import TITLES, described, device_of, dtype_name, library_of, short_name
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ class Kind:
 
     def copy(self, value: Any) -> Any:
         return value.copy()
+
+    def host(self, value: Any) -> Array:
+        """An array that is on the CPU, as NumPy's: the same memory."""
+        array: Array = value
+        return array
 
     def freeze(self, *values: Any) -> None:
         """Makes what a pullback will read again read-only, where the library can."""

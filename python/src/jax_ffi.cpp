@@ -34,10 +34,10 @@ class Call {
   Context& where() const { return context(device_, stream_); }
 
   // Arguments, then results, each in the order of the Python side.
-  TensorView argument() { return view(*frame_.arguments.buffers[next_argument_++]); }
-  TensorView result() { return view(*frame_.results.buffers[next_result_++]); }
-  Span argument_bytes() { return span(*frame_.arguments.buffers[next_argument_++]); }
-  Span result_bytes() { return span(*frame_.results.buffers[next_result_++]); }
+  TensorView argument() { return view(next(frame_.arguments, next_argument_)); }
+  TensorView result() { return view(next(frame_.results, next_result_)); }
+  Span argument_bytes() { return span(next(frame_.arguments, next_argument_)); }
+  Span result_bytes() { return span(next(frame_.results, next_result_)); }
   std::int64_t arguments_left() const { return frame_.arguments.count - next_argument_; }
   State argument_state(std::int64_t count) {
     State out;
@@ -63,6 +63,11 @@ class Call {
   }
 
  private:
+  // A call that somebody else wrote may have too few.
+  static const xla::Buffer& next(const xla::Buffers& all, std::int64_t& index) {
+    if (index >= all.count) throw error("expected more than " + std::to_string(index) + " tensors");
+    return *all.buffers[index++];
+  }
   const void* find(const char* name, int type) const {
     const xla::Attributes& all = frame_.attributes;
     for (std::int64_t i = 0; i < all.count; ++i) {

@@ -47,7 +47,8 @@ def array(*shape, dtype="float64", seed=0):
 def state(rnn, *batch, dtype="float64"):
     d = rnn.description
     shape = d.num_layers * (2 if d.bidirectional else 1), *batch, d.hidden_size
-    states = [array(*shape, dtype=dtype, seed=i + 1) for i in range(sj._states_of(d.cell))]
+    count = 2 if d.cell == "LSTM" else 1
+    states = [array(*shape, dtype=dtype, seed=i + 1) for i in range(count)]
     return states[0] if len(states) == 1 else tuple(states)
 
 
@@ -169,7 +170,7 @@ def test_errors():
         rnn(params, array(9, 3, 5, dtype="float32"))
     with raises(ValueError, r"h_0: expected shape \(1, 3, 6\)", r"got shape \(1, 2, 6\)"):
         rnn(params, x, array(1, 2, 6, dtype="float32"))
-    with raises(TypeError, "h_0: expected an array, got 2 arrays"):
+    with raises(TypeError, "h_0: expected an array, got 2 of them"):
         rnn(params, x, (x, x))
     with raises(ValueError, r"weight_ih_l0: expected shape \(12, 4\)", "got list"):
         rnn(params | {"weight_ih_l0": []}, x)
@@ -177,8 +178,54 @@ def test_errors():
         rnn({"weight_ih_l0": params["weight_ih_l0"], "bias": 0}, x)
     with raises(TypeError, "MinGRU: unexpected argument 'activation'"):
         layer("MinGRU", 4, 6, activation="tanh")
-    with raises(ValueError, "b: expected shape", "got shape"):
-        sj.scan(x, x[1:])
+    for changed, kind, parts in [
+        ({"domain": "linear"}, ValueError, ("domain: GRU is no scan",)),
+        ({"strategy": "fastest"}, ValueError, ("strategy: expected one of 'direct'", "'fastest'")),
+        ({"strategy": 1}, TypeError, ("strategy: expected a string, got 1",)),
+        ({"dtype": "int32"}, ValueError, ("dtype: expected one of 'float64'", "got 'int32'")),
+        ({"dtype": "nonsense"}, ValueError, ("dtype: expected one of 'float64'", "'nonsense'")),
+    ]:
+        with raises(kind, *parts):
+            sj.GRU(4, 6, **changed)
+    with raises(TypeError, "candidate: expected a string, got 1"):
+        sj.MinGRU(4, 6, candidate=1)
+    with raises(TypeError, "params: expected a dict, got list"):
+        rnn([], x)
+    for b in (x[1:], None):
+        with raises(ValueError, r"b: expected shape \(9, 3, 4\), got (shape|NoneType)"):
+            sj.scan(x, b)
+    with raises(TypeError, "x: expected sizes that are known when a function is traced"):
+        shape = jax.export.symbolic_shape("t, 3, 4")
+        jax.export.export(jax.jit(lambda v: rnn(params, v)[0]))(
+            jax.ShapeDtypeStruct(shape, x.dtype)
+        )
+
+
+def test_float64_wants_to_be_allowed():
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with raises(ValueError, "dtype: float64 arrays want .*jax_enable_x64"):
+            sj.GRU(4, 6, dtype="float64")
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
+def test_derivatives_that_are_not_there():
+    rnn, params = layer("SRU", 4, 6)
+    x = array(9, 3, 4)
+
+    def slope(x):
+        return jax.grad(lambda x: rnn(params, x)[0].sum())(x).sum()
+
+    with raises(NotImplementedError, "second derivatives of a layer.*scanrnn.jax.scan"):
+        jax.grad(slope)(x)
+    with raises(NotImplementedError, "scanrnn's own layers have vjp: use scanrnn.jax"):
+        jax.grad(lambda x: make("SRU", 4, 6, dtype="float64")(x)[0].sum())(x)
+
+
+def test_errors_of_plain_layers():
+    """Before anything is traced or run, and as of every other array."""
+    x = array(9, 3, 4, dtype="float32")
     plain = make("MinGRU", 4, 6)
     with raises(TypeError, "x: expected dtype float32, got float64; nothing is cast"):
         plain(x.astype("float64"))
@@ -186,8 +233,25 @@ def test_errors():
         plain(x, normal(1, 3, 6))
     with raises(ValueError, "dropout: expected 0 for JAX arrays, got 0.5"):
         make("MinGRU", 4, 6, num_layers=2, dropout=0.5).vjp(x)
-    with pytest.raises(Exception, match="h_0: expected shape"):  # that XLA hands on
-        plain(x, array(2, 3, 6, dtype="float32"))[0].block_until_ready()
+    (y, h_n), pullback = plain.vjp(x)
+    for call, parts in [
+        (lambda: plain(x[..., 1:]), (r"x: expected shape \(9, 3, 4\)", r"got shape \(9, 3, 3\)")),
+        (lambda: plain(x, y), (r"h_0: expected shape \(1, 3, 6\) = ", r"got shape \(9, 3, 6\)")),
+        (lambda: pullback(y[1:]), (r"dy: expected shape \(9, 3, 6\)", r"got shape \(8, 3, 6\)")),
+        (lambda: pullback(y, y), (r"dh_n: expected shape \(1, 3, 6\)", r"got shape \(9, 3, 6\)")),
+        (lambda: plain.step(x[0, :, 1:]), (r"x_t: expected shape \(3, 4\)", r"\(3, 3\)")),
+        (lambda: plain.step(x[0], y), (r"h: expected shape \(1, 3, 6\)", r"\(9, 3, 6\)")),
+        (
+            lambda: make("GRU", 4, 6, bidirectional=True).step(x[0]),
+            ("step: a bidirectional layer needs the whole sequence",),
+        ),
+        (
+            lambda: make("LSTM", 4, 6)(x, (h_n, None)),
+            (r"c_0: the state of LSTM is the pair \(h_0, c_0\), got h_0 alone",),
+        ),
+    ]:
+        with raises(ValueError, *parts):
+            call()
 
 
 SAME_LAYOUT = [

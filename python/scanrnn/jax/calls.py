@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library's calls on a layer as custom calls of XLA (jax.ffi), with a derivative of their own.
+
+So jit, grad, value_and_grad, vmap and scan go through them, on the CPU and on CUDA. Shapes: T
+steps, B batch, C input size, H hidden size, L layers, D directions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _core, arguments, profile
+from ..registry import cells, cuda_available
+
+for _name, (_cpu, _cuda) in _core.jax_targets().items():
+    jax.ffi.register_ffi_target(_name, _cpu, platform="cpu")
+    if cuda_available():
+        jax.ffi.register_ffi_target(_name, _cuda, platform="CUDA")
+
+STATES = {cell.name: cell.states for cell in cells()}  # tensors of a state: h, or h and c
+
+
+class Description(NamedTuple):
+    """What a layer is, as an argument that jit can compare; the custom calls get it by name."""
+
+    cell: str
+    hidden_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    bidirectional: bool
+    variant: str
+    domain: str
+    strategy: str
+
+    def attributes(self) -> dict[str, Any]:
+        return {
+            name: value if isinstance(value, str) else np.int64(value)
+            for name, value in self._asdict().items()
+        }
+
+    def state_shape(self, batch: int) -> tuple[int, int, int]:
+        return self.num_layers * (1 + self.bidirectional), batch, self.hidden_size
+
+
+def call(target: str, results: list[jax.ShapeDtypeStruct], *args: Any, **attributes: Any) -> Any:
+    # One call after the other under vmap: a mapped parameter has a gradient of its own.
+    return jax.ffi.ffi_call(target, results, vmap_method="sequential")(*args, **attributes)
+
+
+@functools.lru_cache(maxsize=1024)
+def core_layer(description: Description, input_size: int, dtype: str) -> _core.Layer:
+    profile.load_users()
+    d = description
+    return _core.Layer(
+        d.cell, input_size, d.hidden_size, d.num_layers, d.bias, d.batch_first, 0.0,
+        d.bidirectional, d.variant, d.domain, dtype,
+    )  # fmt: skip
+
+
+def work_memory(count: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((count,), jnp.uint8)
+
+
+def kinds_of_device() -> list[str]:
+    """One device of each kind that a compiled function may run on."""
+    return ["cpu", "cuda"] if cuda_available() else ["cpu"]
+
+
+class _Sizes(NamedTuple):
+    reserve: jax.ShapeDtypeStruct
+    workspace: jax.ShapeDtypeStruct
+
+
+def _sizes(description: Description, x: Any, training: bool) -> _Sizes:
+    """Enough on any device of this process: a function is traced before its device is known."""
+    layer = core_layer(description, x.shape[2], str(x.dtype))
+    batch, steps = x.shape[:2] if description.batch_first else x.shape[1::-1]
+    plans: list[_core.Plan] = []
+    for kind in kinds_of_device():
+        try:
+            plans.append(
+                layer.plan(_core.Device(kind), steps, batch, training, description.strategy or None)
+            )
+        except ValueError:  # a strategy that is not for this kind of device
+            if kind == kinds_of_device()[-1] and not plans:
+                raise
+    reserve = max(plan.reserve_bytes for plan in plans) if training else 0
+    return _Sizes(work_memory(reserve), work_memory(max(plan.workspace_bytes for plan in plans)))
+
+
+def forward(description: Description, training: bool, x: Any, h_0: Any, params: Any) -> Any:
+    """(y, states, reserve); h_0 and the states are tuples, h_0 () for zeros."""
+    d, sizes = description, _sizes(description, x, training)
+    count = STATES[d.cell]
+    state = jax.ShapeDtypeStruct(d.state_shape(x.shape[0 if d.batch_first else 1]), x.dtype)
+    y = jax.ShapeDtypeStruct((*x.shape[:2], (1 + d.bidirectional) * d.hidden_size), x.dtype)
+    y, *rest = call(
+        "scanrnn_forward", [y, *[state] * count, sizes.reserve, sizes.workspace], x, *h_0, *params,
+        training=np.int64(training), initial=np.int64(len(h_0)), states=np.int64(count),
+        **d.attributes(),
+    )  # fmt: skip
+    return y, tuple(rest[:count]), rest[count]
+
+
+def underivable(function: Callable[..., Any], static: int, message: str) -> Callable[..., Any]:
+    """`function`, of whose results no derivative can be had, and who asks for one learns why."""
+    wrapped = jax.custom_vjp(function, nondiff_argnums=tuple(range(static)))
+
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError(message)
+
+    wrapped.defvjp(refuse, refuse)
+    return wrapped
+
+
+def _backward(description: Description, saved: Any, cotangents: Any) -> Any:
+    x, h_0, params, y, reserve = saved
+    dy, dstates = cotangents
+    like = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in (x, *h_0, *params)]
+    workspace = _sizes(description, x, True).workspace
+    dx, *rest, _ = call(
+        "scanrnn_backward", [*like, workspace], dy, *dstates, x, y, reserve, *h_0, *params,
+        initial=np.int64(len(h_0)), states=np.int64(len(dstates)), **description.attributes(),
+    )  # fmt: skip
+    return dx, tuple(rest[: len(h_0)]), tuple(rest[len(h_0) :])
+
+
+_ONCE = (
+    "second derivatives of a layer are not there; build the layer from scanrnn.jax.scan, which "
+    "has them"
+)
+# (description, what forward leaves, (dy, dstates)) -> (dx, dh_0, dparams)
+backward = underivable(_backward, 1, _ONCE)
+_forward_once = underivable(forward, 2, _ONCE)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def layer(description: Description, x: Any, h_0: Any, params: Any) -> Any:
+    return forward(description, False, x, h_0, params)[:2]
+
+
+def _layer_forward(description: Description, x: Any, h_0: Any, params: Any) -> Any:
+    y, states, reserve = _forward_once(description, True, x, h_0, params)
+    return (y, states), (x, h_0, params, y, reserve)
+
+
+layer.defvjp(_layer_forward, backward)
+
+
+# ---- arguments
+
+
+def shape_of(value: Any) -> str:
+    if hasattr(value, "shape"):
+        return f"shape {tuple(value.shape)}"
+    return arguments.type_name(value)
+
+
+def check(name: str, value: Any, shape: tuple[int, ...], dtype: Any, axes: str = "") -> None:
+    """Raises unless `value` has this dtype and this shape, whose axes may be named."""
+    if not hasattr(value, "shape") or tuple(value.shape) != tuple(shape):
+        named = f" = {axes}" if axes else ""
+        raise ValueError(f"{name}: expected shape {tuple(shape)}{named}, got {shape_of(value)}")
+    if value.dtype != dtype:
+        raise TypeError(f"{name}: expected dtype {dtype}, got {value.dtype}; nothing is cast")
+
+
+def check_sizes(name: str, value: Any) -> None:
+    """Raises where jit does not know them: memory for work is sized when a function is traced."""
+    if not all(isinstance(size, int) for size in value.shape):
+        raise TypeError(
+            f"{name}: expected sizes that are known when a function is traced, got "
+            f"{shape_of(value)}"
+        )

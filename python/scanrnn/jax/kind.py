@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JAX's arrays in scanrnn's own layers and scans. XLA alone writes them, so the calls are XLA's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import arguments
+from ..arguments import Array
+from ..kinds import Kind
+from ..origin import TITLES, TRACED, described, device_of, dtype_name, library_of, short_name
+from . import calls, scans
+from .layers import STATE_AXES
+
+if TYPE_CHECKING:
+    from ..run import Call
+
+# Under `jax.grad`, as of a torch tensor that requires grad.
+_forward = calls.underivable(
+    calls.forward,
+    2,
+    "scanrnn's own layers have vjp: use scanrnn.jax, whose functions jax.grad takes",
+)
+
+
+class Jax(Kind):
+    library = "jax"
+
+    def array(self, name: str, value: Any, dtype: Any) -> Any:
+        if library_of(value) != "jax":
+            raise TypeError(
+                f"{name}: expected a JAX array, as x is one, got {described(name, value)}"
+            )
+        device = device_of(name, value)
+        if TRACED not in (device, self.device) and device != self.device:
+            raise TypeError(
+                f"{name}: expected a JAX array on {self.device}, where x is, got one on {device}: "
+                "move it with jax.device_put"
+            )
+        found = dtype_name(value)
+        if found not in arguments.DTYPES if dtype is None else found != short_name(dtype):
+            listed = arguments.DTYPES if dtype is None else dtype
+            raise TypeError(f"{name}: expected dtype {listed}, got {found}; nothing is cast")
+        calls.check_sizes(name, value)
+        return value
+
+    def check_device(self, name: str, device: str) -> None:
+        if self.device not in (device, TRACED):
+            raise TypeError(
+                f"{name}: expected an array on {device}, where the layer is, got a JAX array on "
+                f"{self.device}: move it with jax.device_put, or make the layer with "
+                f"device={self.device!r}"
+            )
+
+    def check_scan_device(self, device: str | None) -> None:
+        if device is not None and self.device not in (device, TRACED):
+            raise ValueError(
+                f"device: expected None or {self.device!r}, where the arrays are, got {device!r}"
+            )
+
+    def copy(self, value: Any) -> Any:
+        return value  # nobody can write to it
+
+    def host(self, value: Any) -> Array:
+        return np.asarray(value)
+
+    def freeze(self, *values: Any) -> None:
+        pass
+
+    # The library itself checks when a compiled function runs, which is too late for ValueError.
+    def checked(self, call: Call, names: Sequence[str], values: Sequence[Any]) -> Any:
+        """States, without gaps; () where nothing is given."""
+        shape, dtype = call.shape_of_state(), call.x.dtype
+        for name, value in zip(names, values, strict=False):
+            if value is not None:
+                calls.check(name, value, shape, dtype, STATE_AXES)
+        given = any(value is not None for value in values)
+        return tuple(jnp.zeros(shape, dtype) if v is None else v for v in values) if given else ()
+
+    def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
+        layer, x = call.layer, call.x
+        if call.training and layer.dropout:
+            raise ValueError(
+                f"dropout: expected 0 for JAX arrays, got {layer.dropout}: a seed would be fixed "
+                "when jit compiles, so drop between layers of your own"
+            )
+        if call.one_step and layer.bidirectional:
+            raise ValueError(
+                "step: a bidirectional layer needs the whole sequence, so it cannot step"
+            )
+        axes = "(batch, input_size)" if call.one_step else "(..., input_size)"
+        calls.check("x", x, (*x.shape[:-1], layer.input_size), x.dtype, axes)
+        if len(call.h_0) > 1 and (call.h_0[0] is None) != (call.h_0[1] is None):
+            missing, given = ("h_0", "c_0") if call.h_0[0] is None else ("c_0", "h_0")
+            raise ValueError(
+                f"{missing}: the state of {layer._cell.name} is the pair (h_0, c_0), got {given} "
+                "alone"
+            )
+        h_0 = self.checked(call, ("h_0", "c_0"), call.h_0)
+        axis = 1 if layer.batch_first else 0
+        x = x.reshape(*x.shape[:axis], 1, *x.shape[axis:]) if call.one_step else x
+        y, h_n, reserve = _forward(_describe(call), call.training, x, h_0, self.params(call))
+        return y.squeeze(axis) if call.one_step else y, list(h_n), reserve
+
+    def backward(
+        self, call: Call, y: Any, reserve: Any, dy: Any, dh_n: list[Any]
+    ) -> tuple[Any, list[Any], list[Any]]:
+        x, shape = call.x, call.shape_of_state()
+        zeros = tuple(jnp.zeros(shape, x.dtype) for _ in range(call.states()))
+        given = self.checked(call, ("h_0", "c_0"), call.h_0) or zeros
+        dfinals = self.checked(call, ("dh_n", "dc_n"), dh_n) or zeros
+        if dy is not None:
+            calls.check("dy", dy, y.shape, x.dtype, "(..., num_directions * hidden_size)")
+        dx, dh_0, dparams = calls.backward(
+            _describe(call),
+            (x, given, self.params(call), y, reserve),
+            (jnp.zeros(y.shape, y.dtype) if dy is None else dy, dfinals),
+        )
+        return dx, list(dh_0), list(dparams)
+
+    def scan(
+        self, dtype: str, operands: Sequence[Any], h_0: Any, shape: tuple[int, int],
+        log_form: bool, reverse: bool, device: str,
+    ) -> Any:  # fmt: skip
+        a, b, *sign = operands
+        return scans.rows(a, b, sign[0] if sign else None, h_0, log_form, reverse)
+
+    def params(self, call: Call) -> tuple[Any, ...]:
+        device = call.layer.device if self.device == TRACED else self.device
+        key = f"{TITLES[self.library]} on {device}"
+        held = call.placed.elsewhere.get(key)
+        if held is None:
+            held = _placed(call.placed.arrays, device)
+            call.placed.elsewhere[key] = held
+        return held
+
+
+def _describe(call: Call) -> calls.Description:
+    layer, plan = call.layer, call.plan
+    return calls.Description(
+        layer._cell.name, layer.hidden_size, layer.num_layers, layer.bias, layer.batch_first,
+        layer.bidirectional, layer._options.get(layer._cell.variant_option, ""),
+        layer._options.get("domain", "log"), plan.strategy,
+    )  # fmt: skip
+
+
+def _placed(arrays: list[Any], device: str) -> tuple[Any, ...]:
+    """NumPy's arrays on "cpu" or "cuda:N"."""
+    kind, _, index = device.partition(":")
+    target = next(
+        d for d in jax.devices(kind) if kind == "cpu" or d.local_hardware_id == int(index)
+    )
+    with jax.ensure_compile_time_eval():
+        return tuple(jax.device_put(value, target) for value in arrays)

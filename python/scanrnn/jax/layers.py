@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers as functions of their parameters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import arguments
+from ..registry import CellInfo
+from .calls import STATES, Description, check, check_sizes, core_layer, layer, shape_of
+
+STATE_AXES = "(num_layers * num_directions, batch, hidden_size)"
+
+
+class Layer:
+    """A stack of recurrent layers without parameters; each cell has a subclass of its name.
+
+    `params = rnn.init(key)` is a dict by torch's names; `y, h_n = rnn(params, x, h_0)`: x [T,B,C],
+    or [B,T,C] with batch_first, or [T,C]; y likewise with D*H; h_0 and h_n [L*D,B,H], or [L*D,H],
+    and for LSTM the pair (h, c). There is no dropout: put it between layers of your own.
+    """
+
+    _cell: CellInfo
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        bidirectional: bool = False,
+        *,
+        domain: str = "log",
+        dtype: Any = "float32",
+        strategy: str | None = None,
+        **variant: str,
+    ) -> None:
+        cell = self._cell
+        chosen = variant.pop(cell.variant_option, cell.variants[0])
+        if variant:
+            raise TypeError(f"{type(self).__name__}: unexpected argument {next(iter(variant))!r}")
+        arguments.domain(cell, domain)
+        self.input_size, self.dtype = arguments.integer("input_size", input_size), _dtype(dtype)
+        self.description = Description(
+            cell.name,
+            arguments.integer("hidden_size", hidden_size),
+            arguments.integer("num_layers", num_layers),
+            arguments.flag("bias", bias),
+            arguments.flag("batch_first", batch_first),
+            arguments.flag("bidirectional", bidirectional),
+            arguments.text(cell.variant_option, chosen),
+            domain,
+            arguments.strategy_name(strategy) or "",
+        )
+        core = core_layer(self.description, self.input_size, str(self.dtype))
+        self.shapes: dict[str, tuple[int, ...]] = dict(core.parameters())
+
+    def __repr__(self) -> str:
+        d = self.description
+        out = f"{d.cell}({self.input_size}, {d.hidden_size}"
+        for name, default in (
+            ("num_layers", 1), ("bias", True), ("batch_first", False), ("bidirectional", False),
+            ("domain", "log"), ("strategy", ""),
+        ):  # fmt: skip
+            if getattr(d, name) != default:
+                out += f", {name}={getattr(d, name)!r}"
+        if d.variant != self._cell.variants[0]:
+            out += f", {self._cell.variant_option}={d.variant!r}"
+        return f"{out}, dtype={str(self.dtype)!r})"
+
+    def init(self, key: Any) -> dict[str, Any]:
+        """U(-1/sqrt(H), 1/sqrt(H)), as torch does."""
+        bound = 1 / math.sqrt(self.description.hidden_size)
+        keys = jax.random.split(key, len(self.shapes))
+        return {
+            name: jax.random.uniform(k, shape, self.dtype, -bound, bound)
+            for k, (name, shape) in zip(keys, self.shapes.items(), strict=True)
+        }
+
+    def __call__(self, params: dict[str, Any], x: Any, h_0: Any = None) -> tuple[Any, Any]:
+        d = self.description
+        if not isinstance(params, dict):
+            raise TypeError(f"params: expected a dict, got {arguments.type_name(params)}")
+        missing = [name for name in self.shapes if name not in params]
+        unexpected = [name for name in params if name not in self.shapes]
+        if missing or unexpected:
+            raise ValueError(f"params: missing {missing}, unexpected {unexpected}")
+        for name, shape in self.shapes.items():
+            check(name, params[name], shape, self.dtype)
+        if getattr(x, "ndim", 0) not in (2, 3) or x.shape[-1] != self.input_size:
+            axes = "(B, T, C)" if d.batch_first else "(T, B, C)"
+            raise ValueError(
+                f"x: expected {axes}, or (T, C) for one sequence, with C = {self.input_size}, got "
+                f"{shape_of(x)}"
+            )
+        check("x", x, x.shape, self.dtype)
+        check_sizes("x", x)
+        single, axis = x.ndim == 2, 0 if d.batch_first else 1
+        x = jnp.expand_dims(x, axis) if single else x
+        states = self._states(x, h_0, single)
+        y, finals = layer(d, x, states, tuple(params[name] for name in self.shapes))
+        if single:
+            y, finals = jnp.squeeze(y, axis), tuple(final[:, 0] for final in finals)
+        return y, finals[0] if len(finals) == 1 else finals
+
+    def _states(self, x: Any, h_0: Any, single: bool) -> tuple[Any, ...]:
+        if h_0 is None:
+            return ()
+        d, count = self.description, STATES[self._cell.name]
+        states = tuple(h_0) if isinstance(h_0, (tuple, list)) else (h_0,)
+        if len(states) != count:
+            wanted = "an array" if count == 1 else "the pair (h_0, c_0)"
+            many = isinstance(h_0, (tuple, list))
+            got = f"{len(states)} of them" if many else arguments.type_name(h_0)
+            raise TypeError(f"h_0: expected {wanted}, got {got}")
+        rows, batch, size = d.state_shape(x.shape[0 if d.batch_first else 1])
+        shape = (rows, size) if single else (rows, batch, size)
+        axes = STATE_AXES.replace(" batch,", "") if single else STATE_AXES
+        for name, state in zip(("h_0", "c_0"), states, strict=False):
+            check(name, state, shape, self.dtype, axes)
+        return tuple(state[:, None] for state in states) if single else states
+
+
+def _dtype(value: Any) -> Any:
+    found = jnp.dtype(arguments.dtype(value))
+    if jax.dtypes.canonicalize_dtype(found) != found:
+        raise ValueError(f"dtype: {found} arrays want jax.config.update('jax_enable_x64', True)")
+    return found
+
+
+def make_layer(cell: CellInfo) -> type[Layer]:
+    rows = ", ".join(cell.row_order)
+    variants = f" {cell.variant_option}: one of {', '.join(map(repr, cell.variants))}."
+    doc = (
+        f"{cell.name}, row blocks of the weights: {rows}.{variants if cell.variant_option else ''}"
+        f"\n\n{Layer.__doc__}"
+    )
+    return type(cell.name, (Layer,), {"__module__": "scanrnn.jax", "__doc__": doc, "_cell": cell})
