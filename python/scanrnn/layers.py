@@ -16,7 +16,7 @@ import numpy as np
 from . import _core, arguments, exchange, profile
 from .arguments import Array
 from .registry import CellInfo
-from .run import Call, Placed, Pullback, Run, State, given_state, log, states
+from .run import Call, Placed, Pullback, Run, State, given_state, log, names_of_a_step, states
 
 # What every layer's constructor begins with, as torch's do.
 _TORCHS: dict[str, Any] = {
@@ -137,14 +137,15 @@ class Layer:
         before = states(kind, "h", h, self, single)
         plan = self.plan(1, x_t.shape[0])
         log(plan)
-        y, after, _ = kind.forward(Call(self, self._placed, plan, x_t, before, one_step=True))
+        with names_of_a_step():
+            y, after, _ = kind.forward(Call(self, self._placed, plan, x_t, before, one_step=True))
         return y[0] if single else y, given_state(after, single)
 
     def plan(
         self, T: int, B: int, strategy: str | None = None, training: bool = False
     ) -> _core.Plan:
         """What would run for T steps of a batch of B, and why; print it."""
-        steps, batch = arguments.integer("T", T), arguments.integer("B", B)
+        steps, batch = arguments.count("T", T), arguments.count("B", B)
         return self._layer.plan(
             self._device, steps, batch, bool(training), arguments.strategy_name(strategy)
         )
@@ -155,17 +156,21 @@ class Layer:
         """Copies of the parameters, by torch's names."""
         return {name: value.copy() for name, value in self._params.items()}
 
-    def load_state_dict(self, state_dict: Mapping[str, Array]) -> None:
-        """Copies all parameters in, or raises and changes none."""
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Copies all parameters in, or raises and changes none; any library's arrays on the CPU."""
+        if not isinstance(state_dict, Mapping):
+            got = arguments.type_name(state_dict)
+            raise TypeError(f"state_dict: expected a mapping of names to arrays, got {got}")
         missing = [name for name in self._shapes if name not in state_dict]
         unexpected = [name for name in state_dict if name not in self._shapes]
         if missing or unexpected:
             raise ValueError(f"state_dict: missing {missing}, unexpected {unexpected}")
+        values = {}
         for name, shape in self._shapes.items():
-            value = arguments.array(name, state_dict[name], self.dtype)
-            if value.shape != shape:
-                raise ValueError(f"{name}: expected shape {shape}, got {value.shape}")
-        self._adopt(state_dict)
+            values[name] = exchange.on_host(name, state_dict[name], self.dtype)
+            if values[name].shape != shape:
+                raise ValueError(f"{name}: expected shape {shape}, got {values[name].shape}")
+        self._adopt(values)
 
     # ---- being an object
 

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import re
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -146,6 +149,16 @@ def _like_x(kind: Kind, name: str, value: Any, dtype: np.dtype[Any], single: boo
             f"{name}: expected {axes} axes, x being {described}, got shape {tuple(value.shape)}"
         )
     return value
+
+
+@contextlib.contextmanager
+def names_of_a_step() -> Iterator[None]:
+    """The arguments of a step are x_t and h; the library knows those of a sequence."""
+    try:
+        yield
+    except (ValueError, TypeError) as problem:
+        named = re.sub(r"^x\b", "x_t", re.sub(r"\b([hc])_0\b", r"\1", str(problem)))
+        raise type(problem)(named) from None
 
 
 def log(plan: _core.Plan) -> None:

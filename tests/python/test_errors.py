@@ -142,8 +142,10 @@ def test_cotangents(cell):
 @pytest.mark.parametrize("cell", CELLS)
 def test_step(cell):
     rnn = make(cell)
-    with raises(ValueError, "expected shape", r"got .*4\)"):
+    with raises(ValueError, r"x_t: expected shape \(2, 3\) = \(batch, input_size\)", r"got .*4\)"):
         rnn.step(normal(2, 4))
+    with raises(ValueError, r"h: expected shape \(1, 2, 5\) = ", r"got \(1, 3, 5\)"):
+        rnn.step(normal(2, 3), normal(1, 3, 5))
     with raises(ValueError, r"x_t: expected \(B, C\), or \(C,\)", r"got shape \(1, 2, 3\)"):
         rnn.step(normal(1, 2, 3))
     with raises(ValueError, "h: expected 3 axes", r"got shape \(2, 5\)"):
@@ -162,8 +164,10 @@ def test_strategy_and_plan(cell):
             rnn(x, strategy=unknown)
     with raises(TypeError, "strategy: expected a string", "got 3"):
         rnn(x, strategy=3)
-    with raises(ValueError, "steps: expected a number >= 0", "got -1"):
+    with raises(ValueError, "T: expected a number >= 0", "got -1"):
         rnn.plan(-1, 2)
+    with raises(ValueError, "B: expected a number >= 0", "got -2"):
+        rnn.plan(1, -2)
     with raises(TypeError, "B: expected an integer", "got 2.0"):
         rnn.plan(1, 2.0)
 

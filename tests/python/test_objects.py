@@ -101,6 +101,9 @@ def test_load_state_dict_is_all_or_nothing():
             rnn.load_state_dict(good | change)
     with pytest.raises(ValueError, match=r"missing \['weight_ih_l1', 'bias_ih_l1'\]"):
         rnn.load_state_dict({k: v for k, v in good.items() if "l0" in k})
+    for nothing in (None, 3, list(good)):
+        with pytest.raises(TypeError, match=r"^state_dict: expected a mapping of names to arrays"):
+            rnn.load_state_dict(nothing)
     for name, value in before.items():
         np.testing.assert_array_equal(getattr(rnn, name), value)
 
