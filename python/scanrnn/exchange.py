@@ -24,6 +24,7 @@ from .origin import described, device_of, library_of, short_name
 class Torch(InPlace):
     library = "torch"
     advice = "move it with .to({device!r})"
+    making = "make one of it by torch.as_tensor or torch.from_dlpack"
     negative = "torch makes none"
 
     def __init__(self, device: str) -> None:
@@ -36,8 +37,9 @@ class Torch(InPlace):
                 f"{name}: expected a tensor without gradient, got a torch tensor that requires "
                 "grad: use scanrnn.torch, whose modules train, or detach it"
             )
-        if value.layout != self.torch.strided:
-            raise TypeError(f"{name}: expected a dense tensor, got layout {value.layout}")
+        if value.layout != self.torch.strided or value.is_nested:
+            layout = "nested" if value.is_nested else value.layout
+            raise TypeError(f"{name}: expected a dense tensor, got layout {layout}")
         if value.is_neg():
             raise TypeError(f"{name}: expected a plain tensor: pass it by .resolve_neg()")
 
@@ -82,6 +84,7 @@ class Torch(InPlace):
 class CuPy(InPlace):
     library = "cupy"
     advice = "move it with cupy.asarray on {device}"
+    making = "make one of it by cupy.asarray or cupy.from_dlpack"
     negative = "pass cupy.ascontiguousarray of it"
 
     def __init__(self, device: str) -> None:

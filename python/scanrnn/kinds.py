@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _core, arguments
+from . import _core, arguments, dlpack
 from .arguments import Array
 from .origin import TITLES, described, device_of, dtype_name, library_of, short_name
 
 if TYPE_CHECKING:
     from .run import Call, Placed
-
-LEGACY_DEFAULT = 1  # the default stream, as DLPack and CUDA number it
 
 
 class Kind:
@@ -38,7 +36,8 @@ class Kind:
         """`value` as the core can walk it, or an error that says what would do."""
         library = library_of(value)
         if library == "other":
-            value = np.from_dlpack(value)
+            with dlpack.asked(name, value):
+                value = np.from_dlpack(value)
         elif library:
             raise TypeError(
                 f"{name}: expected a NumPy array, as x is one, got {described(name, value)}"
@@ -104,6 +103,7 @@ class InPlace(Kind):
     """A library whose memory we can ask for, read and write: results are allocated by it."""
 
     advice = ""  # how its user moves an array to {device}
+    making = ""  # how its user makes one of another library's array
     negative = ""  # how its user gets rid of negative strides
 
     def __init__(self, device: str) -> None:
@@ -149,9 +149,11 @@ class InPlace(Kind):
         if library_of(value) == "other" and device_of(name, value) == self.device:
             value = self.bridged(name, value)
         if not self.owns(value):
+            ours = library_of(value) == self.library
+            advice = (self.advice if ours else self.making).format(device=self.device)
             raise TypeError(
                 f"{name}: expected {self.title} on {self.device}, as x is one, got "
-                f"{described(name, value)}: {self.advice.format(device=self.device)}"
+                f"{described(name, value)}: {advice}"
             )
         self.check(name, value)
         found, wanted = dtype_name(value), None if dtype is None else short_name(dtype)
@@ -170,10 +172,11 @@ class InPlace(Kind):
 
     def check_device(self, name: str, device: str) -> None:
         if device != self.device:
+            known = self.device.partition(":")[0] in ("cpu", "cuda")
             raise TypeError(
                 f"{name}: expected an array on {device}, where the layer is, got {self.title} on "
-                f"{self.device}: {self.advice.format(device=device)}, or make the layer with "
-                f"device={self.device!r}"
+                f"{self.device}: {self.advice.format(device=device)}"
+                + (f", or make the layer with device={self.device!r}" if known else "")
             )
 
     def check_scan_device(self, device: str | None) -> None:
@@ -187,12 +190,12 @@ class InPlace(Kind):
 
     def tensor(self, name: str, value: Any, writable: bool = False) -> _core.Tensor:
         """A view of it, safe to use on our stream from now on."""
-        return from_dlpack(name, value, self.stream() if self.device != "cpu" else None, writable)
+        return dlpack.take(name, value, self.stream() if self.device != "cpu" else None, writable)
 
     def bridged(self, name: str, value: Any) -> Any:
         stream = self.stream()
         if hasattr(value, "__dlpack__"):
-            tensor = from_dlpack(name, value, None if self.device == "cpu" else stream, False)
+            tensor = dlpack.take(name, value, None if self.device == "cpu" else stream, False)
         else:
             interface = value.__cuda_array_interface__
             tensor = _core.from_interface(name, interface)
@@ -290,13 +293,3 @@ def walkable(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return (shape[-1] == 1 or strides[-1] == 1) and all(
         size == 1 or step >= shape[-1] for size, step in zip(shape[:-1], strides[:-1], strict=True)
     )
-
-
-def from_dlpack(name: str, value: Any, stream: int | None, writable: bool) -> _core.Tensor:
-    """By the versioned protocol, or by what came before it where a producer knows no better."""
-    options = {} if stream is None else {"stream": stream or LEGACY_DEFAULT}
-    try:
-        capsule = value.__dlpack__(max_version=(1, 0), **options)
-    except TypeError:
-        capsule = value.__dlpack__(**options)
-    return _core.from_dlpack(name, capsule, writable)

@@ -190,6 +190,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("set_float32_matmul_precision", &set_matmul_precision);
   m.def("get_float32_matmul_precision", &get_matmul_precision);
   bind_exchange(m);
+  bind_export(m);
+  bind_tensor_calls(m);
   bind_jax_ffi(m);
   m.def("cells", [] { return describe_all(cells()); });
   m.def("devices", [] { return describe_all(devices()); });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every way into the library shares: contexts, descriptions of layers, plans. Python's own
-// arrays come in by bindings.cpp, other libraries' by exchange.cpp, XLA's by jax_ffi.cpp.
+// What every way into the library shares: contexts, descriptions of layers, plans. NumPy's arrays
+// come in by bindings.cpp, other libraries' by exchange.cpp, XLA's by jax_ffi.cpp.
 #pragma once
 
 #include <optional>

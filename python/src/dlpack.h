@@ -12,7 +12,7 @@ inline constexpr const char* kVersioned = "dltensor_versioned";
 inline constexpr const char* kLegacy = "dltensor";
 
 enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
-enum TypeCode : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool };
+enum TypeCode : std::uint8_t { kInt, kUInt, kFloat, kOpaque, kBfloat, kComplex, kBool };
 inline constexpr std::uint64_t kReadOnly = 1;  // a flag
 
 struct Device {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other libraries' arrays in and out: DLPack, __cuda_array_interface__ and plain addresses.
+// Other libraries' arrays in: DLPack, __cuda_array_interface__ and plain addresses.
 #include "exchange.h"
 
 #include <pybind11/stl.h>
@@ -18,8 +18,6 @@ namespace {
 namespace py = pybind11;
 
 using Sizes64 = std::vector<std::int64_t>;
-using MaybeTensor = std::optional<Tensor>;
-using Tensors = std::vector<MaybeTensor>;  // of parameters, or of a state: h, and c of a pair
 
 // A null pointer is an absent tensor, and a tensor of no elements is not absent.
 alignas(256) char nothing[256];
@@ -30,6 +28,10 @@ TensorView make_view(const std::string& name, void* data, Dtype dtype, Device de
     throw value_error(name + ": expected at most " + std::to_string(kMaxRank) + " axes, got " +
                       std::to_string(sizes.size()));
   }
+  if (strides && strides->size() != sizes.size()) {
+    throw value_error(name + ": expected a stride for each of " + std::to_string(sizes.size()) +
+                      " axes, got " + std::to_string(strides->size()));
+  }
   TensorView out;
   out.data = data ? data : nothing;
   out.dtype = dtype;
@@ -37,7 +39,7 @@ TensorView make_view(const std::string& name, void* data, Dtype dtype, Device de
   std::int64_t packed = 1;
   for (std::size_t axis = sizes.size(); axis-- > 0;) {
     out.sizes[axis] = sizes[axis];
-    out.strides[axis] = strides ? strides->at(axis) : packed;
+    out.strides[axis] = strides ? (*strides)[axis] : packed;
     packed *= sizes[axis];
     if (out.strides[axis] < 0 && sizes[axis] > 1) {
       throw value_error(name + ": expected strides of at least 0, got " +
@@ -46,14 +48,16 @@ TensorView make_view(const std::string& name, void* data, Dtype dtype, Device de
     }
   }
   out.rank = static_cast<int>(sizes.size());
+  if (!data && packed != 0) {
+    throw value_error(name + ": expected memory of " + std::to_string(packed) +
+                      " elements, got a null pointer: it is a tensor without data");
+  }
   if (reinterpret_cast<std::uintptr_t>(data) % size_of(dtype) != 0) {
     throw value_error(name + ": expected an address in whole elements of " +
                       std::to_string(size_of(dtype)) + " bytes: pass a contiguous copy");
   }
   return out;
 }
-
-// ---- in
 
 Dtype dtype_of(const std::string& name, dlpack::Type type) {
   const std::pair<int, Dtype> floats[] = {
@@ -124,7 +128,12 @@ Tensor take(const std::string& name, const py::capsule& capsule, const char* use
   return out;
 }
 
-Tensor from_dlpack(const std::string& name, const py::capsule& capsule, bool writable) {
+Tensor from_dlpack(const std::string& name, const py::object& given, bool writable) {
+  if (!py::isinstance<py::capsule>(given)) {
+    throw type_error(name + ": expected a DLPack capsule, got " +
+                     py::repr(given).cast<std::string>());
+  }
+  const auto capsule = py::reinterpret_borrow<py::capsule>(given);
   const char* kind = capsule.name();
   if (kind && std::string(kind) == dlpack::kVersioned) {
     const bool read_only = capsule.get_pointer<dlpack::Versioned>()->flags & dlpack::kReadOnly;
@@ -139,45 +148,72 @@ Tensor from_dlpack(const std::string& name, const py::capsule& capsule, bool wri
                    (kind ? kind : "") + "'");
 }
 
-// __cuda_array_interface__, version 3 and before:
-// https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
-Tensor from_interface(const std::string& name, const py::dict& interface) {
-  const auto type = interface["typestr"].cast<std::string>();
-  dlpack::Type dtype{dlpack::kInt, 0, 1};
+// "<f4" is the order of bytes, the kind, and the bytes of an element.
+dlpack::Type type_of(const std::string& name, const std::string& text) {
+  dlpack::Type out{dlpack::kOpaque, 0, 1};
   for (const auto& [letter, code] : {std::pair{'f', dlpack::kFloat},
                                      {'c', dlpack::kComplex},
+                                     {'i', dlpack::kInt},
                                      {'u', dlpack::kUInt},
                                      {'b', dlpack::kBool}}) {
-    if (type.size() > 2 && type[1] == letter) dtype.code = code;
+    if (text.size() > 2 && text[1] == letter) out.code = code;
   }
-  if (type.size() < 3 || type[0] == '>') {
+  const std::string bytes = text.size() > 2 ? text.substr(2) : "";
+  const bool numbers = !bytes.empty() && bytes.size() <= 2 &&
+                       bytes.find_first_not_of("0123456789") == std::string::npos;
+  if (out.code == dlpack::kOpaque || !numbers || text[0] == '>') {
     throw type_error(name + ": expected floating-point numbers in this machine's order of bytes, " +
-                     "got '" + type + "'");
+                     "got '" + text + "'");
   }
-  dtype.bits = static_cast<std::uint8_t>(8 * std::stoi(type.substr(2)));
-  const Dtype element = dtype_of(name, dtype);
-  if (interface.contains("mask") && !interface["mask"].is_none()) {
-    throw type_error(name + ": expected an array without a mask");
-  }
-  const auto sizes = interface["shape"].cast<Sizes64>();
-  std::optional<Sizes64> strides;
-  if (interface.contains("strides") && !interface["strides"].is_none()) {
-    strides = interface["strides"].cast<Sizes64>();
-    const auto bytes = static_cast<std::int64_t>(size_of(element));
-    for (std::int64_t& stride : *strides) {
-      if (stride % bytes != 0) {
-        throw value_error(name + ": expected strides in whole elements of " +
-                          std::to_string(bytes) + " bytes, got " + std::to_string(stride) +
-                          " bytes: pass a contiguous copy");
-      }
-      stride /= bytes;
-    }
-  }
-  const auto address = interface["data"].cast<std::pair<std::uintptr_t, bool>>().first;
-  auto* data = reinterpret_cast<void*>(address);
+  out.bits = static_cast<std::uint8_t>(8 * std::stoi(bytes));
+  return out;
+}
+
+// __cuda_array_interface__, version 3 and before:
+// https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
+struct Interface {
+  std::string type;
+  Sizes64 sizes;
+  std::optional<Sizes64> strides;  // in bytes
+  void* data = nullptr;
+};
+
+Interface read_interface(const std::string& name, const py::object& given) {
   try {
-    const Device device = data ? scanrnn::device_of(data) : Device::cuda();
-    return {make_view(name, data, element, device, sizes, strides), {}};
+    const auto fields = given.cast<py::dict>();
+    Interface out;
+    out.type = fields["typestr"].cast<std::string>();
+    out.sizes = fields["shape"].cast<Sizes64>();
+    if (fields.contains("strides")) out.strides = fields["strides"].cast<std::optional<Sizes64>>();
+    const auto address = fields["data"].cast<std::pair<std::uintptr_t, bool>>().first;
+    out.data = reinterpret_cast<void*>(address);
+    if (fields.contains("mask") && !fields["mask"].is_none()) {
+      throw type_error(name + ": expected an array without a mask");
+    }
+    return out;
+  } catch (const py::cast_error&) {
+  } catch (const py::error_already_set&) {  // a field that is not there
+  }
+  throw type_error(name + ": expected a __cuda_array_interface__ of typestr, shape and data, got " +
+                   py::repr(given).cast<std::string>());
+}
+
+Tensor from_interface(const std::string& name, const py::object& given) {
+  const Interface fields = read_interface(name, given);
+  const Dtype element = dtype_of(name, type_of(name, fields.type));
+  const auto bytes = static_cast<std::int64_t>(size_of(element));
+  std::optional<Sizes64> strides;
+  if (fields.strides) strides.emplace();
+  for (const std::int64_t stride : fields.strides.value_or(Sizes64{})) {
+    if (stride % bytes != 0) {
+      throw value_error(name + ": expected strides in whole elements of " + std::to_string(bytes) +
+                        " bytes, got " + std::to_string(stride) + " bytes: pass a contiguous copy");
+    }
+    strides->push_back(stride / bytes);
+  }
+  try {
+    const Device device = fields.data ? scanrnn::device_of(fields.data) : Device::cuda();
+    return {make_view(name, fields.data, element, device, fields.sizes, strides), {}};
   } catch (const type_error& e) {
     throw type_error(name + ": " + e.what());
   }
@@ -190,171 +226,9 @@ Tensor from_address(const std::string& name, std::uintptr_t address, const std::
       {}};
 }
 
-// ---- calls; the memory is the caller's to keep until they return, and everything is enqueued then
-
-TensorView view_of(const MaybeTensor& tensor) { return tensor ? tensor->view : TensorView{}; }
-
-State state_of(const Tensors& tensors) {
-  return {tensors.size() > 0 ? view_of(tensors[0]) : TensorView{},
-          tensors.size() > 1 ? view_of(tensors[1]) : TensorView{}};
-}
-
-std::vector<TensorView> views_of(const Tensors& tensors) {
-  std::vector<TensorView> out;
-  for (const MaybeTensor& tensor : tensors) out.push_back(view_of(tensor));
-  return out;
-}
-
-// Address and number of bytes of memory to work in.
-using Bytes = std::optional<std::pair<std::uintptr_t, std::size_t>>;
-
-Span span_of(const Bytes& bytes) {
-  if (!bytes) return {};
-  return {reinterpret_cast<void*>(bytes->first), bytes->second};
-}
-
-void forward(const Layer& layer, const PlannedCall& call, std::uintptr_t stream,
-             const Tensors& params, const Tensor& x, const Tensors& h_0, const Tensor& y,
-             const Tensors& h_n, const Bytes& workspace, const Bytes& reserve, std::uint64_t seed,
-             bool one_step) {
-  ForwardArgs args;
-  args.params = views_of(params);
-  args.x = x.view;
-  args.h0 = state_of(h_0);
-  args.y = y.view;
-  args.hn = state_of(h_n);
-  args.workspace = span_of(workspace);
-  args.reserve = span_of(reserve);
-  args.seed = seed;
-  const py::gil_scoped_release unlocked;
-  Context& where = context(call.device, reinterpret_cast<void*>(stream));
-  if (one_step) {
-    layer.step(where, call.plan, args);
-  } else {
-    layer.forward(where, call.plan, args);
-  }
-}
-
-void backward(const Layer& layer, const PlannedCall& call, std::uintptr_t stream,
-              const Tensors& params, const Tensor& x, const Tensors& h_0, const Tensor& y,
-              const MaybeTensor& dy, const Tensors& dh_n, const MaybeTensor& dx,
-              const Tensors& dh_0, const Tensors& dparams, const Bytes& workspace,
-              const Bytes& reserve, std::uint64_t seed) {
-  BackwardArgs args;
-  args.params = views_of(params);
-  args.x = x.view;
-  args.h0 = state_of(h_0);
-  args.y = y.view;
-  args.dy = view_of(dy);
-  args.dhn = state_of(dh_n);
-  args.dx = view_of(dx);
-  args.dh0 = state_of(dh_0);
-  args.dparams = views_of(dparams);
-  args.workspace = span_of(workspace);
-  args.reserve = span_of(reserve);
-  args.seed = seed;
-  const py::gil_scoped_release unlocked;
-  layer.backward(context(call.device, reinterpret_cast<void*>(stream)), call.plan, args);
-}
-
-void scan(const PlannedCall& call, std::uintptr_t stream, const Tensor& a, const Tensor& b,
-          const MaybeTensor& sign_b, const MaybeTensor& h_0, const Tensor& h,
-          const Bytes& workspace, bool log_form, bool reverse) {
-  ScanArgs args;
-  args.a = a.view;
-  args.b = b.view;
-  args.sign_b = view_of(sign_b);
-  args.h0 = view_of(h_0);
-  args.h = h.view;
-  args.workspace = span_of(workspace);
-  args.log_form = log_form;
-  args.reverse = reverse;
-  const py::gil_scoped_release unlocked;
-  linear_scan(context(call.device, reinterpret_cast<void*>(stream)), call.plan, args);
-}
-
-// ---- out
-
-// Memory of one library for others to take by DLPack. It is safe to use on `stream`, and lives as
-// long as anyone has it.
-struct Exported {
-  Tensor tensor;
-  std::shared_ptr<void> owner;
-  void* stream = nullptr;
-
-  Exported(Tensor of, py::object kept, std::uintptr_t on)
-      : tensor(std::move(of)), stream(reinterpret_cast<void*>(on)) {
-    // The last one to let go may be any thread.
-    owner = std::shared_ptr<void>(kept.release().ptr(), [](void* object) {
-      if (!Py_IsInitialized()) return;
-      const py::gil_scoped_acquire locked;
-      Py_DECREF(static_cast<PyObject*>(object));
-    });
-  }
-  std::pair<int, int> device() const {
-    const Device on = tensor.view.device;
-    return {on.kind == Device::Kind::cpu ? dlpack::kCpu : dlpack::kCuda, on.index};
-  }
-
-  // What a capsule holds: the layout that its consumer reads, and the memory.
-  template <class Managed>
-  struct Held {
-    Managed managed{};
-    Tensor tensor;
-    std::shared_ptr<void> owner;
-  };
-
-  template <class Managed>
-  py::capsule capsule(const char* capsule_name) const {
-    auto* held = new Held<Managed>{{}, tensor, owner};
-    Managed& m = held->managed;
-    TensorView& view = held->tensor.view;
-    m.context = held;
-    m.release = [](Managed* self) { delete static_cast<Held<Managed>*>(self->context); };
-    const auto [type, id] = device();
-    const bool brain = view.dtype == Dtype::bfloat16;
-    m.tensor = {view.data,
-                {type, id},
-                view.rank,
-                {brain ? dlpack::kBfloat : dlpack::kFloat,
-                 static_cast<std::uint8_t>(8 * size_of(view.dtype)), 1},
-                view.sizes.data(),
-                view.strides.data(),
-                0};
-    if constexpr (std::is_same_v<Managed, dlpack::Versioned>) {
-      m.major = dlpack::kMajor;
-      m.minor = dlpack::kMinor;
-    }
-    return py::capsule(&m, capsule_name, [](PyObject* capsule) {
-      const char* name = PyCapsule_GetName(capsule);  // begins with used_ once it was taken
-      if (name[0] == 'u') return;
-      auto* self = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
-      self->release(self);
-    });
-  }
-
-  py::capsule to_dlpack(const std::optional<std::intptr_t>& consumer,
-                        const std::optional<std::pair<int, int>>& max_version,
-                        const std::optional<std::pair<int, int>>& wanted,
-                        const std::optional<bool>& copy) const {
-    if ((wanted && *wanted != device()) || copy.value_or(false)) {
-      throw py::buffer_error("__dlpack__: this array is given as it is: expected dl_device (" +
-                             std::to_string(device().first) + ", " +
-                             std::to_string(device().second) + ") or None, and no copy");
-    }
-    const Device on = tensor.view.device;
-    if (on.kind == Device::Kind::cuda && consumer.value_or(1) != -1) {
-      order_streams(context(on), stream, reinterpret_cast<void*>(consumer.value_or(1)));
-    }
-    return max_version && max_version->first >= 1 ? capsule<dlpack::Versioned>(dlpack::kVersioned)
-                                                  : capsule<dlpack::Legacy>(dlpack::kLegacy);
-  }
-};
-
 }  // namespace
 
 void bind_exchange(py::module_& m) {
-  using namespace py::literals;
   py::class_<Tensor>(m, "Tensor")
       .def_property_readonly("shape",
                              [](const Tensor& t) {
@@ -376,15 +250,6 @@ void bind_exchange(py::module_& m) {
   m.def("order_streams", [](Device device, std::uintptr_t before, std::uintptr_t after) {
     order_streams(context(device), reinterpret_cast<void*>(before), reinterpret_cast<void*>(after));
   });
-  m.def("forward", &forward);
-  m.def("backward", &backward);
-  m.def("scan_tensors", &scan);
-
-  py::class_<Exported>(m, "Exported")
-      .def(py::init<Tensor, py::object, std::uintptr_t>())
-      .def("__dlpack_device__", &Exported::device)
-      .def("__dlpack__", &Exported::to_dlpack, py::kw_only(), "stream"_a = py::none(),
-           "max_version"_a = py::none(), "dl_device"_a = py::none(), "copy"_a = py::none());
 }
 
 }  // namespace scanrnn

@@ -17,7 +17,9 @@ struct Tensor {
   std::shared_ptr<void> owner;
 };
 
-void bind_exchange(pybind11::module_& m);
-void bind_jax_ffi(pybind11::module_& m);
+void bind_exchange(pybind11::module_& m);      // exchange.cpp
+void bind_export(pybind11::module_& m);        // export.cpp
+void bind_tensor_calls(pybind11::module_& m);  // tensor_calls.cpp
+void bind_jax_ffi(pybind11::module_& m);       // jax_ffi.cpp
 
 }  // namespace scanrnn

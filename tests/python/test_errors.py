@@ -9,7 +9,6 @@ import pytest
 import scanrnn
 from hypothesis import given
 from hypothesis import strategies as st
-from scanrnn import _core
 from support import CELLS, DEVICE, STRATEGIES, make, normal
 
 
@@ -214,10 +213,3 @@ def test_too_large_for_the_device_is_a_memory_error():
     with pytest.raises(MemoryError, match=rf"^cuda:0: there is no memory left for {2**50} bytes"):
         scanrnn._core.Buffer(scanrnn._core.Device(DEVICE), 2**50)
     assert make("MinGRU")(normal(4, 3))[0].shape == (4, 5)  # and all goes on
-
-
-def test_strides_of_an_interface_in_parts_of_elements():
-    """As of one field of records: 4 bytes of every 6."""
-    fields = {"shape": (2,), "typestr": "<f4", "data": (8, False), "strides": (6,), "version": 3}
-    with raises(ValueError, "x: expected strides in whole elements of 4 bytes", "got 6 bytes"):
-        _core.from_interface("x", fields)

@@ -3,12 +3,13 @@
 
 import ctypes
 import gc
+import warnings
 import weakref
 
 import numpy as np
 import pytest
 import scanrnn
-from scanrnn import _core, kinds
+from scanrnn import _core, dlpack
 from support import ALL_CELLS, DEVICE, assert_close, make, normal, tolerance
 from test_errors import raises
 
@@ -153,11 +154,20 @@ def test_errors():
         rnn(x.to_sparse())
     with raises(TypeError, "x: .*pass it by .resolve_neg"):
         rnn(torch._neg_view(x))
-    with raises(TypeError, f"h_0: expected a torch tensor on {DEVICE}.*, got a NumPy array"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of a prototype
+        nested = torch.nested.nested_tensor([x[0], x[1, :2]])
+    with raises(TypeError, "x: expected a dense tensor, got layout nested"):
+        rnn(nested)
+    with raises(
+        TypeError, f"h_0: expected a torch tensor on {DEVICE}.*, got a NumPy array: make.*as_tensor"
+    ):
         rnn(x, normal(1, 3, 6))
     with raises(TypeError, "h_0: expected a NumPy array, as x is one, got a torch tensor"):
         rnn(normal(9, 3, 4), tensor(normal(1, 3, 6)))
-    with raises(TypeError, "x: expected an array on .*, got a torch tensor on meta.*\\.to\\("):
+    with raises(
+        TypeError, "x: expected an array on .*, got a torch tensor on meta.*\\.to\\(.*\\)$"
+    ):
         rnn(x.to("meta"))
     with raises(ValueError, r"x: expected shape \(9, 3, 4\)", r"got \(9, 3, 5\)"):
         rnn(tensor(normal(9, 3, 5)))
@@ -168,6 +178,14 @@ def test_errors():
         pullback(tensor(normal(9, 3, 5)))
     with raises(TypeError, "b: expected dtype float32, got float64"):
         scanrnn.scan(x, x.double())
+
+
+def test_tensors_without_memory():
+    rnn, x = make("MinGRU", 4, 6), tensor(normal(9, 3, 4))
+    with raises(TypeError, "x: a torch tensor on .*does not give its memory.*use scanrnn.torch"):
+        torch.vmap(lambda v: rnn(v)[0])(x[None])
+    with raises(ValueError, "x: expected memory of 6 elements, got a null pointer"):
+        _core.from_address("x", 0, "float32", _core.Device("cpu"), [2, 3], None)
 
 
 class Stranger:
@@ -194,7 +212,14 @@ def test_a_stranger_on_the_cpu_is_as_numpys():
         TypeError, r"x: expected memory of the CPU or of a CUDA .*got DLPack device \(8, 0"
     ):
         rnn(elsewhere)
+    with raises(TypeError, "x: .*Stranger does not give its memory by DLPack: .*require gradient"):
+        rnn(Stranger(torch.zeros(9, 3, 4, requires_grad=True)))
+    elsewhere.__class__ = type("Nothing", (Stranger,), {"__dlpack__": lambda *_, **__: None})
+    with raises(TypeError, "x: .*Nothing does not give its memory by DLPack"):
+        rnn(elsewhere)
     if DEVICE == "cpu":
+        with raises(TypeError, "h_0: expected a DLPack capsule, got None"):
+            rnn(torch.tensor(x), elsewhere)
         with raises(TypeError, "h_0: expected dtype float32, got float64; nothing is cast"):
             rnn(torch.tensor(x), Stranger(normal(1, 3, 6).astype(np.float64)))
 
@@ -220,7 +245,7 @@ def test_versioned_first_then_legacy():
     new = Producer(x.__dlpack__(max_version=(1, 0)))
     old = Producer(x.__dlpack__(), legacy=True)
     for producer in (new, old):
-        got = kinds.from_dlpack("x", producer, None, writable=False)
+        got = dlpack.take("x", producer, None, writable=False)
         assert (got.shape, got.strides, got.dtype, got.device) == ((2, 3), (3, 1), "float32", "cpu")
         assert got.address == x.ctypes.data
     assert new.asked == [{"max_version": (1, 0)}]
@@ -229,10 +254,10 @@ def test_versioned_first_then_legacy():
 
 def test_the_stream_is_passed_on():
     producer = Producer(np.zeros(3).__dlpack__(max_version=(1, 0)))
-    kinds.from_dlpack("x", producer, 7, writable=False)
+    dlpack.take("x", producer, 7, writable=False)
     assert producer.asked == [{"max_version": (1, 0), "stream": 7}]
     producer = Producer(np.zeros(3).__dlpack__(max_version=(1, 0)))
-    kinds.from_dlpack("x", producer, 0, writable=False)  # 0 is ambiguous, so it is not allowed
+    dlpack.take("x", producer, 0, writable=False)  # 0 is ambiguous, so it is not allowed
     assert producer.asked[0]["stream"] == 1
 
 
@@ -339,6 +364,30 @@ def test_what_we_export_is_for_all(dtype):
     del new
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "part"),
+    [
+        (None, TypeError, "x: expected a __cuda_array_interface__ of typestr, shape and data, got"),
+        ({"shape": (1,)}, TypeError, "x: expected a __cuda_array_interface__ of typestr, shape"),
+        ({"data": 8}, TypeError, "x: expected a __cuda_array_interface__ of typestr, shape"),
+        ({"typestr": ">f4"}, TypeError, "x: .*in this machine's order of bytes, got '>f4'"),
+        ({"typestr": "<V2"}, TypeError, "x: expected floating-point numbers .*, got '<V2'"),
+        ({"typestr": "<fx"}, TypeError, "x: expected floating-point numbers .*, got '<fx'"),
+        ({"typestr": "<c8"}, TypeError, "x: .*got complex64: pass its real and imaginary parts"),
+        ({"typestr": "|b1"}, TypeError, "x: .*got bool8: convert it first"),
+        ({"mask": 1}, TypeError, "x: expected an array without a mask"),
+        ({"strides": (6,)}, ValueError, "x: expected strides in whole elements of 4 bytes, got 6"),
+        ({"data": (0, False)}, ValueError, "x: expected memory of 2 elements, got a null pointer"),
+        ({"data": (0, False), "strides": (4, 4)}, ValueError, "x: expected a stride for each of 1"),
+    ],
+)
+def test_cuda_array_interfaces_that_cannot_be_taken(fields, kind, part):
+    whole = {"shape": (2,), "typestr": "<f4", "data": (8, False), "version": 3}
+    few = fields is None or list(fields) == ["shape"]
+    with raises(kind, part):
+        _core.from_interface("x", fields if few else whole | fields)
 
 
 def test_what_we_export_does_not_move():

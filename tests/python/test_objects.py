@@ -72,6 +72,27 @@ def test_state_dict_round_trip(tmp_path):
     assert not one.weight_ih_l0.any()
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_state_dict_of_torch(dtype):
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.LSTM(3, 5, 2, dtype=getattr(torch, dtype)).state_dict()
+    ours = make("LSTM", num_layers=2, dtype=dtype)
+    ours.load_state_dict(theirs)
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(getattr(ours, name).astype("f8"), value.double().numpy())
+    with pytest.raises(TypeError, match=r"^weight_hh_l1: .*requires grad: use scanrnn.torch"):
+        ours.load_state_dict(theirs | {"weight_hh_l1": theirs["weight_hh_l1"].requires_grad_()})
+    with pytest.raises(TypeError, match=r"^bias_ih_l0: expected an array on cpu, got a torch"):
+        ours.load_state_dict(theirs | {"bias_ih_l0": theirs["bias_ih_l0"].to("meta")})
+
+
+def test_state_dict_of_jax():
+    jnp = pytest.importorskip("jax").numpy
+    ours, other = make("LSTM", seed=1), make("LSTM", seed=2)
+    other.load_state_dict({name: jnp.asarray(v) for name, v in ours.state_dict().items()})
+    np.testing.assert_array_equal(other.weight_hh_l0, ours.weight_hh_l0)
+
+
 def test_load_state_dict_is_all_or_nothing():
     rnn = make("MinGRU", num_layers=2)
     before, good = rnn.state_dict(), {k: v + 1 for k, v in rnn.state_dict().items()}
