@@ -23,7 +23,6 @@ def scan(
     With `reverse` time runs from T-1 down to 0 and h_0 enters at T-1. `device` None is where the
     arrays are, which for NumPy's is the CPU; with "cuda" they are copied there and back.
     """
-    reverse = arguments.flag("reverse", reverse)
     return _scan({"a": a, "b": b}, h_0, device, log_form=False, reverse=reverse)
 
 
@@ -32,6 +31,7 @@ def scan_log(
     log_b: Array,
     sign_b: Array | None = None,
     h_0: Array | None = None,
+    reverse: bool = False,
     *,
     device: str | None = None,
 ) -> Array:
@@ -42,12 +42,13 @@ def scan_log(
     operands = {"log_a": log_a, "log_b": log_b}
     if sign_b is not None:
         operands["sign_b"] = sign_b
-    return _scan(operands, h_0, device, log_form=True, reverse=False)
+    return _scan(operands, h_0, device, log_form=True, reverse=reverse)
 
 
 def _scan(
     operands: dict[str, Any], h_0: Any, device: str | None, log_form: bool, reverse: bool
 ) -> Any:
+    reverse = arguments.flag("reverse", reverse)
     profile.load_users()
     where = None if device is None else str(_core.Device(arguments.text("device", device)))
     first, decay = next(iter(operands.items()))

@@ -144,7 +144,8 @@ def test_scan():
         same(sj.scan(a, b, h_0, reverse), wanted)
         same(jax.jit(lambda *v, r=reverse: sj.scan(*v, reverse=r))(a, b, h_0), wanted)
         same(scanrnn.scan(a, b, h_0, reverse), wanted)
-    same(sj.scan_log(-abs(a), jnp.log(abs(b)), jnp.sign(b), h_0), sj.scan(jnp.exp(-abs(a)), b, h_0))
+        got = sj.scan_log(-abs(a), jnp.log(abs(b)), jnp.sign(b), h_0, reverse)
+        same(got, sj.scan(jnp.exp(-abs(a)), b, h_0, reverse))
     same(jax.vmap(sj.scan)(a, b), jnp.stack([sj.scan(*v) for v in zip(a, b, strict=True)]))
     assert sj.scan(a[:0], b[:0]).shape == (0, 3, 2)
 

@@ -46,8 +46,9 @@ def test_scan_log(shape, dtype):
     log_a, log_b, sign_b = (v.astype(dtype) for v in (np.log(a), np.log(np.abs(b)), np.sign(b)))
     a, b = np.exp(log_a.astype(np.float64)), sign_b * np.exp(log_b.astype(np.float64))
     share = 4 * tolerance(dtype, shape[0])
-    got = scan_log(log_a, log_b, sign_b, h_0)
-    assert_close(got, reference.scan(a, b, h_0), share)
+    for reverse in (False, True):
+        got = scan_log(log_a, log_b, sign_b, h_0, reverse)
+        assert_close(got, reference.scan(a, b, h_0, reverse), share)
     assert_close(scan_log(log_a, log_b), reference.scan(a, np.abs(b)), share)
 
 

@@ -7,14 +7,15 @@ and CUDA graphs go through it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 try:
-    import torch
+    import torch  # noqa: F401
 except ImportError:
     raise ImportError("scanrnn.torch needs torch: pip install 'scanrnn[torch]'") from None
 from torch import Tensor
 
+from .. import arguments
 from ..registry import cells
 from . import ops, scan_op
 from .modules import Recurrent, make_module
@@ -26,42 +27,50 @@ def scan(a: Tensor, b: Tensor, h_0: Tensor | None = None, reverse: bool = False)
     With `reverse` time runs from T-1 down to 0 and h_0 enters at T-1. It can be differentiated as
     often as one likes.
     """
-    _check("a", a, a, None)
-    _check("b", b, a, a.shape)
-    _check("h_0", h_0, a, a.shape[1:])
-    return scan_op.scan(a, b, None, h_0, False, reverse)
+    _check({"a": a, "b": b}, {"h_0": h_0})
+    return scan_op.scan(a, b, None, h_0, False, arguments.flag("reverse", reverse))
 
 
 def scan_log(
-    log_a: Tensor, log_b: Tensor, sign_b: Tensor | None = None, h_0: Tensor | None = None
+    log_a: Tensor,
+    log_b: Tensor,
+    sign_b: Tensor | None = None,
+    h_0: Tensor | None = None,
+    reverse: bool = False,
 ) -> Tensor:
     """The same states (not their logarithms) from log a and log |b|; sign_b is +-1, None for +1.
 
     -inf stands for zero. h_0 is a plain value of any sign.
     """
-    _check("log_a", log_a, log_a, None)
-    _check("log_b", log_b, log_a, log_a.shape)
-    _check("sign_b", sign_b, log_a, log_a.shape)
-    _check("h_0", h_0, log_a, log_a.shape[1:])
-    return scan_op.scan(log_a, log_b, sign_b, h_0, True, False)
+    operands = {"log_a": log_a, "log_b": log_b}
+    _check(operands if sign_b is None else operands | {"sign_b": sign_b}, {"h_0": h_0})
+    return scan_op.scan(log_a, log_b, sign_b, h_0, True, arguments.flag("reverse", reverse))
 
 
-def _check(name: str, value: Tensor | None, like: Tensor, shape: torch.Size | None) -> None:
-    if value is None:
-        return
-    if value.dtype not in ops.DTYPES or value.dtype != like.dtype:
-        wanted = like.dtype if like.dtype in ops.DTYPES else f"one of {ops.DTYPES}"
-        raise TypeError(f"{name}: expected dtype {wanted}, got {value.dtype}; nothing is cast")
-    if value.device != like.device:
-        raise TypeError(
-            f"{name}: expected device {like.device}, got {value.device}: move it with .to()"
-        )
-    if value.dim() == 0 and shape is None:
-        raise ValueError(f"{name}: expected at least one axis, time, got shape ()")
-    if shape is not None and value.shape != shape:
-        raise ValueError(
-            f"{name}: expected shape {tuple(shape)} to go with the first, got {tuple(value.shape)}"
-        )
+def _check(operands: dict[str, Any], initial: dict[str, Any]) -> None:
+    """All of one dtype and device; operands [T, ...], and [...] where there is an initial state."""
+    given = operands | {name: value for name, value in initial.items() if value is not None}
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name}: expected a tensor, got {arguments.type_name(value)}")
+    first, like = next(iter(operands.items()))
+    if like.dim() == 0:
+        raise ValueError(f"{first}: expected at least one axis, time, got shape ()")
+    for name, value in given.items():
+        if value.dtype not in ops.DTYPES or value.dtype != like.dtype:
+            wanted = like.dtype if like.dtype in ops.DTYPES else f"one of {ops.DTYPES}"
+            raise TypeError(f"{name}: expected dtype {wanted}, got {value.dtype}; nothing is cast")
+        if value.device != like.device:
+            raise TypeError(
+                f"{name}: expected device {like.device}, got {value.device}: move it with .to()"
+            )
+        shape = like.shape if name in operands else like.shape[1:]
+        if value.shape != shape:
+            raise ValueError(
+                f"{name}: expected shape {tuple(shape)} to go with {first}, got "
+                f"{tuple(value.shape)}"
+            )
+    ops.refuse_tangents("scan", *given.values())
 
 
 _modules = {cell.name: make_module(cell) for cell in cells()}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import _core
+from .. import _core, arguments
 from ..registry import CellInfo
 from . import ops
 
@@ -17,9 +17,9 @@ from . import ops
 class Recurrent(nn.Module):
     """A stack of recurrent layers; each cell of the registry has a subclass of its name.
 
-    `y, h_n = rnn(x, h_0)`: x [T,B,C], or [B,T,C] with batch_first, or [T,C]; y likewise with D*H;
-    h_0 and h_n [L*D,B,H], or [L*D,H]. For LSTM both are pairs, (h, c). Everything is of one dtype
-    and on one device, as the parameters are; under autocast it is cast to autocast's dtype.
+    `y, h_n = rnn(input, h_0)`: input [T,B,C], or [B,T,C] with batch_first, or [T,C]; y likewise
+    with D*H; h_0 and h_n [L*D,B,H], or [L*D,H]. For LSTM both are pairs, (h, c). Everything is of
+    one dtype and on one device, as the parameters are; under autocast it is cast to autocast's.
     """
 
     _cell: CellInfo
@@ -46,19 +46,26 @@ class Recurrent(nn.Module):
         cell = self._cell
         if proj_size != 0:
             raise ValueError(f"proj_size: expected 0, there are no projections, got {proj_size}")
-        self.variant = variant.pop(cell.variant_option, cell.variants[0])
+        self._variant = variant.pop(cell.variant_option, cell.variants[0])
         if variant:
             raise TypeError(f"{type(self).__name__}: unexpected argument {next(iter(variant))!r}")
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
-        self.bidirectional, self.domain, self.strategy = bidirectional, domain, strategy
-        if domain != "log" and cell.recurrence != "linear":
-            raise ValueError(f"domain: {cell.name} is no scan and has no choice, got {domain!r}")
+        self.input_size = arguments.integer("input_size", input_size)
+        self.hidden_size = arguments.integer("hidden_size", hidden_size)
+        self.num_layers = arguments.integer("num_layers", num_layers)
+        self.bias = arguments.flag("bias", bias)
+        self.batch_first = arguments.flag("batch_first", batch_first)
+        self.dropout = arguments.real("dropout", dropout)
+        self.bidirectional = arguments.flag("bidirectional", bidirectional)
+        self.proj_size = 0
+        self.domain = arguments.domain(cell, domain)
+        self.strategy = arguments.strategy_name(strategy)
+        if cell.variant_option:
+            setattr(self, cell.variant_option, arguments.text(cell.variant_option, self._variant))
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in ops.DTYPES:
-            raise ValueError(f"dtype: expected one of {ops.DTYPES}, got {dtype}")
+            raise ValueError(f"dtype: expected one of {ops.DTYPES}, got {dtype!r}")
         cell_name, *options, _ = self._description(self.dropout)
-        layer = _core.Layer(cell_name, input_size, *options, ops.name_of(dtype))
+        layer = _core.Layer(cell_name, self.input_size, *options, ops.name_of(dtype))
         self._names = [name for name, _ in layer.parameters()]
         for name, shape in layer.parameters():
             value = torch.empty(shape, device=device, dtype=dtype)
@@ -68,7 +75,7 @@ class Recurrent(nn.Module):
     def _description(self, dropout: float) -> tuple[Any, ...]:
         return (
             self._cell.name, self.hidden_size, self.num_layers, self.bias, self.batch_first,
-            dropout, self.bidirectional, self.variant, self.domain, self.strategy,
+            dropout, self.bidirectional, self._variant, self.domain, self.strategy,
         )  # fmt: skip
 
     def reset_parameters(self) -> None:
@@ -88,28 +95,29 @@ class Recurrent(nn.Module):
             groups.setdefault(name[name.index("_l") :], []).append(getattr(self, name))
         return list(groups.values())
 
-    def forward(self, x: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
+    def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
         params = [getattr(self, name) for name in self._names]
-        if not isinstance(x, Tensor):
+        if not isinstance(input, Tensor):
             advice = (
                 ": pad_packed_sequence makes a tensor of it"
-                if isinstance(x, nn.utils.rnn.PackedSequence)
+                if isinstance(input, nn.utils.rnn.PackedSequence)
                 else ""
             )
-            raise TypeError(f"x: expected a tensor, got {type(x).__name__}{advice}")
-        if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
+            raise TypeError(f"input: expected a tensor, got {type(input).__name__}{advice}")
+        if input.dim() not in (2, 3) or input.shape[-1] != self.input_size:
             axes = "(B, T, C)" if self.batch_first else "(T, B, C)"
             raise ValueError(
-                f"x: expected {axes}, or (T, C) for one sequence, with C = {self.input_size}, got "
-                f"shape {tuple(x.shape)}"
+                f"input: expected {axes}, or (T, C) for one sequence, with C = {self.input_size}, "
+                f"got shape {tuple(input.shape)}"
             )
-        single = x.dim() == 2
-        states = self._states(x, hx, single)
+        single = input.dim() == 2
+        x, states = input, self._states(input, hx, single)
+        ops.refuse_tangents(type(self).__name__, x, *states, *params)
         target = _autocast_dtype(x)
         if target is not None:
             x, *states = (value.to(target) for value in (x, *states))
             params = [parameter.to(target) for parameter in params]
-        names = ["x", "h_0", "c_0"]
+        names = ["input", "h_0", "c_0"]
         for name, value in zip(names, [x, *states], strict=False):
             _like_parameters(name, value, params[0])
         batch_axis = 0 if self.batch_first else 1
@@ -155,8 +163,8 @@ class Recurrent(nn.Module):
         ):  # fmt: skip
             if getattr(self, name) != default:
                 out += f", {name}={getattr(self, name)!r}"
-        if self.variant != self._cell.variants[0]:
-            out += f", {self._cell.variant_option}={self.variant!r}"
+        if self._variant != self._cell.variants[0]:
+            out += f", {self._cell.variant_option}={self._variant!r}"
         return out
 
 
@@ -183,6 +191,8 @@ def _like_parameters(name: str, value: Tensor, parameter: Tensor) -> None:
             f"{name}: expected dtype {parameter.dtype}, that of the parameters, got {value.dtype}: "
             f"cast one of them, or use torch.autocast"
         )
+    if value.layout != torch.strided:
+        raise TypeError(f"{name}: expected a dense tensor, got layout {value.layout}")
     if value.device != parameter.device:
         raise TypeError(
             f"{name}: expected device {parameter.device}, where the parameters are, got "

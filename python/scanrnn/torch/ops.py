@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import _core, profile
 from ..kinds import walkable
@@ -151,6 +152,17 @@ def _plan(
     plan = layer.plan(call.device, steps, batch, training, strategy)
     log(plan)
     return plan
+
+
+def refuse_tangents(what: str, *values: Tensor | None) -> None:
+    """Forward mode: torch would drop the tangents of an operator that has no formula for them."""
+    if forward_ad._current_level < 0:
+        return
+    if any(forward_ad.unpack_dual(v).tangent is not None for v in values if v is not None):
+        raise NotImplementedError(
+            f"{what}: there are no derivatives in forward mode (torch.func.jvp, jacfwd): use "
+            "backward mode"
+        )
 
 
 def states_of(cell: str) -> int:

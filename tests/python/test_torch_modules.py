@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scanrnn.torch: modules as objects, and bad input."""
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+import scanrnn
+from support import ALL_CELLS, DEVICE, OPTION, assert_close, normal
+from test_errors import raises
+from torch_support import TORCHS_OWN, WIDE, module, numpy, operands, same, st, tensor, torch
+
+# ---- being a module
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_pickle_copy_and_move(cell):
+    variant = scanrnn.cells()[ALL_CELLS.index(cell)].variants[-1]
+    rnn = module(cell, 4, 6, 2, variant=variant)
+    x = tensor(9, 3, 4)
+    wanted = rnn(x)[0]
+    file = io.BytesIO()
+    torch.save(rnn.state_dict(), file)
+    file.seek(0)
+    fresh = module(cell, 4, 6, 2, variant=variant)
+    torch.nn.init.zeros_(fresh.weight_ih_l0)
+    fresh.load_state_dict(torch.load(file))
+    for other in (pickle.loads(pickle.dumps(rnn)), copy.deepcopy(rnn), fresh):
+        np.testing.assert_array_equal(numpy(other(x)[0]), numpy(wanted))
+    single = copy.deepcopy(rnn).to(torch.float32)
+    assert single(x.float())[0].dtype == torch.float32
+    assert_close(numpy(single(x.float())[0]), numpy(wanted), 1e-5)
+    assert copy.deepcopy(rnn).to("meta").weight_ih_l0.is_meta
+    assert repr(rnn).startswith(f"{cell}(4, 6, num_layers=2")
+    assert not variant or (getattr(rnn, OPTION[cell]) == variant and variant in repr(rnn))
+
+
+@pytest.mark.parametrize("cell", TORCHS_OWN)
+def test_what_a_program_may_ask_torchs_own(cell):
+    sizes = {"num_layers": 2, "bias": False, "batch_first": True, "bidirectional": True}
+    ours = getattr(st, cell)(4, 6, **sizes, device="cpu", dtype=WIDE)
+    theirs = getattr(torch.nn, cell)(4, 6, **sizes, device="cpu", dtype=WIDE)
+    for name in ("input_size", "hidden_size", "dropout", "proj_size", *sizes):
+        assert getattr(ours, name) == getattr(theirs, name)
+    assert repr(ours) == repr(theirs)
+    shapes = [[[p.shape for p in group] for group in m.all_weights] for m in (ours, theirs)]
+    assert shapes[0] == shapes[1]
+    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
+    ours.flatten_parameters()
+    ours.load_state_dict(theirs.state_dict())
+    x = tensor(3, 9, 4).cpu()
+    same(ours(input=x, hx=None), theirs(input=x, hx=None))
+
+
+def test_shapes_on_the_meta_device():
+    rnn = st.MinGRU(4, 6, device="meta")
+    y, h_n = rnn(torch.empty(9, 3, 4, device="meta"))
+    assert (y.shape, h_n.shape, y.is_meta) == ((9, 3, 6), (1, 3, 6), True)
+
+
+def test_dropout_is_governed_by_torchs_generator():
+    rnn, x = module("MinGRU", 4, 32, 3, dropout=0.5), tensor(9, 3, 4, grad=True)
+    draws = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        draws.append(numpy(rnn(x)[0]))
+    np.testing.assert_array_equal(draws[0], draws[1])
+    assert np.abs(draws[0] - draws[2]).max() > 0.01
+    with torch.no_grad():
+        torch.manual_seed(1)
+        np.testing.assert_array_equal(numpy(rnn(x)[0]), draws[0])  # with or without a gradient
+    torch.manual_seed(1)
+    (wanted,) = torch.autograd.grad(rnn(x)[0].sum(), x)
+    torch.manual_seed(1)
+    saved = torch.utils.checkpoint.checkpoint(lambda x: rnn(x)[0], x, use_reentrant=False)
+    (got,) = torch.autograd.grad(saved.sum(), x)
+    same([got], [wanted])
+    rnn.eval()
+    same([rnn(x)[0]], [rnn(x)[0]], 0)
+
+
+def test_training_finds_what_to_remember():
+    torch.manual_seed(0)
+    rnn = st.MinLSTM(2, 16, device=DEVICE)
+    head = torch.nn.Linear(16, 2, device=DEVICE)
+    params = [*rnn.parameters(), *head.parameters()]
+    optimiser = torch.optim.Adam(params, 0.05)
+    for _ in range(100):  # which of two symbols came first, 6 steps ago
+        first = torch.randint(0, 2, (32,), device=DEVICE)
+        x = torch.randn(6, 32, 2, device=DEVICE) * 0.1
+        x[0] = torch.nn.functional.one_hot(first, 2).float()
+        loss = torch.nn.functional.cross_entropy(head(rnn(x)[0][-1]), first)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss.item() < 0.1
+
+
+# ---- bad input
+
+
+def test_errors():
+    rnn, x = module("MinGRU", 4, 6, dtype=torch.float32), tensor(9, 3, 4, dtype=torch.float32)
+    with raises(TypeError, "input: expected dtype torch.float32, that of the parameters, got .*64"):
+        rnn(x.double())
+    with raises(TypeError, "h_0: expected dtype torch.float32"):
+        rnn(x, tensor(1, 3, 6))
+    with raises(TypeError, "input: expected device .*, got meta: move one of them"):
+        rnn(x.to("meta"))
+    with raises(ValueError, "input: expected .T, B, C., or .*C = 4", r"got shape \(9, 3, 5\)"):
+        rnn(tensor(9, 3, 5, dtype=torch.float32))
+    with raises(ValueError, "input: expected", r"got shape \(4,\)"):
+        rnn(x[0, 0])
+    with raises(ValueError, r"h_0: expected shape \(1, 3, 6\) = ", r"got \(2, 3, 6\)"):
+        rnn(x, tensor(2, 3, 6, dtype=torch.float32))
+    with raises(TypeError, "h_0: expected a tensor, got tuple"):
+        rnn(x, (x, x))
+    with raises(TypeError, "input: expected a tensor, got ndarray"):
+        rnn(normal(9, 3, 4))
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, [9, 4, 2])
+    with raises(TypeError, "input: .*got PackedSequence: pad_packed_sequence makes"):
+        rnn(packed)
+    with raises(ValueError, "proj_size: expected 0"):
+        module("MinGRU", 4, 6, proj_size=3)
+    with raises(ValueError, "dtype: expected one of .*, got torch.int32"):
+        module("MinGRU", 4, 6, dtype=torch.int32)
+    with raises(ValueError, "hidden_size: expected a positive number, got 0"):
+        module("MinGRU", 4, 0)
+    with raises(ValueError, "candidate: expected one of 'g'", "got 'relu'"):
+        module("MinGRU", 4, 6, candidate="relu")
+    with raises(TypeError, "MinGRU: unexpected argument 'activation'"):
+        module("MinGRU", 4, 6, activation="tanh")
+    for changed, kind, parts in [
+        ({"strategy": "fastest"}, ValueError, ("strategy: expected one of", "got 'fastest'")),
+        ({"strategy": 1}, TypeError, ("strategy: expected a string, got 1",)),
+        ({"candidate": 1}, TypeError, ("candidate: expected a string, got 1",)),
+        ({"hidden_size": 6.0}, TypeError, ("hidden_size: expected an integer, got 6.0",)),
+        ({"batch_first": "no"}, TypeError, ("batch_first: expected True or False, got 'no'",)),
+        ({"dropout": "0.5"}, TypeError, ("dropout: expected a number, got '0.5'",)),
+        ({"dropout": 1.5}, ValueError, (r"dropout: expected a probability in \[0, 1\)",)),
+        ({"dtype": "float32"}, ValueError, ("dtype: expected one of .*, got 'float32'",)),
+    ]:
+        with raises(kind, *parts):
+            st.MinGRU(**({"input_size": 4, "hidden_size": 6} | changed))
+    with raises(ValueError, "domain: LSTM is no scan and has no choice, got 'linear'"):
+        st.LSTM(4, 6, domain="linear")
+    with raises(TypeError, "input: expected a dense tensor, got layout torch.sparse_coo"):
+        rnn(x.to_sparse())
+    with raises(TypeError, "a: expected a tensor, got numpy.ndarray"):
+        st.scan(normal(9, 3), x)
+    with raises(TypeError, "h_0: expected a tensor, got float"):
+        st.scan(x, x, 1.0)
+    with raises(TypeError, "reverse: expected True or False, got 1"):
+        st.scan(x, x, None, 1)
+    with raises(TypeError, "b: expected dtype torch.float32, got torch.float64; nothing is cast"):
+        st.scan(x, x.double())
+    with raises(TypeError, "a: expected dtype one of .*, got torch.complex64"):
+        st.scan(x.to(torch.complex64), x)
+    with raises(TypeError, "b: expected device .*, got meta"):
+        st.scan(x, x.to("meta"))
+    with raises(ValueError, r"h_0: expected shape \(3, 4\) to go", r"got \(1, 4\)"):
+        st.scan(x, x, x[0, :1])
+
+
+def test_the_operator_checks_too():
+    rnn = module("MinGRU", 4, 6)
+    x, h_0, params = operands(rnn, 9, 3)
+    description = rnn._description(0.0)
+    with raises(TypeError, "weight_ih_l0: expected dtype float32, got float64"):
+        torch.ops.scanrnn.layer(x.float(), [], params, None, False, *description)
+    with raises(ValueError, "params: expected 2 tensors, got 1"):
+        torch.ops.scanrnn.layer(x, [], params[:1], None, False, *description)
+    with raises(RuntimeError, "backward needs what training=True leaves"):
+        x.requires_grad_()
+        torch.ops.scanrnn.layer(x, h_0, params, None, False, *description)[0].sum().backward()

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scanrnn.torch in what torch does with operators: compile, vmap, autocast, processes, graphs."""
+
+import pytest
+from support import ALL_CELLS, DEVICE, assert_close, tolerance
+from test_errors import raises
+from torch_support import (
+    COMPILES,
+    GPU,
+    flat,
+    module,
+    numpy,
+    operands,
+    same,
+    st,
+    state,
+    tensor,
+    torch,
+)
+
+# ---- torch's transformations
+
+
+# Whole multiples of the reserve's alignment, so that none of its bytes is undefined.
+OPCHECK_SIZES = 16, 16
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_opcheck_of_a_layer(cell):
+    rnn = module(cell, 4, 8, 2)
+    x, h_0, params = operands(rnn, *OPCHECK_SIZES, grad=True)
+    description = rnn._description(0.0)
+    layer, backward = torch.ops.scanrnn.layer, torch.ops.scanrnn.layer_backward
+    torch.library.opcheck(layer.default, (x, h_0, params, None, True, *description))
+    x, h_0, params = operands(rnn, *OPCHECK_SIZES)
+    torch.library.opcheck(layer.default, (x, [], params, None, False, *description))
+    y, h_n, c_n, reserve = layer(x, h_0, params, None, True, *description)
+    dh_n = [h_n, c_n][: len(h_0)]
+    for need_x, need_params in ((True, True), (False, True), (True, False)):
+        arguments = (y, dh_n, x, h_0, y, params, reserve, None, need_x, need_params, *description)
+        torch.library.opcheck(backward.default, arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_the_reserve_is_large_enough(cell, dtype):
+    """Its symbolic size against what the library asks for."""
+    for hidden, layers, steps, batch in (
+        *((h, 2, t, b) for h in (1, 5, 64) for t in (0, 1, 3, 17, 300) for b in (1, 2, 33)),
+        (7, 1, 1, 0), (7, 3, 0, 5), (129, 1, 1000, 1),
+    ):  # fmt: skip
+        description = module(cell, 3, hidden, layers, dtype=dtype)._description(0.0)
+        x = torch.empty(steps, batch, 3, dtype=dtype, device=DEVICE)
+        layer = st.ops._core_layer(dtype, 3, description)
+        plan = layer.plan(st.ops._device(x.device), steps, batch, True, None)
+        rows, width = st.ops._reserve_shape(layer, x, False)
+        assert rows * width >= plan.reserve_bytes, (hidden, layers, steps, batch)
+
+
+def test_opcheck_of_a_scan():
+    a, b, h_0 = (tensor(*s, grad=True) for s in ((6, 2), (6, 2), (2,)))
+    torch.library.opcheck(torch.ops.scanrnn.scan.default, (a, b, None, h_0, False, True))
+    torch.library.opcheck(
+        torch.ops.scanrnn.scan.default, (a, b, b.detach().sign(), h_0, True, False)
+    )
+
+
+@COMPILES
+@pytest.mark.parametrize("cell", ALL_CELLS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile(cell, dynamic):
+    rnn = module(cell, 4, 6, 2, bidirectional=True)
+    compiled = torch.compile(rnn, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for steps, batch in ((9, 3), (9, 3), *([(17, 5), (300, 2)] if dynamic else [])):
+        x, h_0 = tensor(steps, batch, 4), state(rnn, batch)
+        results = []
+        for call in (rnn, compiled):
+            leaf = x.clone().requires_grad_()
+            out = flat(call(leaf, h_0))
+            rnn.zero_grad()
+            sum(v.square().sum() for v in out).backward()
+            results.append([*out, leaf.grad, *(p.grad.clone() for p in rnn.parameters())])
+        same(*results)
+    torch.compiler.reset()
+
+
+@COMPILES
+def test_compile_by_inductor_with_what_surrounds_a_layer():
+    rnn = module("MinGRU", 4, 8, 2, dropout=0.5, dtype=torch.float32)
+    head = torch.nn.Linear(8, 3, device=DEVICE)
+
+    def loss(x):
+        y, h_n = rnn(x.tanh() * 2)
+        a = torch.sigmoid(y)
+        return head(st.scan(a, y)).square().mean() + h_n.sum()
+
+    x = tensor(9, 3, 4, dtype=torch.float32)
+    rnn.eval()
+    compiled = torch.compile(loss, fullgraph=True)
+    results = []
+    for call in (loss, compiled):
+        rnn.zero_grad()
+        value = call(x)
+        value.backward()
+        results.append([value, *(p.grad.clone() for p in rnn.parameters())])
+    same(*results, share=1e-5)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_autocast(cell, half):
+    rnn, x = module(cell, 4, 6, 2, dtype=torch.float32), tensor(9, 3, 4, dtype=torch.float32)
+    h_0 = state(rnn, 3, torch.float32)
+    wanted = rnn(x, h_0)[0]
+    with torch.autocast(DEVICE, half):
+        y, h_n = rnn(x, h_0)
+        mixed, _ = rnn(x.to(half), h_0)
+    assert {v.dtype for v in flat([y, h_n, mixed])} == {half}
+    name = "bfloat16" if half == torch.bfloat16 else "float16"
+    assert_close(numpy(y), numpy(wanted), 8 * tolerance(name, 9))
+    y.float().sum().backward()
+    assert {p.grad.dtype for p in rnn.parameters()} == {torch.float32}
+    wide = rnn.double()
+    with torch.autocast(DEVICE, half):
+        assert wide(x.double())[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_vmap(cell):
+    rnn = module(cell, 4, 6, 2, bidirectional=True)
+    x = tensor(5, 9, 3, 4)
+    with torch.no_grad():
+        wanted = [flat(rnn(v)) for v in x]
+        got = flat(torch.vmap(rnn)(x))
+        same(got, [torch.stack(v) for v in zip(*wanted, strict=True)])
+        got = flat(torch.vmap(rnn, in_dims=2, out_dims=2)(x.movedim(0, 2)))
+        same(got, [torch.stack(v, 2) for v in zip(*wanted, strict=True)])
+    leaf = x.clone().requires_grad_()
+    flat(torch.vmap(rnn)(leaf))[0].square().sum().backward()
+    other = x.clone().requires_grad_()
+    sum(rnn(v)[0].square().sum() for v in other).backward()
+    same([leaf.grad], [other.grad])
+    torch.vmap(st.scan)(x, x)
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_vmap_over_parameters_and_over_cotangents(cell):
+    rnn, x = module(cell, 4, 6), tensor(9, 2, 4)
+    params = dict(rnn.named_parameters())
+
+    def loss(params):
+        return torch.func.functional_call(rnn, params, (x,))[0].square().sum()
+
+    stacked = {n: torch.stack([p, p * 2]).detach().requires_grad_() for n, p in params.items()}
+    got = torch.vmap(loss)(stacked)
+    got.sum().backward()
+    for i in range(2):
+        one = {n: p[i].detach().requires_grad_() for n, p in stacked.items()}
+        wanted = loss(one)
+        wanted.backward()
+        same([got[i]], [wanted])
+        same([p.grad[i] for p in stacked.values()], [p.grad for p in one.values()])
+    y, _ = rnn(x)
+    several = tensor(3, *y.shape)
+    params = tuple(rnn.parameters())
+    got = torch.vmap(lambda d: torch.autograd.grad(y, params, d, retain_graph=True))(several)
+    wanted = [torch.autograd.grad(y, params, d, retain_graph=True) for d in several]
+    same(got, [torch.stack(v) for v in zip(*wanted, strict=True)])
+
+
+def test_vmap_of_scan():
+    a, b, h_0 = tensor(5, 9, 3), tensor(9, 3, seed=1), tensor(3)
+    got = torch.vmap(st.scan, (0, None, None))(a, b, h_0)
+    same([got], [torch.stack([st.scan(v, b, h_0) for v in a])])
+
+
+@COMPILES
+def test_forward_mode_is_an_error():
+    """torch itself drops the tangents of such an operator without a word."""
+    rnn, x = module("MinGRU", 4, 6), tensor(9, 3, 4)
+    for call in (lambda v: rnn(v)[0], lambda v: st.scan(v, x), lambda v: st.scan(x, x, v[0])):
+        for transform in (
+            lambda f: torch.func.jvp(f, (x,), (x,)),
+            lambda f: torch.func.jacfwd(f)(x),
+        ):
+            with raises(NotImplementedError, "no derivatives in forward mode"):
+                transform(call)
+    with (
+        torch.autograd.forward_ad.dual_level(),
+        raises(NotImplementedError, "MinGRU: there are no"),
+    ):
+        rnn(torch.autograd.forward_ad.make_dual(x, x))
+    same([torch.func.jvp(lambda v: v * rnn(x)[0].sum(), (x,), (x,))[1]], [x * rnn(x)[0].sum()])
+
+
+# ---- several processes, graphs
+
+
+def _replica(rank, folder):
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    rnn = module("MinGRU", 4, 6, 2)
+    replica = torch.nn.parallel.DistributedDataParallel(rnn)
+    x = tensor(9, 4, 4)[:, 2 * rank : 2 * rank + 2]
+    replica(x)[0].square().mean().backward()
+    grads = [p.grad.clone() for p in rnn.parameters()]
+    rnn.zero_grad()
+    rnn(tensor(9, 4, 4))[0].square().mean().backward()
+    same(grads, [p.grad for p in rnn.parameters()])
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ddp_of_two_processes(tmp_path):
+    torch.multiprocessing.spawn(_replica, (str(tmp_path),), nprocs=2)
+
+
+@GPU
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")  # torch's, of any warm-up
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_cuda_graph(cell):
+    rnn = module(cell, 64, 64, 2, dtype=torch.float32)
+    x, h_0 = tensor(32, 8, 64, dtype=torch.float32, grad=True), state(rnn, 8, torch.float32)
+
+    def run():
+        y, h_n = rnn(x, h_0)
+        sum(v.square().sum() for v in flat([y, h_n])).backward()
+        return y
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            run()
+            x.grad = None
+            rnn.zero_grad()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = run()
+    with torch.no_grad():
+        x.copy_(tensor(32, 8, 64, dtype=torch.float32, seed=3))
+    graph.replay()
+    got = [y.clone(), x.grad.clone(), *(p.grad.clone() for p in rnn.parameters())]
+    x.grad = None
+    rnn.zero_grad()
+    same(got, [run(), x.grad, *(p.grad for p in rnn.parameters())], 1e-6)
+
+
+@GPU
+def test_work_is_on_the_current_stream():
+    rnn, x = module("MinGRU", 64, 64, dtype=torch.float32), tensor(256, 8, 64, dtype=torch.float32)
+    wanted = rnn(x)[0]
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        late = torch.empty_like(x)
+        torch.cuda._sleep(200_000_000)  # the producer is still at work when the call is made
+        late.copy_(x)
+        y = rnn(late)[0]
+        assert not side.query(), "the host has waited"
+    side.synchronize()
+    same([y], [wanted], 0)

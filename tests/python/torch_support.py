@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of scanrnn.torch share; without torch they are skipped."""
+
+import numpy as np
+import pytest
+from support import ALL_CELLS, DEVICE, OPTION, assert_close, normal
+
+torch = pytest.importorskip("torch")
+if DEVICE != "cpu" and not torch.cuda.is_available():
+    pytest.skip("this torch has no GPU", allow_module_level=True)
+import scanrnn.torch as st  # noqa: E402
+
+WIDE = torch.float64
+TORCHS_OWN = [cell for cell in ALL_CELLS if hasattr(torch.nn, cell)]
+# What torch says of itself when it compiles, and of float32 where TF32 could be.
+COMPILES = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+GPU = pytest.mark.skipif(DEVICE == "cpu", reason="wants SCANRNN_TEST_DEVICE=cuda")
+
+
+def module(cell, *sizes, variant=None, dtype=WIDE, **options):
+    if variant:
+        options[OPTION[cell]] = variant
+    torch.manual_seed(0)
+    return getattr(st, cell)(*sizes, device=DEVICE, dtype=dtype, **options)
+
+
+def tensor(*shape, dtype=WIDE, grad=False, seed=0):
+    values = torch.tensor(normal(*shape, dtype=np.float64, seed=seed))
+    return values.to(DEVICE, dtype).requires_grad_(grad)
+
+
+def state(rnn, batch, dtype=WIDE, grad=False):
+    """h_0 for a module: a tensor or a pair."""
+    rows = rnn.num_layers * (2 if rnn.bidirectional else 1)
+    shape = (rows, rnn.hidden_size) if batch is None else (rows, batch, rnn.hidden_size)
+    count = st.ops.states_of(type(rnn).__name__)
+    states = tuple(tensor(*shape, dtype=dtype, grad=grad, seed=7 + i) for i in range(count))
+    return states if count > 1 else states[0]
+
+
+def flat(values):
+    return [v for value in values for v in (value if isinstance(value, (tuple, list)) else [value])]
+
+
+def numpy(value):
+    return value.detach().to("cpu", WIDE).numpy()
+
+
+def same(got, wanted, share=1e-12):
+    for g, w in zip(flat(got), flat(wanted), strict=True):
+        assert_close(numpy(g), numpy(w), share)
+
+
+def operands(rnn, steps, batch, grad=False):
+    """Arguments of the operator for a module's call."""
+    x = tensor(steps, batch, rnn.input_size, grad=grad)
+    params = [p.detach().clone().requires_grad_(grad) for p in rnn.parameters()]
+    return x, flat([state(rnn, batch, grad=grad)]), params
