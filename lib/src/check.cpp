@@ -10,6 +10,12 @@ void require(bool condition, const std::string& message) {
   if (!condition) throw value_error(message);
 }
 
+void check_countable(const std::string& what, std::initializer_list<std::int64_t> factors) {
+  double product = 1;
+  for (std::int64_t factor : factors) product *= static_cast<double>(factor);
+  require(product < 0x1p62, what + " take more bytes than can be counted");
+}
+
 void check_strategy(const dispatch::Problem& problem, const dispatch::DeviceLimits& device) {
   const std::string why = dispatch::misfit(problem, device);
   if (why.empty()) return;
@@ -41,6 +47,9 @@ void check(const TensorView& view, const Expected& want) {
                      name(view.device));
   }
   if (count == 0) return;
+  require(reinterpret_cast<std::uintptr_t>(view.data) % size_of(view.dtype) == 0,
+          name_of + "expected an address in whole elements of " +
+              std::to_string(size_of(view.dtype)) + " bytes");
   const auto last = static_cast<std::size_t>(view.rank - 1);
   require(view.sizes[last] == 1 || view.strides[last] == 1,
           name_of + "expected a contiguous last axis, got stride " +

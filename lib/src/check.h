@@ -2,6 +2,8 @@
 // Argument checks: each throws with the argument's name, what came and what was wanted.
 #pragma once
 
+#include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,9 @@ void check(const TensorView& view, const Expected& want);
 void check(const Span& span, const char* name, std::size_t bytes, const dispatch::Plan& plan);
 
 void require(bool condition, const std::string& message);  // value_error
+
+// A value_error that begins with `what` unless the product of `factors` is far from wrapping.
+void check_countable(const std::string& what, std::initializer_list<std::int64_t> factors);
 
 // A forced strategy that cannot run is a value_error that says why.
 void check_strategy(const dispatch::Problem& problem, const dispatch::DeviceLimits& device);

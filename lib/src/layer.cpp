@@ -129,6 +129,9 @@ Layer::Layer(const LayerOptions& options) : options_(options) {
   for (int layer = 0; layer < options.num_layers; ++layer) {
     const std::int64_t input = layer == 0 ? options.input_size : directions() * hidden;
     const std::int64_t rows = cell.gates + (cell.highway && input != hidden ? 1 : 0);
+    check_countable("hidden_size: weights of " + std::to_string(hidden) + " units of " +
+                        std::to_string(input) + " inputs",
+                    {rows, hidden, std::max(input, hidden), 64});
     for (int direction = 0; direction < directions(); ++direction) {
       const std::string suffix = "_l" + std::to_string(layer) + (direction ? "_reverse" : "");
       const bool dense = cell.recurrence == dispatch::Recurrence::dense;
@@ -145,6 +148,11 @@ dispatch::Problem Layer::problem(std::int64_t steps, std::int64_t batch, Mode mo
                                  MatmulPrecision precision, dispatch::Strategy strategy) const {
   require(steps >= 0, "steps: expected a number >= 0, got " + std::to_string(steps));
   require(batch >= 0, "batch: expected a number >= 0, got " + std::to_string(batch));
+  // All that is kept or worked in is a few numbers of 8 bytes a unit, a token and a layer.
+  check_countable(
+      "steps: " + std::to_string(steps) + " steps of a batch of " + std::to_string(batch),
+      {steps, batch, std::max(options_.input_size, directions() * options_.hidden_size),
+       options_.num_layers, 128});
   dispatch::Problem problem;
   problem.recurrence = info(options_.cell).recurrence;
   problem.batch = batch;

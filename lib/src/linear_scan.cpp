@@ -11,6 +11,8 @@ dispatch::Problem linear_scan_problem(std::int64_t steps, std::int64_t rows, Dty
                                       bool log_form) {
   require(steps >= 0, "steps: expected a number >= 0, got " + std::to_string(steps));
   require(rows >= 0, "rows: expected a number >= 0, got " + std::to_string(rows));
+  check_countable("steps: " + std::to_string(steps) + " steps of " + std::to_string(rows) + " rows",
+                  {steps, rows, 64});
   dispatch::Problem problem;
   problem.batch = 1;
   problem.steps = steps;

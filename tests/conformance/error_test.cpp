@@ -78,6 +78,21 @@ TEST(Errors, Plan) {
   expect_error<value_error>([&] { layer.plan(context, 3, -2, Mode::inference); }, {"batch", "-2"});
 }
 
+// Bytes are counted in 64 bits, and what would wrap is not counted at all.
+TEST(Errors, MoreThanCanBeCounted) {
+  const std::int64_t many = std::int64_t{1} << 40;
+  const Context context = make_context(1);
+  const Layer layer(error_case().layer);
+  expect_error<value_error>([&] { layer.plan(context, many, many, Mode::training); },
+                            {"steps: 1099511627776 steps of a batch of 1099511627776 take more"});
+  EXPECT_GT(layer.sizes(layer.plan(context, many, 1, Mode::training)).reserve, many);
+  LayerOptions wide = error_case().layer;
+  wide.input_size = wide.hidden_size = many;
+  expect_error<value_error>([&] { Layer{wide}; }, {"hidden_size: weights of 1099511627776 units"});
+  expect_error<value_error>([&] { linear_scan_plan(context, many, many, Dtype::float32, false); },
+                            {"steps: 1099511627776 steps of 1099511627776 rows take more"});
+}
+
 TEST(Errors, Context) {
   ContextOptions options;
   options.threads = -1;
@@ -112,6 +127,10 @@ std::vector<Fault> faults() {
        [](TensorView& v) { v.device = on_cuda() ? Device::cpu() : Device::cuda(1); },
        true,
        {name(test_device()), on_cuda() ? "cpu" : "cuda:1"}},
+      {"address",
+       [](TensorView& v) { v.data = static_cast<char*>(v.data) + 2; },
+       false,
+       {"an address in whole elements of 4 bytes"}},
       {"last axis apart",
        [](TensorView& v) { v.strides[static_cast<std::size_t>(v.rank - 1)] = 2; },
        false,
