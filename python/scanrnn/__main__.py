@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
-from . import _core, measure, profile
+from . import CudaError, _core, measure, profile
 from .registry import build_info, cells, devices
 
 
@@ -27,60 +28,102 @@ def info() -> None:
     for kind in sorted({found.device.partition(":")[0] for found in devices()}):
         active = _core.profile(_core.Device(kind))
         print(f"profile {kind}: {active.name}, {active.origin}\n{profile.words(active)}")
-        tune = f"python -m scanrnn tune --device {kind}"
-        print(f"  your own: {loaded.get(kind, f'none at {profile.user_file(kind)} ({tune})')}")
+        file = profile.user_file(kind)
+        how = f"python -m scanrnn tune --device {kind}"
+        missing = f"{file} is ignored" if file.exists() else f"none at {file} ({how})"
+        print(f"  your own: {loaded.get(kind, missing)}")
+
+
+def device(text: str) -> str:
+    """A device that is there: "cpu" or "cuda:N"."""
+    try:
+        return str(_core.Device(text))
+    except (ValueError, CudaError) as problem:
+        raise argparse.ArgumentTypeError(str(problem).removeprefix("device: ")) from None
+
+
+def positive(kind: type) -> Any:
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"expected a number > 0, got {text}")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse says "invalid float value"
+    return parse
 
 
 def parser() -> argparse.ArgumentParser:
     names = [cell.name for cell in cells()]
-    root = argparse.ArgumentParser(prog="python -m scanrnn", description=__doc__)
-    commands = root.add_subparsers(dest="command", required=True)
-    commands.add_parser("info", help="build, devices, cells and the profile in use")
+    root = argparse.ArgumentParser(prog="python -m scanrnn", description="Minimal RNNs by scan.")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="train a character model on Python's own source text")
-    demo.add_argument("--seconds", type=float, default=45, help="of training, for each of the two")
-    demo.add_argument("--hidden", type=int, default=256)
-    demo.add_argument("--out", type=Path, default=Path("scanrnn-demo.png"))
-    demo.add_argument("--seed", type=int, default=0)
-    demo.add_argument("--device", default="cpu")
+    def add(to: Any, name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = to.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}. {more}".strip()
+        )
+        return added
 
-    bench = commands.add_parser("bench", help="measure: ways to run, or whole layers")
-    kinds = bench.add_subparsers(dest="kind", required=True)
-    crossover = kinds.add_parser(
-        "crossover", help="every way to run a layer or a scan, over a grid"
+    add(commands, "info", "build, devices, cells and the profiles in use")
+
+    demo = add(commands, "demo", "train a character model on Python's own source text")
+    demo.add_argument(
+        "--seconds", type=positive(float), default=45, help="of training, for each of the two (45)"
     )
-    regret = kinds.add_parser("regret", help="what the planner picks against the best of a sweep")
-    layer = kinds.add_parser("layer", help="layers beside their GEMMs alone and beside NumPy")
-    tune = commands.add_parser("tune", help="fit the planner's rules to this machine")
+    demo.add_argument("--hidden", type=positive(int), default=256, help="units of a layer (256)")
+    demo.add_argument(
+        "--out", type=Path, default=Path("scanrnn-demo.png"), help="the plot (scanrnn-demo.png)"
+    )
+    demo.add_argument("--seed", type=int, default=0, help="of values and batches (0)")
+    demo.add_argument("--device", type=device, default="cpu", help="cpu (default), cuda, cuda:N")
+
+    bench = add(commands, "bench", "measure: ways to run, what is picked, or whole layers")
+    kinds = bench.add_subparsers(dest="kind", required=True, metavar="BENCH")
+    crossover = add(
+        kinds, "crossover", "every way to run a layer or a scan, over a grid of sizes",
+        "Each is checked, then timed. Ctrl-C ends it, and what was measured is kept.",
+    )  # fmt: skip
+    regret = add(kinds, "regret", "what the planner picks against the best of a sweep")
+    layer = add(
+        kinds, "layer", "layers on the CPU beside their matrix products alone and beside NumPy"
+    )
+    tune = add(
+        commands, "tune", "fit the planner's rules to this machine",
+        "It measures as bench crossover does, or takes such a sweep, and writes your own profile.",
+    )  # fmt: skip
 
     for sub in (crossover, tune):
-        sub.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-        sub.add_argument("--grid", choices=("small", "full"), default="small")
-        sub.add_argument("--minutes", type=float, help="stop after so many, between two points")
-    crossover.add_argument("--out", type=Path, help="bench/results/DEVICE-crossover.json")
+        sub.add_argument("--device", type=device, default="cpu", help="cpu (default) or cuda")
+        sub.add_argument(
+            "--grid", choices=("small", "full"), default="small", help="minutes (small), or more"
+        )
+        sub.add_argument(
+            "--minutes", type=positive(float), help="stop after so many, between two points"
+        )
+    crossover.add_argument("--out", type=Path, help="JSON (bench/results/DEVICE-crossover.json)")
     crossover.add_argument("--resume", action="store_true", help="go on where --out ends")
     tune.add_argument("--out", type=Path, help="the profile's file (your own)")
     tune.add_argument(
-        "--from", dest="measured", type=Path, help="fit to this sweep, and measure none"
-    )
+        "--from", dest="measured", type=Path, metavar="SWEEP",
+        help="JSON of bench crossover to fit to, on whatever device: nothing is measured",
+    )  # fmt: skip
 
     regret.add_argument("sweep", type=Path, help="JSON of bench crossover")
     regret.add_argument(
-        "--profile", help="a profile's file or a built-in one's name (of the sweep's)"
+        "--profile", help="a profile's file or a built-in one's name (that of the sweep's device)"
     )
     regret.add_argument("--out", type=Path, help="Markdown file; pictures go beside it")
 
-    layer.add_argument("--device", choices=("cpu",), default="cpu", help="of host arrays")
-    layer.add_argument("--out", type=Path, default=Path("bench/results/layer-cpu.json"))
+    layer.add_argument("--device", choices=("cpu",), default="cpu", help="of NumPy's arrays")
+    layer.add_argument(
+        "--out", type=Path, default=Path("bench/results/cpu-layer.json"),
+        help="JSON (bench/results/cpu-layer.json)",
+    )  # fmt: skip
     for sub, known in ((crossover, [*names, "scan"]), (tune, [*names, "scan"]), (layer, names)):
         sub.add_argument(
-            "--cells",
-            nargs="+",
-            choices=known,
-            default=known,
-            metavar="CELL",
-            help=", ".join(known),
-        )
+            "--cells", nargs="+", choices=known, default=known, metavar="CELL",
+            help=f"some of {', '.join(known)} (all)",
+        )  # fmt: skip
     return root
 
 
@@ -98,6 +141,14 @@ def chosen_profile(name: str | None, content: dict[str, Any]) -> _core.Profile:
 
 def main(arguments: list[str] | None = None) -> None:
     chosen = parser().parse_args(arguments)
+    try:
+        run(chosen)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(130) from None  # as a shell says it
+
+
+def run(chosen: argparse.Namespace) -> None:
     if chosen.command == "info":
         info()
     elif chosen.command == "demo":
@@ -113,17 +164,18 @@ def main(arguments: list[str] | None = None) -> None:
     elif chosen.kind == "crossover":
         from . import crossover
 
-        out = chosen.out or Path("bench/results", f"{chosen.device}-crossover.json")
+        kind = chosen.device.partition(":")[0]
+        out = chosen.out or Path("bench/results", f"{kind}-crossover.json")
         crossover.run(chosen.grid, chosen.cells, chosen.device, out, chosen.minutes, chosen.resume)
     elif chosen.kind == "regret":
         from . import regret
 
-        found = chosen_profile(chosen.profile, measure.load(chosen.sweep))
+        found = chosen_profile(chosen.profile, measure.load_sweep(chosen.sweep))
         regret.run(chosen.sweep, found, chosen.out)
     else:
         from . import layer_bench
 
-        layer_bench.run(chosen.device, chosen.out, chosen.cells)
+        layer_bench.run(chosen.out, chosen.cells)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -267,42 +266,58 @@ def run(
     grid: str,
     names: list[str],
     device: str,
-    out: Path,
+    out: Path | None = None,
     minutes: float | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
-    """The sweep, written to `out`; its content."""
+    """The sweep's content, which is written to `out`, also when the sweep is interrupted."""
     content = measure.provenance(_core.Device(device)) | {"grid": grid, "rows": []}
-    if resume and out.exists():
-        before = json.loads(out.read_text(encoding="utf-8"))
-        for key in ("commit", "processor", "grid"):
-            if before.get(key) != content[key]:
-                raise SystemExit(
-                    f"{out} cannot be resumed: its {key} is {before.get(key)}, not {content[key]}"
-                )
-        content["rows"] = before["rows"]
+    if out is not None:
+        measure.ready(out)
+    if resume and out is not None and out.exists():
+        content["rows"] = _rows_of(out, content)
     kind = device.partition(":")[0]
-    sweep = Sweep(device, 0.02 if grid == "small" else 0.1, content["rows"])
+    rows: list[dict[str, Any]] = content["rows"]
+    sweep = Sweep(device, 0.02 if grid == "small" else 0.1, rows)
     left = [(cell, s) for cell, s in wanted(grid, names, kind) if not sweep.has(cell, s)]
+    if not left and not rows:
+        raise SystemExit(f"nothing to measure: on {device} these cells have one way to run")
     end = time.monotonic() + 60 * (minutes if minutes is not None else math.inf)
     saved = time.monotonic()
     form = "{desc} {percentage:3.0f}% |{bar}| {elapsed} gone, about {remaining} left {postfix}"
     total = sum(cost(cell, shape, kind) for cell, shape in left)
-    done = 0
-    with optional.progress(total, "crossover", bar_format=form) as bar:
-        for cell, shape in left:
-            if time.monotonic() > end:
-                break
-            bar.set_postfix_str(f"{cell} B={shape.B} T={shape.T} H={shape.H}")
-            sweep.measure(cell, shape)
-            bar.update(cost(cell, shape, kind))
-            done += 1
-            if time.monotonic() > saved + 60:  # so that little is lost, whatever happens
-                measure.save(out, content, quiet=True)
-                saved = time.monotonic()
-    measure.save(out, content)
-    if done < len(left):
-        print(f"{done} of {len(left)} points were measured in {minutes} minutes; --resume goes on")
+    done, whole = 0, len(rows)
+    try:
+        with optional.progress(total, "crossover", bar_format=form) as bar:
+            for cell, shape in left:
+                if time.monotonic() > end:
+                    break
+                bar.set_postfix_str(f"{cell} B={shape.B} T={shape.T} H={shape.H}")
+                sweep.measure(cell, shape)
+                bar.update(cost(cell, shape, kind))
+                done, whole = done + 1, len(rows)
+                if out is not None and time.monotonic() > saved + 60:  # whatever happens
+                    measure.save(out, content, quiet=True)
+                    saved = time.monotonic()
+    finally:
+        del rows[whole:]  # of a point that was not finished, which --resume would leave out
+        if out is not None and rows:
+            measure.save(out, content)
+        if done < len(left):
+            more = "" if out is None else "; --resume goes on"
+            print(f"{done} of {len(left)} points were measured{more}")
     if sweep.wrong:
         raise SystemExit("\n".join(["wrong results, which were not timed:", *sweep.wrong]))
     return content
+
+
+def _rows_of(out: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a sweep as this one has left there."""
+    before = measure.load(out)
+    for key in ("commit", "processor", "grid"):
+        if before.get(key) != content[key]:
+            raise SystemExit(
+                f"{out} cannot be resumed: its {key} is {before.get(key)}, not {content[key]}"
+            )
+    rows: list[dict[str, Any]] = before["rows"]
+    return rows

@@ -19,6 +19,7 @@ import numpy as np
 
 import scanrnn
 
+from . import measure
 from .arguments import Array
 from .baseline import Stack
 from .optional import plots, progress
@@ -184,6 +185,7 @@ def draw(curves: dict[str, Curve], unigram: float, path: Path) -> None:
 
 
 def run(seconds: float, hidden: int, out: Path, seed: int, device: str = "cpu") -> dict[str, float]:
+    measure.ready(out)
     text = load_text()
     unigram, size = text.unigram_bits(), len(text.symbols)
     rnn = scanrnn.MinGRU(size, hidden, num_layers=2, device=device, seed=seed)

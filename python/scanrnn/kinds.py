@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,12 @@ from .origin import TITLES, described, device_of, dtype_name, library_of, short_
 
 if TYPE_CHECKING:
     from .run import Call, Placed
+
+
+def log(plan: _core.Plan) -> None:
+    """As the user's SCANRNN_LOG=plan wants it."""
+    if os.environ.get("SCANRNN_LOG") == "plan":
+        print(f"scanrnn: {plan}", file=sys.stderr)
 
 
 class Kind:
@@ -95,6 +103,7 @@ class Kind:
         a, b, *sign = operands
         out = np.empty(shape, a.dtype)
         plan = _core.scan_plan(_core.Device(device), *shape, dtype, log_form, None)
+        log(plan)
         _core.scan(plan, a, b, sign[0] if sign else None, h_0, out, log_form, reverse)
         return out
 
@@ -262,6 +271,7 @@ class InPlace(Kind):
         with self.on_device():
             out = self.empty(shape, dtype)
             plan = _core.scan_plan(_core.Device(device), *shape, dtype, log_form, None)
+            log(plan)
             workspace = self.bytes(plan.workspace_bytes)
             a, b, *sign = (self.tensor("a, b or sign_b", value) for value in operands)
             _core.scan_tensors(

@@ -114,12 +114,12 @@ def by_torch(point: Point, params: dict[str, Array], x: Array, dy: Array) -> Any
     return f"torch {torch.__version__}", both if both_passes else forward
 
 
-def measure_one(point: Point, device: str, seconds: float) -> list[dict[str, Any]]:
+def measure_one(point: Point, seconds: float) -> list[dict[str, Any]]:
     random = np.random.default_rng(0)
     shape = (point.T, point.B, point.H)
     x, dy = (random.standard_normal(shape).astype(np.float32) for _ in range(2))
     kind: type[scanrnn.Layer] = getattr(scanrnn, point.cell)
-    rnn = kind(point.H, point.H, device=device, seed=0)
+    rnn = kind(point.H, point.H, device="cpu", seed=0)
     params = rnn.state_dict()
     plan = rnn.plan(point.T, point.B, training=point.direction == "forward_backward")
     calls = {
@@ -160,8 +160,9 @@ def measure_one(point: Point, device: str, seconds: float) -> list[dict[str, Any
     ]
 
 
-def run(device: str, out: Path, names: list[str], seconds: float = 2.0) -> None:
-    head = measure.provenance(_core.Device(device))
+def run(out: Path, names: list[str], seconds: float = 2.0) -> None:
+    measure.ready(out)
+    head = measure.provenance(_core.Device("cpu"))
     head |= {"floor": "the layer's matrix products alone, by NumPy's OpenBLAS"}
     head["copy_gbps"] = round(measure.copy_gbps(head["threads"]), 1)
     wanted = [
@@ -171,12 +172,19 @@ def run(device: str, out: Path, names: list[str], seconds: float = 2.0) -> None:
         for shape, directions in [*((s, crossover.PASSES) for s in SHAPES), (STEP, ("step",))]
         for direction in directions
     ]
-    rows = []
-    with optional.progress(len(wanted), "layer") as bar:
-        for point in wanted:
-            bar.set_postfix_str(" ".join(map(str, point)))
-            rows += measure_one(point, device, seconds)
-            bar.update()
+    rows: list[dict[str, Any]] = []
+    try:
+        with optional.progress(len(wanted), "layer") as bar:
+            for point in wanted:
+                bar.set_postfix_str(" ".join(map(str, point)))
+                rows += measure_one(point, seconds)
+                bar.update()
+    finally:  # also of what was measured until an interrupt
+        print(_table(rows))
+    measure.save(out, head | {"rows": rows})
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
     titles = ["cell", "pass", "B", "T", "H", "impl", "strategy", "ms", "spread", "x floor"]
     keys = ("cell", "pass", "B", "T", "H", "impl")
     lines = [
@@ -189,5 +197,4 @@ def run(device: str, out: Path, names: list[str], seconds: float = 2.0) -> None:
         ]
         for row in rows
     ]
-    print(measure.table(titles, lines))
-    measure.save(out, head | {"rows": rows})
+    return measure.table(titles, lines)

@@ -15,8 +15,9 @@ import numpy as np
 
 from . import _core, arguments, exchange, profile
 from .arguments import Array
+from .kinds import log
 from .registry import CellInfo
-from .run import Call, Placed, Pullback, Run, State, given_state, log, names_of_a_step, states
+from .run import Call, Placed, Pullback, Run, State, given_state, names_of_a_step, states
 
 # What every layer's constructor begins with, as torch's do.
 _TORCHS: dict[str, Any] = {

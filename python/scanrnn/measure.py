@@ -194,6 +194,24 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
+def load_sweep(path: Path) -> dict[str, Any]:
+    """What `bench crossover` wrote."""
+    content = load(path)
+    if not isinstance(content, dict) or not {"device", "architecture", "rows"} <= set(content):
+        raise SystemExit(f"{path}: it is not what bench crossover writes")
+    return content
+
+
+def ready(path: Path) -> None:
+    """Before long work: the folder is there and can be written to."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise SystemExit(f"{path}: {problem}") from None
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise SystemExit(f"{path}: it cannot be written")
+
+
 def save(path: Path, content: dict[str, Any], quiet: bool = False) -> None:
     """One row or rule a line, so that two files can be compared."""
     lists = {key: value for key, value in content.items() if key in ("rows", "rules") and value}
@@ -203,7 +221,9 @@ def save(path: Path, content: dict[str, Any], quiet: bool = False) -> None:
         lines = ",\n".join("    " + json.dumps(value) for value in values)
         text = f'{text[:-2]},\n  "{key}": [\n{lines}\n  ]\n}}'
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n", encoding="utf-8")
+    half = path.with_name(f"{path.name}.part")  # so that there is the old file or the new one
+    half.write_text(text + "\n", encoding="utf-8")
+    half.replace(path)
     if not quiet:
         print(f"written: {path}", file=sys.stderr)
 

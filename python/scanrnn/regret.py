@@ -137,7 +137,7 @@ def draw(content: dict[str, Any], profile: _core.Profile, cell: str, path: Path)
 
 
 def run(file: Path, profile: _core.Profile, out: Path | None) -> None:
-    content = measure.load(file)
+    content = measure.load_sweep(file)
     text = report(content, profile)
     print(text)
     if out is None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import re
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +13,7 @@ import numpy as np
 
 from . import _core, exchange
 from .arguments import Array
-from .kinds import Kind
+from .kinds import Kind, log
 
 if TYPE_CHECKING:
     from .layers import Layer
@@ -159,11 +157,6 @@ def names_of_a_step() -> Iterator[None]:
     except (ValueError, TypeError) as problem:
         named = re.sub(r"^x\b", "x_t", re.sub(r"\b([hc])_0\b", r"\1", str(problem)))
         raise type(problem)(named) from None
-
-
-def log(plan: _core.Plan) -> None:
-    if os.environ.get("SCANRNN_LOG") == "plan":
-        print(f"scanrnn: {plan}", file=sys.stderr)
 
 
 class Pullback:

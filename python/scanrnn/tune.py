@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,17 @@ def run(
     minutes: float | None = None,
     measured: Path | None = None,
 ) -> None:
-    kind = device.partition(":")[0]
+    now = None
     if measured is not None:
-        content = measure.load(measured)
-        now = None
+        content = measure.load_sweep(measured)
     else:
         now = _core.profile(_core.Device(device))
-        with tempfile.TemporaryDirectory() as folder:
-            rows = Path(folder) / "sweep.json"
-            content = crossover.run(grid, names, device, rows, minutes)
+        measure.ready(out or profile.user_file(device.partition(":")[0]))
+        content = crossover.run(grid, names, device, minutes=minutes)
+        if not content["rows"]:
+            raise SystemExit("nothing was measured, so there is nothing to fit")
         print(f"now [profile {now.name}]:\n{_summary(content, now)}")
-    path = out or profile.user_file(kind)
+    path = out or profile.user_file(content["device"])
     described = fitted(content, out.stem if out else "tuned")
     found = profile.parse(described, str(path))
     print(f"tuned:\n{_summary(content, found)}\n{profile.words(found)}")

@@ -124,8 +124,8 @@ def test_a_sweep_goes_on_where_it_ended(tmp_path, capsys, monkeypatch):
     pytest.importorskip("tqdm")
     out = tmp_path / "crossover.json"
     sweep = ["bench", "crossover", "--cells", "MinGRU", "--out", str(out)]
-    __main__.main([*sweep, "--minutes", "0"])
-    assert "0 of 4 points were measured in 0.0 minutes; --resume goes on" in capsys.readouterr().out
+    __main__.main([*sweep, "--minutes", "1e-9"])
+    assert "0 of 4 points were measured; --resume goes on" in capsys.readouterr().out
     measured = []
     honest = crossover.Sweep.measure
 
@@ -148,13 +148,84 @@ def test_a_sweep_goes_on_where_it_ended(tmp_path, capsys, monkeypatch):
         __main__.main([*sweep, "--resume"])
 
 
+@pytest.mark.parametrize("command", ["crossover", "layer"])
+def test_what_was_measured_outlives_an_interrupt(tmp_path, capsys, monkeypatch, command):
+    pytest.importorskip("tqdm")
+    monkeypatch.setattr(layer_bench.run, "__defaults__", (0.01,))
+    out = tmp_path / "measured.json"
+    module, name, last = {
+        "crossover": (crossover.Sweep, "_measure", 4),  # in the middle of the second point
+        "layer": (layer_bench, "measure_one", 3),
+    }[command]
+    honest, calls = getattr(module, name), itertools.count(1)
+
+    def interrupted(*arguments):
+        if next(calls) == last:
+            raise KeyboardInterrupt
+        return honest(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, interrupted)
+        with pytest.raises(SystemExit) as end:
+            __main__.main(["bench", command, "--cells", "MinGRU", "--out", str(out)])
+    assert end.value.code == 130
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[-1] == "interrupted"
+    if command == "layer":
+        assert len(shown.out.splitlines()) == 2 + 2 * 3  # points, implementations
+        return
+    assert "1 of 4 points were measured; --resume goes on" in shown.out
+    assert len(json.loads(out.read_text())["rows"]) == 2 * 3  # passes, strategies
+    __main__.main(["bench", command, "--cells", "MinGRU", "--out", str(out), "--resume"])
+    assert len(json.loads(out.read_text())["rows"]) == 4 * 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "crossover", "--device", "tpu"], "--device: expected 'auto', 'cpu', 'cuda'"),
+        (["bench", "crossover", "--minutes", "-1"], "--minutes: expected a number > 0, got -1"),
+        (["tune", "--minutes", "nan"], "--minutes: expected a number > 0, got nan"),
+        (["demo", "--seconds", "soon"], "--seconds: invalid float value: 'soon'"),
+        (["demo", "--hidden", "0"], "--hidden: expected a number > 0, got 0"),
+        (["bench"], "the following arguments are required: BENCH"),
+    ],
+)
+def test_bad_arguments(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        __main__.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [["demo"], ["bench", "crossover"], ["bench", "layer"], ["tune"]]
+)
+def test_what_cannot_be_written_is_said_before_the_work(tmp_path, command):
+    (tmp_path / "file").touch()
+    for out in (tmp_path, tmp_path / "file" / "x"):
+        with pytest.raises(SystemExit, match=str(out)):
+            __main__.main([*command, "--out", str(out)])
+
+
+@pytest.mark.skipif(scanrnn.cuda_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there(capsys):
+    with pytest.raises(SystemExit):
+        __main__.main(["tune", "--device", "cuda"])
+    assert "argument --device: cuda:0 was asked for, but" in capsys.readouterr().err
+
+
+def test_a_cell_with_one_way_to_run(tmp_path):
+    with pytest.raises(SystemExit, match="on cpu these cells have one way to run"):
+        __main__.main(["bench", "crossover", "--cells", "LSTM", "--out", str(tmp_path / "x")])
+
+
 def test_a_wrong_result_is_never_timed(tmp_path, monkeypatch):
     pytest.importorskip("tqdm")
     monkeypatch.setattr(crossover, "tolerances", lambda dtype, T, H: (0.0, 1.0))
     out = tmp_path / "crossover.json"
     with pytest.raises(SystemExit, match=r"wrong results, which were not timed:\n.*MinGRU"):
         __main__.main(["bench", "crossover", "--cells", "MinGRU", "--out", str(out)])
-    assert all(row["max_error"] == 0 for row in json.loads(out.read_text()).get("rows", []))
+    assert not out.exists() or all(r["max_error"] == 0 for r in json.loads(out.read_text())["rows"])
 
 
 def test_workloads_agree_and_errors_show():
@@ -256,6 +327,13 @@ def test_tune_from_a_sweep(tmp_path, capsys):
     assert content["name"] == "sm_1"
     __main__.main(["bench", "regret", str(sweep), "--profile", str(out)])
     assert f"Profile: sm_1, {out}"[:100] in capsys.readouterr().out
+    content = json.loads(sweep.read_text()) | {"device": "cuda", "units": 132}
+    for row in content["rows"]:
+        row["strategy"] = row["strategy"].replace("parallel_scan", "parallel_scan, block")
+    measure.save(sweep, content)
+    __main__.main(["tune", "--from", str(sweep)])
+    assert profile.user_file("cuda").exists()  # by where the sweep is from
+    assert not profile.user_file("cpu").exists()
 
 
 def test_a_profile_that_is_not_there(tmp_path):
@@ -265,6 +343,14 @@ def test_a_profile_that_is_not_there(tmp_path):
         __main__.main(["bench", "regret", str(sweep), "--profile", "mine"])
     with pytest.raises(SystemExit, match="not_here"):
         __main__.main(["bench", "regret", str(tmp_path / "not_here.json")])
+
+
+@pytest.mark.parametrize("command", [["bench", "regret"], ["tune", "--from"]])
+def test_what_is_no_sweep(tmp_path, command):
+    for text in ("{", "[]", '{"device": "cpu", "rules": []}'):
+        (tmp_path / "sweep.json").write_text(text)
+        with pytest.raises(SystemExit, match=r"sweep\.json: "):
+            __main__.main([*command, str(tmp_path / "sweep.json")])
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -267,9 +267,11 @@ def test_plan_says_what_and_why(capfd, monkeypatch):
     rnn(normal(3, 1, 8), strategy="parallel_scan")
     rnn.vjp(normal(3, 1, 8))
     rnn.step(normal(1, 8))
+    scanrnn.scan(normal(3, 2), normal(3, 2))
     lines = capfd.readouterr().err.splitlines()
     assert [line.split()[:2] for line in lines] == [
         ["scanrnn:", "parallel_scan"],
+        ["scanrnn:", "direct"],
         ["scanrnn:", "direct"],
         ["scanrnn:", "direct"],
     ]

@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .. import _core, profile
-from ..kinds import walkable
+from ..kinds import log, walkable
 from ..registry import cells
-from ..run import log
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

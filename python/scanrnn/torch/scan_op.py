@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _core, profile
-from ..run import log
+from ..kinds import log
 from .ops import Call, library, name_of, work_memory
 
 library.define(
