@@ -52,7 +52,7 @@ def test_the_reserve_is_large_enough(cell, dtype):
         description = module(cell, 3, hidden, layers, dtype=dtype)._description(0.0)
         x = torch.empty(steps, batch, 3, dtype=dtype, device=DEVICE)
         layer = st.ops._core_layer(dtype, 3, description)
-        plan = layer.plan(st.ops._device(x.device), steps, batch, True, None)
+        plan = layer.plan(st.tensors.device_of(x.device), steps, batch, True, None)
         rows, width = st.ops._reserve_shape(layer, x, False)
         assert rows * width >= plan.reserve_bytes, (hidden, layers, steps, batch)
 

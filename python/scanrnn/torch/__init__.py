@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .. import arguments
 from ..registry import cells
-from . import ops, scan_op
+from . import scan_op, tensors
 from .modules import Recurrent, make_module
 
 
@@ -57,8 +57,8 @@ def _check(operands: dict[str, Any], initial: dict[str, Any]) -> None:
     if like.dim() == 0:
         raise ValueError(f"{first}: expected at least one axis, time, got shape ()")
     for name, value in given.items():
-        if value.dtype not in ops.DTYPES or value.dtype != like.dtype:
-            wanted = like.dtype if like.dtype in ops.DTYPES else f"one of {ops.DTYPES}"
+        if value.dtype not in tensors.DTYPES or value.dtype != like.dtype:
+            wanted = like.dtype if like.dtype in tensors.DTYPES else f"one of {tensors.DTYPES}"
             raise TypeError(f"{name}: expected dtype {wanted}, got {value.dtype}; nothing is cast")
         if value.device != like.device:
             raise TypeError(
@@ -70,7 +70,7 @@ def _check(operands: dict[str, Any], initial: dict[str, Any]) -> None:
                 f"{name}: expected shape {tuple(shape)} to go with {first}, got "
                 f"{tuple(value.shape)}"
             )
-    ops.refuse_tangents("scan", *given.values())
+    tensors.refuse_tangents("scan", *given.values())
 
 
 _modules = {cell.name: make_module(cell) for cell in cells()}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .. import _core, arguments
 from ..registry import CellInfo
-from . import ops
+from . import ops, tensors
 
 
 class Recurrent(nn.Module):
@@ -62,10 +62,10 @@ class Recurrent(nn.Module):
         if cell.variant_option:
             setattr(self, cell.variant_option, arguments.text(cell.variant_option, self._variant))
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        if dtype not in ops.DTYPES:
-            raise ValueError(f"dtype: expected one of {ops.DTYPES}, got {dtype!r}")
+        if dtype not in tensors.DTYPES:
+            raise ValueError(f"dtype: expected one of {tensors.DTYPES}, got {dtype!r}")
         cell_name, *options, _ = self._description(self.dropout)
-        layer = _core.Layer(cell_name, self.input_size, *options, ops.name_of(dtype))
+        layer = _core.Layer(cell_name, self.input_size, *options, tensors.name_of(dtype))
         self._names = [name for name, _ in layer.parameters()]
         for name, shape in layer.parameters():
             value = torch.empty(shape, device=device, dtype=dtype)
@@ -112,7 +112,7 @@ class Recurrent(nn.Module):
             )
         single = input.dim() == 2
         x, states = input, self._states(input, hx, single)
-        ops.refuse_tangents(type(self).__name__, x, *states, *params)
+        tensors.refuse_tangents(type(self).__name__, x, *states, *params)
         target = _autocast_dtype(x)
         if target is not None:
             x, *states = (value.to(target) for value in (x, *states))

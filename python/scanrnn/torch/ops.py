@@ -10,18 +10,16 @@ C input size, H hidden size, L layers, D directions.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from .. import _core, profile
-from ..kinds import log, walkable
+from ..kinds import log
 from ..registry import cells
-
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+from .tensors import Call, device_of, name_of, work_memory
 
 library = torch.library.Library("scanrnn", "DEF")
 
@@ -54,64 +52,6 @@ def _core_layer(dtype: torch.dtype, input_size: int, description: tuple[Any, ...
     return _core.Layer(cell, input_size, *options, name_of(dtype))
 
 
-@functools.lru_cache(maxsize=64)
-def _device(device: torch.device) -> _core.Device:
-    # Sizes of tensors without memory are those of the CPU's.
-    return _core.Device("cpu" if device.type == "meta" else str(device))
-
-
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).rpartition(".")[2]
-
-
-def _stream(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 0
-    stream: int = torch.cuda.current_stream(device).cuda_stream
-    return stream
-
-
-def _walkable(value: Tensor) -> Tensor:
-    """With a contiguous last axis and rows that do not overlap, copied where it has not."""
-    if value.is_contiguous() or walkable(value.shape, value.stride()):
-        return value
-    return value.contiguous()
-
-
-class Call:
-    """Views of tensors for one call, which must outlive it."""
-
-    def __init__(self, like: Tensor) -> None:
-        self.device, self.stream = _device(like.device), _stream(like.device)
-        self.held: list[Tensor] = []
-
-    def view(self, name: str, value: Tensor) -> _core.Tensor:
-        value = _walkable(value)
-        self.held.append(value)
-        return _core.from_address(
-            name,
-            value.data_ptr(),
-            name_of(value.dtype),
-            _device(value.device),
-            value.shape,
-            value.stride(),
-        )
-
-    def views(self, name: str, values: Sequence[Tensor]) -> list[_core.Tensor]:
-        return [self.view(name, value) for value in values]
-
-    def maybe(self, name: str, value: Tensor | None) -> _core.Tensor | None:
-        return None if value is None else self.view(name, value)
-
-    def bytes(self, value: Tensor) -> tuple[int, int]:
-        self.held.append(value)
-        return value.data_ptr(), value.nbytes
-
-
-def work_memory(like: Tensor, size: int) -> Tensor:
-    return like.new_empty(size, dtype=torch.uint8)
-
-
 @functools.lru_cache(maxsize=1024)
 def _reserve_width(layer: _core.Layer, device: _core.Device) -> int:
     # 256 tokens of one step make every part of the reserve a whole number of its alignment.
@@ -125,7 +65,7 @@ def _reserve_shape(layer: _core.Layer, x: Tensor, batch_first: bool) -> tuple[An
     """
     steps, batch = x.shape[1 if batch_first else 0], x.shape[0 if batch_first else 1]
     tokens = (steps if steps > 0 else 1) * batch  # what a sequence of no steps has, it has once
-    return (tokens + 255) // 256 * 256, _reserve_width(layer, _device(x.device))
+    return (tokens + 255) // 256 * 256, _reserve_width(layer, device_of(x.device))
 
 
 def _state_shape(x: Tensor, description: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -151,17 +91,6 @@ def _plan(
     plan = layer.plan(call.device, steps, batch, training, strategy)
     log(plan)
     return plan
-
-
-def refuse_tangents(what: str, *values: Tensor | None) -> None:
-    """Forward mode: torch would drop the tangents of an operator that has no formula for them."""
-    if forward_ad._current_level < 0:
-        return
-    if any(forward_ad.unpack_dual(v).tangent is not None for v in values if v is not None):
-        raise NotImplementedError(
-            f"{what}: there are no derivatives in forward mode (torch.func.jvp, jacfwd): use "
-            "backward mode"
-        )
 
 
 def states_of(cell: str) -> int:

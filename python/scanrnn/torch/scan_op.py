@@ -10,7 +10,8 @@ from torch import Tensor
 
 from .. import _core, profile
 from ..kinds import log
-from .ops import Call, library, name_of, work_memory
+from .ops import library
+from .tensors import Call, name_of, work_memory
 
 library.define(
     "scan(Tensor a, Tensor b, Tensor? sign_b, Tensor? h_0, bool log_form, bool reverse) -> Tensor",

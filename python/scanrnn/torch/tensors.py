@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's tensors as the library takes them: views of their memory, their device and its stream."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from .. import _core
+from ..kinds import walkable
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@functools.lru_cache(maxsize=64)
+def device_of(device: torch.device) -> _core.Device:
+    # Sizes of tensors without memory are those of the CPU's.
+    return _core.Device("cpu" if device.type == "meta" else str(device))
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).rpartition(".")[2]
+
+
+def _stream(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
+    stream: int = torch.cuda.current_stream(device).cuda_stream
+    return stream
+
+
+def _walkable(value: Tensor) -> Tensor:
+    """With a contiguous last axis and rows that do not overlap, copied where it has not."""
+    if value.is_contiguous() or walkable(value.shape, value.stride()):
+        return value
+    return value.contiguous()
+
+
+class Call:
+    """Views of tensors for one call, which must outlive it."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.device, self.stream = device_of(like.device), _stream(like.device)
+        self.held: list[Tensor] = []
+
+    def view(self, name: str, value: Tensor) -> _core.Tensor:
+        value = _walkable(value)
+        self.held.append(value)
+        return _core.from_address(
+            name,
+            value.data_ptr(),
+            name_of(value.dtype),
+            device_of(value.device),
+            value.shape,
+            value.stride(),
+        )
+
+    def views(self, name: str, values: Sequence[Tensor]) -> list[_core.Tensor]:
+        return [self.view(name, value) for value in values]
+
+    def maybe(self, name: str, value: Tensor | None) -> _core.Tensor | None:
+        return None if value is None else self.view(name, value)
+
+    def bytes(self, value: Tensor) -> tuple[int, int]:
+        self.held.append(value)
+        return value.data_ptr(), value.nbytes
+
+
+def work_memory(like: Tensor, size: int) -> Tensor:
+    return like.new_empty(size, dtype=torch.uint8)
+
+
+def refuse_tangents(what: str, *values: Tensor | None) -> None:
+    """Forward mode: torch would drop the tangents of an operator that has no formula for them."""
+    if forward_ad._current_level < 0:
+        return
+    if any(forward_ad.unpack_dual(v).tangent is not None for v in values if v is not None):
+        raise NotImplementedError(
+            f"{what}: there are no derivatives in forward mode (torch.func.jvp, jacfwd): use "
+            "backward mode"
+        )
