@@ -180,6 +180,7 @@ PYBIND11_MODULE(_core, m) {
       .def("step", &forward<&Layer::step>)
       .def("backward", &backward);
 
+  m.def("after_fork", &after_fork);
   m.def("profile", [](Device device) { return context(device).profile(); });
   m.def("set_profile",
         [](Device device, const Profile& profile) { choose_profile(device.kind, profile); });

@@ -21,16 +21,29 @@ Profiles& profiles() {
   return all;
 }
 
+using Contexts = std::map<std::pair<Device::Kind, int>, Context>;
+Contexts& contexts() {
+  thread_local Contexts own;
+  return own;
+}
+
+bool forked = false;  // written by a process that has one thread
+
 }  // namespace
 
+void after_fork() {
+  forked = true;
+  contexts().erase({Device::Kind::cpu, 0});  // a CUDA device's cannot even be given back
+}
+
 Context& context(Device device, void* stream) {
-  thread_local std::map<std::pair<Device::Kind, int>, Context> contexts;
   const auto key = std::make_pair(device.kind, device.index);
-  auto found = contexts.find(key);
-  if (found == contexts.end()) {
+  auto found = contexts().find(key);
+  if (found == contexts().end()) {
     ContextOptions options;
     options.device = device;
-    found = contexts.emplace(key, Context(options)).first;
+    if (forked && device.kind == Device::Kind::cpu) options.threads = 1;
+    found = contexts().emplace(key, Context(options)).first;
   }
   found->second.set_stream(stream);
   found->second.set_matmul_precision(matmul_precision());

@@ -13,6 +13,9 @@ namespace scanrnn {
 // One per thread and device, so that nothing is shared between threads. `stream` is where work goes
 // until the next call of this function; null is the default stream.
 Context& context(Device device, void* stream = nullptr);
+// In the child of a fork: work on the CPU is one thread's from now on, since libgomp would wait
+// for ever for the others, which only the parent has.
+void after_fork();
 // For all contexts of this kind of device, from now on.
 void choose_profile(Device::Kind kind, const dispatch::Profile& profile);
 

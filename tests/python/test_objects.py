@@ -237,6 +237,29 @@ def test_other_threads_run_meanwhile():
     assert moved > 3
 
 
+FORKED = """
+import multiprocessing, warnings
+import numpy as np
+import scanrnn
+rnns = [kind(64, 64, device="cpu", seed=0) for kind in (scanrnn.MinGRU, scanrnn.LSTM)]
+x = np.ones((500, 8, 64), np.float32)
+def work(_):
+    return [float(rnn(x)[0].sum()) for rnn in rnns]
+here = work(0)
+warnings.simplefilter("ignore")  # Python's, of any thread
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    for there in pool.map_async(work, range(4)).get(timeout=60):
+        np.testing.assert_allclose(there, here, rtol=1e-5)
+"""
+
+
+def test_children_of_a_fork_can_call_too():
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_plan_says_what_and_why(capfd, monkeypatch):
     rnn = make("MinGRU", 8, 16, device="cpu")
     plan = rnn.plan(5000, 1)
