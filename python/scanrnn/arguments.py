@@ -128,6 +128,8 @@ def array(name: str, value: Any, wanted: np.dtype[Any] | None) -> Any:
                 f"{name}: expected an array of NumPy, torch, CuPy or JAX, got {type_name(value)}"
             )
         value = np.asarray(value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name}: expected an array without a mask, got a masked array: fill it")
     if value.dtype != wanted if wanted is not None else str(value.dtype) not in DTYPES:
         listed = wanted if wanted is not None else "one of " + _listed(DTYPES)
         raise TypeError(f"{name}: expected dtype {listed}, got {value.dtype}; nothing is cast")

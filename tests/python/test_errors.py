@@ -89,6 +89,7 @@ X_ERRORS = [
     (np.ones((6, 2, 3), object), TypeError, ("x: expected dtype float32", "got object")),
     ([[1.0, 2.0, 3.0]], TypeError, ("x: expected an array of NumPy", "got list")),
     (None, TypeError, ("x: expected an array of NumPy", "got NoneType")),
+    (np.ma.masked_array(normal(6, 2, 3)), TypeError, ("x: expected an array without a mask",)),
     (memoryview(b"123"), TypeError, ("x: expected an array of NumPy", "got memoryview")),
 ]
 
