@@ -3,36 +3,32 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from . import _core
 from .origin import described, library_of
 
 LEGACY_DEFAULT = 1  # the default stream, as DLPack and CUDA number it
+REFUSALS = (BufferError, RuntimeError, ValueError)
 
 
 def take(name: str, value: Any, stream: int | None, writable: bool) -> _core.Tensor:
     """By the versioned protocol, or by what came before it where a producer knows no better."""
     options = {} if stream is None else {"stream": stream or LEGACY_DEFAULT}
-    with asked(name, value):
+    try:
         try:
             capsule = value.__dlpack__(max_version=(1, 0), **options)
         except TypeError:
             capsule = value.__dlpack__(**options)
+    except REFUSALS as problem:
+        raise refused(name, value, problem) from problem
     return _core.from_dlpack(name, capsule, writable)
 
 
-@contextlib.contextmanager
-def asked(name: str, value: Any) -> Iterator[None]:
+def refused(name: str, value: Any, problem: Exception) -> TypeError:
     """What a library raises when it cannot give its memory does not name our argument."""
-    try:
-        yield
-    except (BufferError, RuntimeError, ValueError) as problem:
-        torch = library_of(value) == "torch"
-        advice = "; inside torch's transformations use scanrnn.torch" if torch else ""
-        raise TypeError(
-            f"{name}: {described(name, value)} does not give its memory by DLPack: "
-            f"{problem}{advice}"
-        ) from problem
+    torch = library_of(value) == "torch"
+    advice = "; inside torch's transformations use scanrnn.torch" if torch else ""
+    return TypeError(
+        f"{name}: {described(name, value)} does not give its memory by DLPack: {problem}{advice}"
+    )

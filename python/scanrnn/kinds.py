@@ -44,8 +44,10 @@ class Kind:
         """`value` as the core can walk it, or an error that says what would do."""
         library = library_of(value)
         if library == "other":
-            with dlpack.asked(name, value):
+            try:
                 value = np.from_dlpack(value)
+            except dlpack.REFUSALS as problem:
+                raise dlpack.refused(name, value, problem) from problem
         elif library:
             raise TypeError(
                 f"{name}: expected a NumPy array, as x is one, got {described(name, value)}"

@@ -17,7 +17,7 @@ from . import _core, arguments, exchange, profile
 from .arguments import Array
 from .kinds import log
 from .registry import CellInfo
-from .run import Call, Placed, Pullback, Run, State, given_state, names_of_a_step, states
+from .run import Call, Placed, Pullback, Run, State, given_state, of_a_step, states
 
 # What every layer's constructor begins with, as torch's do.
 _TORCHS: dict[str, Any] = {
@@ -138,8 +138,11 @@ class Layer:
         before = states(kind, "h", h, self, single)
         plan = self.plan(1, x_t.shape[0])
         log(plan)
-        with names_of_a_step():
-            y, after, _ = kind.forward(Call(self, self._placed, plan, x_t, before, one_step=True))
+        call = Call(self, self._placed, plan, x_t, before, one_step=True)
+        try:
+            y, after, _ = kind.forward(call)
+        except (ValueError, TypeError) as problem:
+            raise of_a_step(problem) from None
         return y[0] if single else y, given_state(after, single)
 
     def plan(

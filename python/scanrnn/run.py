@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -149,14 +147,10 @@ def _like_x(kind: Kind, name: str, value: Any, dtype: np.dtype[Any], single: boo
     return value
 
 
-@contextlib.contextmanager
-def names_of_a_step() -> Iterator[None]:
-    """The arguments of a step are x_t and h; the library knows those of a sequence."""
-    try:
-        yield
-    except (ValueError, TypeError) as problem:
-        named = re.sub(r"^x\b", "x_t", re.sub(r"\b([hc])_0\b", r"\1", str(problem)))
-        raise type(problem)(named) from None
+def of_a_step(problem: Exception) -> Exception:
+    """The arguments of a step are x_t and h; the library names those of a sequence."""
+    text = re.sub(r"\b([hc])_0\b", r"\1", str(problem))
+    return type(problem)(re.sub(r"^x\b", "x_t", text))
 
 
 class Pullback:
