@@ -6,8 +6,6 @@
 
 #include <cstring>
 #include <initializer_list>
-#include <iterator>
-#include <limits>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -328,73 +326,6 @@ TEST(Explain, SaysWhichBoundsDecided) {
   const Profile plain = profile_of({rule(Strategy::direct, false, {}, {})});
   EXPECT_NE(explain(plan(wanted, {Processor::cpu, 4}, plain)).find("fastest everywhere"),
             std::string::npos);
-}
-
-TEST(Names, RoundTrip) {
-  std::set<std::string> names;
-  for (Strategy strategy : {Strategy::automatic, Strategy::direct, Strategy::fused_sequential,
-                            Strategy::parallel_scan, Strategy::step_loop, Strategy::persistent}) {
-    Strategy back = strategy == Strategy::direct ? Strategy::automatic : Strategy::direct;
-    EXPECT_TRUE(parse(name(strategy), back));
-    EXPECT_EQ(back, strategy);
-    names.insert(name(strategy));
-  }
-  EXPECT_EQ(names, (std::set<std::string>{"auto", "direct", "fused_sequential", "parallel_scan",
-                                          "step_loop", "persistent"}));
-  EXPECT_EQ(names.size(), 1 + std::size(kStrategies));
-}
-
-TEST(Names, UnknownLeavesTheStrategyAlone) {
-  for (const char* text : {"", "Direct", "direct ", "automatic", "step loop"}) {
-    Strategy strategy = Strategy::parallel_scan;
-    EXPECT_FALSE(parse(text, strategy)) << text;
-    EXPECT_EQ(strategy, Strategy::parallel_scan) << text;
-  }
-}
-
-TEST(Profile, GenericOnesAreUsable) {
-  for (const Profile* generic : {&generic_cpu_profile(), &generic_cuda_profile()}) {
-    EXPECT_STREQ(generic->origin, "built in");
-    ASSERT_GE(generic->count, 1);
-    for (int i = 0; i < generic->count; ++i) {
-      const Rule& r = generic->rules[static_cast<std::size_t>(i)];
-      EXPECT_NE(r.strategy, Strategy::automatic);
-      EXPECT_NE(r.strategy, r.runner_up);
-      EXPECT_GE(r.margin, 0);
-    }
-  }
-  // Every problem meets a rule, and on CUDA one step of one sequence is direct.
-  for (const auto& [profile, processor] : {std::pair(&generic_cpu_profile(), Processor::cpu),
-                                           std::pair(&generic_cuda_profile(), Processor::cuda),
-                                           std::pair(find_profile("sm_90"), Processor::cuda)}) {
-    const std::int64_t units = processor == Processor::cpu ? 4 : 132;
-    Problem wanted = problem(1, 1, 64);
-    if (processor == Processor::cuda) {  // where it is one launch instead of two
-      EXPECT_EQ(plan(wanted, {processor, units}, *profile).strategy, Strategy::direct);
-    }
-    for (std::int64_t steps = 1; steps < 1 << 30; steps *= 4) {
-      for (std::int64_t rows : {1, 70, 5000, 1 << 20}) {
-        for (int bits = 0; bits < 16; ++bits) {
-          wanted = problem(steps, 1, rows);
-          if (bits & 8) wanted.gates = 0;
-          wanted.training = bits & 1;
-          wanted.log_domain = bits & 2;
-          wanted.storage_bytes = bits & 4 ? 2 : 4;
-          const Plan got = plan(wanted, {processor, units}, *profile);
-          EXPECT_EQ(got.reason, Reason::measured) << explain(got);
-        }
-      }
-    }
-  }
-  EXPECT_STREQ(generic_cpu_profile().name, "cpu-generic");
-}
-
-TEST(Profile, IsFoundByName) {
-  const Profile* found = find_profile("cpu-generic");
-  ASSERT_NE(found, nullptr);
-  EXPECT_EQ(found, &generic_cpu_profile());
-  EXPECT_EQ(find_profile("sm_1"), nullptr);
-  EXPECT_EQ(find_profile(""), nullptr);
 }
 
 }  // namespace
