@@ -55,7 +55,9 @@ def positive(kind: type) -> Any:
 
 def parser() -> argparse.ArgumentParser:
     names = [cell.name for cell in cells()]
-    root = argparse.ArgumentParser(prog="python -m scanrnn", description="Minimal RNNs by scan.")
+    root = argparse.ArgumentParser(
+        prog="python -m scanrnn", description="Minimal RNNs by parallel scan."
+    )
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(to: Any, name: str, summary: str, more: str = "") -> argparse.ArgumentParser:

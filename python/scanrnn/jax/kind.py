@@ -110,10 +110,14 @@ class Jax(Kind):
     def backward(
         self, call: Call, y: Any, reserve: Any, dy: Any, dh_n: list[Any]
     ) -> tuple[Any, list[Any], list[Any]]:
-        x, shape = call.x, call.shape_of_state()
-        zeros = tuple(jnp.zeros(shape, x.dtype) for _ in range(call.states()))
-        given = self.checked(call, ("h_0", "c_0"), call.h_0) or zeros
-        dfinals = self.checked(call, ("dh_n", "dc_n"), dh_n) or zeros
+        x = call.x
+
+        def zeros() -> tuple[Any, ...]:
+            shape = call.shape_of_state()
+            return tuple(jnp.zeros(shape, x.dtype) for _ in range(call.states()))
+
+        given = self.checked(call, ("h_0", "c_0"), call.h_0) or zeros()
+        dfinals = self.checked(call, ("dh_n", "dc_n"), dh_n) or zeros()
         if dy is not None:
             calls.check("dy", dy, y.shape, x.dtype, "(..., num_directions * hidden_size)")
         dx, dh_0, dparams = calls.backward(
