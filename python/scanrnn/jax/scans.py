@@ -17,8 +17,9 @@ from .calls import call, check, check_sizes, kinds_of_device, shape_of, work_mem
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def rows(a: Any, b: Any, sign_b: Any, h_0: Any, log_form: bool, reverse: bool) -> Any:
     """a, b, sign_b [T,N] and h_0 [N]; sign_b and h_0 may be None."""
+    steps, width = a.shape
     plans = [
-        _core.scan_plan(_core.Device(kind), *a.shape, str(a.dtype), log_form, None)
+        _core.scan_plan(_core.Device(kind), steps, width, str(a.dtype), log_form, None)
         for kind in kinds_of_device()
     ]
     h, _ = call(
