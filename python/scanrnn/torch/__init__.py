@@ -70,7 +70,7 @@ def _check(operands: dict[str, Any], initial: dict[str, Any]) -> None:
                 f"{name}: expected shape {tuple(shape)} to go with {first}, got "
                 f"{tuple(value.shape)}"
             )
-    tensors.refuse_tangents("scan", *given.values())
+    tensors.refuse_transforms("scan", *given.values())
 
 
 _modules = {cell.name: make_module(cell) for cell in cells()}

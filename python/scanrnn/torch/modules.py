@@ -112,7 +112,7 @@ class Recurrent(nn.Module):
             )
         single = input.dim() == 2
         x, states = input, self._states(input, hx, single)
-        tensors.refuse_tangents(type(self).__name__, x, *states, *params)
+        tensors.refuse_transforms(type(self).__name__, x, *states, *params)
         target = _autocast_dtype(x)
         if target is not None:
             x, *states = (value.to(target) for value in (x, *states))

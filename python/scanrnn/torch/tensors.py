@@ -74,12 +74,24 @@ def work_memory(like: Tensor, size: int) -> Tensor:
     return like.new_empty(size, dtype=torch.uint8)
 
 
-def refuse_tangents(what: str, *values: Tensor | None) -> None:
-    """Forward mode: torch would drop the tangents of an operator that has no formula for them."""
-    if forward_ad._current_level < 0:
-        return
-    if any(forward_ad.unpack_dual(v).tangent is not None for v in values if v is not None):
+def refuse_transforms(what: str, *values: Tensor | None) -> None:
+    """Derivatives that formulas registered by torch.library take no part in.
+
+    In forward mode torch would drop the tangents without a word.
+    """
+    given = [value for value in values if value is not None]
+    if forward_ad._current_level >= 0 and any(
+        forward_ad.unpack_dual(value).tangent is not None for value in given
+    ):
         raise NotImplementedError(
             f"{what}: there are no derivatives in forward mode (torch.func.jvp, jacfwd): use "
-            "backward mode"
+            "backward()"
+        )
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return
+    wrapped = torch._C._functorch.is_gradtrackingtensor
+    if any(value.requires_grad and wrapped(value) for value in given):
+        raise NotImplementedError(
+            f"{what}: there are no derivatives by torch.func.grad, vjp or jacrev: use backward() "
+            "or torch.autograd.grad"
         )
