@@ -39,6 +39,19 @@ def test_info(capsys):
     assert "profile cpu: cpu-generic, built in\n" in out
 
 
+def test_info_says_what_is_ignored(capsys):
+    file = profile.user_file()
+    file.parent.mkdir(parents=True)
+    file.write_text("{")
+    profile.load_users.cache_clear()
+    try:
+        with pytest.warns(RuntimeWarning, match=r"profile-cpu\.json is ignored: "):
+            __main__.main(["info"])
+    finally:
+        profile.load_users.cache_clear()
+    assert f"your own: {file} is ignored\n" in capsys.readouterr().out
+
+
 def test_demo_learns(tmp_path, capsys):
     """A few seconds are enough to do better than knowing how often each character occurs."""
     pytest.importorskip("tqdm")
