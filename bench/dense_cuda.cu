@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LSTM and GRU on CUDA through the public API: each strategy against a float64 run of the step loop
-// first, then its time, also for each step, beside that of the products with the input alone.
+// LSTM and GRU on CUDA through the public API: one step beside its products alone; of a sequence
+// each strategy against a float64 run of the step loop first, then its time, also for each step,
+// beside that of the products with the input alone.
 //   dense_cuda [--json FILE]
 #include "layer_cuda.cuh"
 
@@ -71,19 +72,13 @@ void measure_all(const CellInfo& cell, const Shape& s, cudaStream_t stream, Repo
   }
 }
 
-int run_all(int argc, char** argv) {
-  const bool json = argc == 3 && std::string(argv[1]) == "--json";
-  if (argc > 1 && !json) {
-    std::fprintf(stderr, "usage: %s [--json FILE]\n", argv[0]);
-    return 2;
-  }
-  cudaStream_t stream;
-  int units;
-  CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  CHECK_CUDA(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, 0));
-  Report report(json ? argv[2] : nullptr, argc, argv, copy_gbps(stream, units));
+void measure_layers(cudaStream_t stream, Report& report) {
   for (const CellInfo& cell : cells()) {
     if (cell.recurrence != dispatch::Recurrence::dense) continue;
+    for (const Index batch : {1, 8}) {
+      decode<__nv_bfloat16>(cell, batch, 1024, stream, report);
+      decode<float>(cell, batch, 1024, stream, report);
+    }
     for (const Shape& s : {Shape{16, 1024, 768}, Shape{8, 4096, 1024}, Shape{64, 1024, 1024},
                            Shape{16, 1024, 128}, Shape{32, 128, 512}}) {
       measure_all<__nv_bfloat16>(cell, s, stream, report);
@@ -91,17 +86,11 @@ int run_all(int argc, char** argv) {
       measure_all<float>(cell, s, stream, report);
     }
   }
-  return 0;
 }
 
 }  // namespace
 }  // namespace scanrnn::bench
 
 int main(int argc, char** argv) {
-  try {
-    return scanrnn::bench::run_all(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
+  return scanrnn::bench::bench_main(argc, argv, scanrnn::bench::measure_layers);
 }

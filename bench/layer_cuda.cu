@@ -91,36 +91,7 @@ void measure_all(const CellInfo& cell, const Shape& s, cudaStream_t stream, Repo
   }
 }
 
-// One step of one sequence beside the matrix product's launch alone.
-template <class T>
-void decode(const CellInfo& cell, Index hidden, cudaStream_t stream, Report& report) {
-  const Shape s{1, 1, hidden};
-  Problem<T, T> p(cell, s, false, dispatch::Strategy::automatic, stream);
-  p.forward(p.inference);
-  const auto time = time_calls(stream, 200, [&](int) { p.forward(p.inference); });
-  const double products = products_ms<T>(cell, s, false, stream);
-  std::printf("%-8s one step H%-5d %-8s %-10s %7.2f us, product alone %.2f us\n", cell.name.c_str(),
-              (int)hidden, name_of<T>(), dispatch::name(p.inference.strategy), 1e3 * time.ms,
-              1e3 * products);
-  report.add(
-      format("{\"bench\": \"step\", \"cell\": \"%s\", \"impl\": \"scanrnn\", \"strategy\": "
-             "\"%s\", \"pass\": \"step\", \"B\": 1, \"T\": 1, \"C\": %d, \"H\": %d, "
-             "\"dtype\": \"%s\", \"ms\": %.6f, \"ms_spread\": %.6f, \"gemm_ms\": %.6f}",
-             cell.name.c_str(), dispatch::name(p.inference.strategy), (int)hidden, (int)hidden,
-             name_of<T>(), time.ms, time.spread, products));
-}
-
-int run_all(int argc, char** argv) {
-  const bool json = argc == 3 && std::string(argv[1]) == "--json";
-  if (argc > 1 && !json) {
-    std::fprintf(stderr, "usage: %s [--json FILE]\n", argv[0]);
-    return 2;
-  }
-  cudaStream_t stream;
-  int units;
-  CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  CHECK_CUDA(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, 0));
-  Report report(json ? argv[2] : nullptr, argc, argv, copy_gbps(stream, units));
+void measure_layers(cudaStream_t stream, Report& report) {
   for (const CellInfo& cell : cells()) {
     if (cell.recurrence != dispatch::Recurrence::linear) continue;  // dense_cuda.cu
     for (const Shape& s : {Shape{8, 4096, 1024}, Shape{16, 1024, 768}, Shape{1, 65536, 1024},
@@ -128,19 +99,13 @@ int run_all(int argc, char** argv) {
       measure_all<__nv_bfloat16>(cell, s, stream, report);
     }
     measure_all<float>(cell, {8, 4096, 1024}, stream, report);
-    decode<__nv_bfloat16>(cell, 1024, stream, report);
+    decode<__nv_bfloat16>(cell, 1, 1024, stream, report);
   }
-  return 0;
 }
 
 }  // namespace
 }  // namespace scanrnn::bench
 
 int main(int argc, char** argv) {
-  try {
-    return scanrnn::bench::run_all(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
+  return scanrnn::bench::bench_main(argc, argv, scanrnn::bench::measure_layers);
 }

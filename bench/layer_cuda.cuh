@@ -55,7 +55,7 @@ struct Problem {
   Context context;
   dispatch::Plan inference, training;
   std::vector<thrust::device_vector<As>> params, dparams;
-  thrust::device_vector<As> x, dx, y, dy, hn;
+  thrust::device_vector<As> x, dx, y, dy, hn, h0, c0, cn;
   thrust::device_vector<char> workspace, reserve;
 
   static LayerOptions options(const CellInfo& cell, const Shape& s, bool batch_first) {
@@ -91,7 +91,9 @@ struct Problem {
     x = numbers<T, As>(count, 1.5, 1);
     dy = numbers<T, As>(count, 1, 2);
     for (auto* out : {&dx, &y}) out->resize(count);
-    hn.resize(s.batch * s.hidden);
+    for (auto* state : {&hn, &cn}) state->resize(s.batch * s.hidden);
+    h0 = numbers<T, As>(s.batch * s.hidden, 1, 3);
+    c0 = numbers<T, As>(s.batch * s.hidden, 1, 4);
     resize();
   }
   void resize() {
@@ -119,13 +121,22 @@ struct Problem {
     return out;
   }
 
-  void forward(const dispatch::Plan& plan) {
+  TensorView state(thrust::device_vector<As>& data) const {
+    return TensorView::of(raw(data), dtype_of<As>(), {1, shape.batch, shape.hidden},
+                          Device::cuda());
+  }
+
+  // From zeros, or as decoding does from a state to the next.
+  void forward(const dispatch::Plan& plan, bool from_state = false) {
     ForwardArgs args;
     args.params = views(params);
     args.x = tokens(x);
     args.y = tokens(y);
-    args.hn.h =
-        TensorView::of(raw(hn), dtype_of<As>(), {1, shape.batch, shape.hidden}, Device::cuda());
+    const bool pair = info(layer.options().cell).states == 2;
+    args.hn.h = state(hn);
+    if (pair) args.hn.c = state(cn);
+    if (from_state) args.h0.h = state(h0);
+    if (from_state && pair) args.h0.c = state(c0);
     args.workspace = {raw(workspace), workspace.size()};
     args.reserve = {raw(reserve), reserve.size()};
     layer.forward(context, plan, args);
@@ -175,6 +186,58 @@ double products_ms(const CellInfo& cell, const Shape& s, bool backward, cudaStre
   };
   all(0);
   return time_calls(stream, 4, all).ms;
+}
+
+// One step, the way that the planner picks, beside the launches of its matrix products alone.
+template <class T>
+void decode(const CellInfo& cell, Index batch, Index hidden, cudaStream_t stream, Report& report) {
+  const Shape s{batch, 1, hidden};
+  Problem<T, double> want(cell, s, false, dispatch::Strategy::automatic, stream);
+  Problem<T, T> p(cell, s, false, dispatch::Strategy::automatic, stream);
+  want.forward(want.inference, true);
+  p.forward(p.inference, true);
+  CHECK_CUDA(cudaStreamSynchronize(stream));
+  const double error = worst_error(p.y, want.y, largest(want.y));
+  if (!(error < (sizeof(T) == 4 ? 1e-5 : 0.05))) {
+    std::fprintf(stderr, "%s one step: error %g, not timed\n", cell.name.c_str(), error);
+    std::exit(1);
+  }
+  const auto time = time_calls(stream, 200, [&](int) { p.forward(p.inference, true); });
+  const bool dense = cell.recurrence == dispatch::Recurrence::dense;  // W x, and R h of its size
+  const double products = products_ms<T>(cell, s, false, stream) * (dense ? 2 : 1);
+  const char* strategy = dispatch::name(p.inference.strategy);
+  std::printf("%-8s one step B%-3d H%-5d %-8s %-10s %7.2f us, products alone %.2f us\n",
+              cell.name.c_str(), (int)batch, (int)hidden, name_of<T>(), strategy, 1e3 * time.ms,
+              1e3 * products);
+  report.add(
+      format("{\"bench\": \"step\", \"cell\": \"%s\", \"impl\": \"scanrnn\", \"strategy\": "
+             "\"%s\", \"pass\": \"step\", \"B\": %d, \"T\": 1, \"C\": %d, \"H\": %d, "
+             "\"dtype\": \"%s\", \"ms\": %.6f, \"ms_spread\": %.6f, \"gemm_ms\": %.6f, "
+             "\"max_error\": %.2e}",
+             cell.name.c_str(), strategy, (int)batch, (int)hidden, (int)hidden, name_of<T>(),
+             time.ms, time.spread, products, error));
+}
+
+// The program of a bench, [--json FILE]: measure(stream, report).
+template <class F>
+int bench_main(int argc, char** argv, F&& measure) {
+  const bool json = argc == 3 && std::string(argv[1]) == "--json";
+  if (argc > 1 && !json) {
+    std::fprintf(stderr, "usage: %s [--json FILE]\n", argv[0]);
+    return 2;
+  }
+  try {
+    cudaStream_t stream;
+    int units;
+    CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CHECK_CUDA(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, 0));
+    Report report(json ? argv[2] : nullptr, argc, argv, copy_gbps(stream, units));
+    measure(stream, report);
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
 }
 
 }  // namespace
