@@ -78,33 +78,67 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   return out;
 }
 
+// The same where each block has all of R: no exchange, but all products on one multiprocessor.
+double clocks(const Problem& p, const PersistentBlock& block) {
+  return 500 + (p.split_products ? 98 : 28) * static_cast<double>(block.chunks * block.tiles);
+}
+
+PersistentShape cut(const Problem& p, const DeviceLimits& device, const PersistentBlock& block,
+                    int unit_blocks) {
+  PersistentShape out;
+  const std::int64_t units = std::int64_t{8} * unit_blocks * kPersistentWarps;
+  // Of products in three the larger block has so many that slices are faster.
+  const bool slow = p.split_products && unit_blocks > 1;
+  if (p.hidden_size > units || slow || block.shared_bytes > device.shared_bytes) return out;
+  if (p.batch > block.lines * device.units) return out;  // slices need no second launch
+  out.in_block = true;
+  out.units = static_cast<int>(units);
+  out.slices = 1;
+  out.groups = static_cast<int>(
+      std::clamp<std::int64_t>(device.units, 1, std::max<std::int64_t>(1, p.batch)));
+  out.split_products = p.split_products;
+  out.lines = std::int64_t{block.lines} * out.groups;
+  out.steps = std::max<std::int64_t>(1, p.steps);
+  out.tile = 0;
+  return out;
+}
+
 }  // namespace
 
 PersistentShape persistent_shape(const Problem& p, const DeviceLimits& device, bool backward) {
   PersistentShape best;
   if (p.storage_bytes > 4 || p.hidden_size > kPersistentMaxHidden) return best;
   double least = 0;
-  const auto consider = [&](const PersistentTile& tile, int index) {
+  const auto consider = [&](PersistentShape shape, int index, double cost) {
+    if (best.tile >= 0 && cost >= least) return;
+    shape.tile = index;
+    best = shape;
+    least = cost;
+  };
+  const auto slices = [&](const PersistentTile& tile, int index) {
     for (int along = 1; along <= kPersistentWarps; along *= 2) {
-      PersistentShape shape = cut(p, device, tile, along, backward);
-      if (shape.tile < 0) continue;
-      shape.tile = index;
-      const double cost = clocks(p, tile, shape, backward);
-      if (best.tile >= 0 && cost >= least) continue;
-      best = shape;
-      least = cost;
+      const PersistentShape shape = cut(p, device, tile, along, backward);
+      if (shape.tile >= 0) consider(shape, index, clocks(p, tile, shape, backward));
     }
   };
   int index = 0;
   if (backward) {
-    for (const PersistentTile& tile : kPersistentBackward) consider(tile, index++);
-  } else {
-    for (const PersistentTile& tile : kPersistentForward) consider(tile, index++);
+    for (const PersistentTile& tile : kPersistentBackward) slices(tile, index++);
+    return best;
+  }
+  for (const PersistentTile& tile : kPersistentForward) slices(tile, index++);
+  index = 0;
+  for (const int unit_blocks : kPersistentBlockUnits) {
+    const PersistentBlock block = persistent_block(unit_blocks, p.gates, p.storage_bytes);
+    const PersistentShape shape = cut(p, device, block, unit_blocks);
+    if (shape.tile >= 0) consider(shape, index, clocks(p, block));
+    ++index;
   }
   return best;
 }
 
 std::int64_t exchange_bytes(const Problem& p, const PersistentShape& shape, bool backward) {
+  if (shape.in_block) return 0;
   const std::int64_t chunks = ceiling(words_of(p, backward), kChunkWords);
   return (std::min(p.steps, shape.steps) + 1) * chunks * std::min(p.batch, shape.lines) *
          kChunkWords * kWordBytes;

@@ -150,6 +150,9 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
   const bool parallel = out.strategy == Strategy::parallel_scan;
   if (device.processor == Processor::cuda) {
     out.across_blocks = parallel && out.rule.across_blocks;
+    out.fused_steps =
+        out.strategy == Strategy::step_loop &&
+        problem.batch <= cuda_fused_lines(problem.storage_bytes, problem.split_products);
     return out;
   }
   const std::int64_t lines = std::max<std::int64_t>(1, problem.batch);
@@ -270,11 +273,13 @@ std::string explain(const Plan& plan) {
   }
   if (plan.strategy == Strategy::persistent) {
     const PersistentShape& shape = plan.persistent;
-    out += ", " + text(std::int64_t{shape.slices}) + " slices of " +
-           text(std::int64_t{shape.units}) + " units x " + text(std::int64_t{shape.groups}) +
-           " groups of lines";
+    out += shape.in_block ? ", all units in each block"
+                          : ", " + text(std::int64_t{shape.slices}) + " slices of " +
+                                text(std::int64_t{shape.units}) + " units";
+    out += " x " + text(std::int64_t{shape.groups}) + " groups of lines";
     if (p.training && plan.persistent_vjp.tile < 0) out += ", backward by step_loop";
   }
+  if (plan.fused_steps) out += ", one kernel a step";
   if (plan.chunk_steps > 0) out += ", chunks of " + text(plan.chunk_steps) + " steps";
   if (plan.device.processor == Processor::cuda && plan.strategy == Strategy::parallel_scan) {
     out += plan.across_blocks ? ", time over blocks" : ", time inside a block";

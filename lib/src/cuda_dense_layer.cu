@@ -3,7 +3,7 @@
 // in one launch, and backward the products for the parameters.
 #include "backend.h"
 #include "cuda_dense.h"
-#include "cuda_run.cuh"
+#include "cuda_walk.cuh"
 
 namespace scanrnn {
 namespace {
@@ -21,123 +21,48 @@ const CudaDenseKernels<T>& kernels_of(Cell cell) {
   throw value_error("cell: there is no such cell");
 }
 
-// The biases of W x and R h, each with the sums that its row blocks add to; either may be null.
-template <class T, class V>
-__global__ void add_biases(const T* input, const T* recurrent, Index width, Index own, V* sums) {
-  for (Index i = pointwise::first_item(); i < width + own; i += pointwise::item_stride()) {
-    V sum = V(0);
-    if (input && i < width) sum += static_cast<V>(input[i]);
-    const Index in_order = width - own;  // the last `own` rows of R h have sums of their own
-    const Index j = i < in_order ? i : i >= width ? i - own : width;
-    if (recurrent && j < width) sum += static_cast<V>(recurrent[j]);
-    sums[i] = sum;
-  }
-}
-
-// Between a [B,H] tensor and what is carried; an absent one is zeros, or not wanted.
-template <class From, class To>
-__global__ void convert(const From* from, Index from_line, To* to, Index to_line, Index batch,
-                        Index hidden) {
-  for (Index i = pointwise::first_item(); i < batch * hidden; i += pointwise::item_stride()) {
-    const From* line = from + i / hidden * from_line;
-    to[i / hidden * to_line + i % hidden] = from ? static_cast<To>(line[i % hidden]) : To(0.0f);
-  }
-}
-
 template <class T>
-struct DenseRun : CudaRun<T> {
-  using Run = CudaRun<T>;
-  using V = typename Run::V;
-  using Run::arena;
-  using Run::pass;
-  using Run::plan;
-  using Run::stream;
+struct DenseRun : CudaWalk<T> {
+  using Walk = CudaWalk<T>;
+  using Args = typename Walk::Args;
+  using V = typename Walk::V;
+  using Walk::arena;
+  using Walk::copy;
+  using Walk::h_carry;
+  using Walk::hidden;
+  using Walk::pass;
+  using Walk::plan;
+  using Walk::stream;
+  using Walk::walk;
 
-  Index hidden() const { return pass.hidden; }
   Index kept() const { return pass.kept_width(); }
-  Index state() const { return pass.batch * pass.hidden; }
   Index own() const { return kept() - this->width(); }  // row blocks of R h with their own sums
   void* gemm_space = nullptr;
 
-  template <class From, class To>
-  void to_from(To* to, Index to_line, const From* from, Index from_line) {
-    convert<<<pointwise::blocks_for(state()), pointwise::kThreads, 0, stream>>>(
-        from, from_line, to, to_line, pass.batch, hidden());
-    SCANRNN_CUDA(cudaGetLastError());
-  }
-  void load(const TensorView& from, V* carry) {
-    to_from(carry, hidden(), this->data(from), from.strides[0]);
-  }
-  void store(const V* carry, const TensorView& to) {
-    if (to) to_from(static_cast<T*>(to.data), to.strides[0], carry, hidden());
-  }
   TensorView kept_rows(const void* data) const { return this->rows(data, kept()); }
-
-  // Walks lines and steps in as many launches as the shape asks for, each from where the last
-  // ended.
-  template <class Launch>
-  void walk(const CudaDenseArgs<T, V>& args, const dispatch::PersistentShape& shape, bool backward,
-            void* exchange, Launch&& launch) {
-    for (Index line = 0; line < args.batch; line += shape.lines) {
-      for (Index step = 0; step < args.steps; step += shape.steps) {
-        CudaDenseArgs<T, V> part = args;
-        part.batch = std::min(args.batch - line, shape.lines);
-        part.steps = std::min(args.steps - step, shape.steps);
-        part.h += line * hidden();
-        if (part.c) part.c += line * hidden();
-        const auto move = [&](auto& s) {
-          if (s.data) s.data += line * s.line + step * s.step;
-        };
-        move(part.sums), move(part.kept), move(part.y), move(part.cells);
-        move(part.before), move(part.dy);
-        if (step + part.steps < args.steps) {  // before its last step there is another one
-          part.initial = {part.before.at(part.steps - 1), part.before.line, 0};
-        } else if (part.initial.data) {
-          part.initial.data += line * part.initial.line;
-        }
-        dispatch::PersistentShape own = shape;
-        own.groups = static_cast<int>(std::min<Index>(shape.groups, part.batch));
-        const auto bytes = dispatch::exchange_bytes(plan.problem, shape, backward);
-        SCANRNN_CUDA(cudaMemsetAsync(exchange, 0xff, static_cast<std::size_t>(bytes), stream));
-        SCANRNN_CUDA(launch(part, own, exchange, stream));
-      }
-    }
-  }
 
   void forward() {
     const auto& kernels = kernels_of<T>(pass.cell);
     const bool whole = plan.strategy == dispatch::Strategy::persistent;
+    const bool fused = !whole && plan.fused_steps;
+    const bool projects = fused && pass.steps == 1;  // the step's kernel reads W, too
     const bool keep = pass.preactivations != nullptr || (arena.counting() && plan.problem.training);
-    CudaDenseArgs<T, V> args;
-    V* bias = this->template take<V>(kept());
-    args.h = this->template take<V>(state());
-    args.c = pass.pair() ? this->template take<V>(state()) : nullptr;
-    T* projected =
-        keep ? static_cast<T*>(pass.preactivations) : this->take(this->tokens() * this->width());
     const Index stride = keep ? kept() : this->width();
-    gemm_space = arena.take(CudaGemm::kWorkspace);
+    Args args;
+    this->take_carries();
+    T* projected = static_cast<T*>(pass.preactivations);
+    if (!keep && !projects) projected = this->take(this->tokens() * this->width());
+    if (!projects) gemm_space = arena.take(CudaGemm::kWorkspace);
     void* exchange = nullptr;
     V* products = nullptr;
     if (whole) {
       exchange = arena.take(
           static_cast<std::size_t>(dispatch::exchange_bytes(plan.problem, plan.persistent, false)));
-    } else {
+    } else if (!fused) {
       products = this->template take<V>(pass.batch * this->width());
-      args.fed = this->take(state());
     }
     if (arena.counting() || pass.batch == 0) return;
 
-    add_biases<<<pointwise::blocks_for(kept()), pointwise::kThreads, 0, stream>>>(
-        this->data(pass.bias), this->data(pass.recurrent_bias), this->width(), own(), bias);
-    SCANRNN_CUDA(cudaGetLastError());
-    load(pass.h0, args.h);
-    if (args.c) load(pass.c0, args.c);
-    for_runs<T>(pass, this->all(), pass.x,
-                [&](const T* from, Index spacing, Index first, Index count) {
-                  this->product(count, this->width(), pass.input, {from, spacing},
-                                {pass.weight.data, pass.weight.strides[0], true},
-                                projected + first * stride, stride, false, nullptr, gemm_space);
-                });
     const auto walked_here = [&](const TensorView& v) {
       return walked<T>(v, this->all(), pass.reverse);
     };
@@ -146,34 +71,70 @@ struct DenseRun : CudaRun<T> {
     args.steps = pass.steps;
     args.weight = this->data(pass.recurrent_weight);
     args.weight_stride = pass.recurrent_weight.strides[0];
-    args.bias = bias;
-    args.sums = as_const(walked_here(this->rows(projected, stride)));
-    if (keep) args.kept = walked_here(kept_rows(projected));
+    args.bias = this->data(pass.bias);
+    args.recurrent_bias = this->data(pass.recurrent_bias);
+    args.h_from = this->from(pass.h0);
+    args.c_from = this->from(pass.c0);
+    args.h_to = this->to(pass.hn);
+    args.c_to = this->to(pass.cn);
     args.y = walked_here(pass.y);
-    if (keep && args.c) args.cells = walked_here(this->rows(pass.states, hidden()));
-    args.products = products;
-    if (whole) {
-      walk(args, plan.persistent, false, exchange, kernels.persistent);
-    } else {
-      to_from(args.fed, hidden(), args.h, hidden());
-      for (Index t = 0; t < pass.steps; ++t) {
-        this->product(pass.batch, this->width(), hidden(), {args.fed, hidden()},
-                      {args.weight, args.weight_stride, true}, products, this->width(), false,
-                      nullptr, gemm_space, true);
-        SCANRNN_CUDA(kernels.step(args, t, stream));
-      }
+    args.before = as_const(args.y);
+    args.before.data -= args.before.step;
+    args.initial = {this->data(pass.h0), pass.h0.strides[0], 0};
+    if (keep) args.kept = walked_here(kept_rows(projected));
+    if (keep && pass.pair()) args.cells = walked_here(this->rows(pass.states, hidden()));
+    if (pass.steps == 0) {
+      this->copy_state(pass.h0, pass.hn);
+      this->copy_state(pass.c0, pass.cn);
+      return;
     }
-    store(args.h, pass.hn);
-    if (args.c) store(args.c, pass.cn);
+    if (projects) {
+      args.input_weight = this->data(pass.weight);
+      args.input_weight_stride = pass.weight.strides[0];
+      args.input = pass.input;
+      args.x = as_const(walked_here(pass.x));
+    } else {
+      args.sums = as_const(walked_here(this->rows(projected, stride)));
+      for_runs<T>(pass, this->all(), pass.x,
+                  [&](const T* from, Index spacing, Index first, Index count) {
+                    this->product(count, this->width(), pass.input, {from, spacing},
+                                  {pass.weight.data, pass.weight.strides[0], true},
+                                  projected + first * stride, stride, false, nullptr, gemm_space);
+                  });
+    }
+    if (whole) {
+      this->walk_persistent(args, plan.persistent, false, exchange, kernels.persistent);
+    } else if (fused) {
+      args.exact_products = plan.problem.split_products || pass.y.dtype == Dtype::float64;
+      // Other blocks still read h_0 when the first of them has made its step.
+      const bool in_place = pass.steps == 1 && pass.h0 && pass.h0.data == pass.hn.data;
+      if (in_place) args.h_to = {};
+      walk(args, pass.batch, 1, false,
+           [&](const Args& part) { SCANRNN_CUDA(kernels.fused_step(part, stream)); });
+      if (in_place) {
+        copy(this->data(pass.y), pass.y.strides[1], static_cast<T*>(pass.hn.data),
+             pass.hn.strides[0], hidden());
+      }
+    } else {
+      walk(args, pass.batch, 1, false, [&](Args part) {
+        if (part.initial.data) {
+          this->product(pass.batch, this->width(), hidden(),
+                        {part.initial.data, std::max(part.initial.line, hidden())},
+                        {args.weight, args.weight_stride, true}, products, this->width(), false,
+                        nullptr, gemm_space, true);
+          part.products = products;
+        }
+        SCANRNN_CUDA(kernels.step(part, stream));
+      });
+    }
   }
 
   void backward() {
     const auto& kernels = kernels_of<T>(pass.cell);
     const bool whole =
         plan.strategy == dispatch::Strategy::persistent && plan.persistent_vjp.tile >= 0;
-    CudaDenseArgs<T, V> args;
-    args.h = this->template take<V>(state());
-    args.c = pass.pair() ? this->template take<V>(state()) : nullptr;
+    Args args;
+    this->take_carries();
     T* dsums = this->take(this->tokens() * kept());
     V* parts = this->template take<V>(pointwise::kParts * kept());
     gemm_space = arena.take(CudaGemm::kWorkspace);
@@ -186,9 +147,10 @@ struct DenseRun : CudaRun<T> {
     }
     if (arena.counting()) return;
 
-    if (pass.batch > 0) {
-      load(pass.dhn, args.h);
-      if (args.c) load(pass.dcn, args.c);
+    if (pass.batch > 0 && pass.steps == 0) {
+      this->copy_state(pass.dhn, pass.dh0);
+      this->copy_state(pass.dcn, pass.dc0);
+    } else if (pass.batch > 0) {
       const auto against = [&](const TensorView& v) {
         return walked<T>(v, this->all(), !pass.reverse);
       };
@@ -197,25 +159,32 @@ struct DenseRun : CudaRun<T> {
       args.steps = pass.steps;
       args.weight = this->data(pass.recurrent_weight);
       args.weight_stride = pass.recurrent_weight.strides[0];
+      args.h_from = this->from(pass.dhn);
+      args.c_from = this->from(pass.dcn);
+      args.h_to = this->to(pass.dh0);
+      args.c_to = this->to(pass.dc0);
       args.sums = as_const(against(kept_rows(pass.preactivations)));
       args.kept = against(kept_rows(dsums));
-      args.before = as_const(against(args.c ? this->rows(pass.states, hidden()) : pass.y));
+      args.before = as_const(against(pass.pair() ? this->rows(pass.states, hidden()) : pass.y));
       args.before.data += args.before.step;  // from a step to the one before it
-      const TensorView& initial = args.c ? pass.c0 : pass.h0;
+      const TensorView& initial = pass.pair() ? pass.c0 : pass.h0;
       args.initial = {this->data(initial), initial.strides[0], 0};
       if (pass.dy) args.dy = as_const(against(pass.dy));
       if (whole) {
-        walk(args, plan.persistent_vjp, true, exchange, kernels.persistent_vjp);
+        this->walk_persistent(args, plan.persistent_vjp, true, exchange, kernels.persistent_vjp);
       } else {
-        for (Index t = 0; t < pass.steps; ++t) {
-          SCANRNN_CUDA(kernels.step_vjp(args, t, stream));
+        args.h_to = {h_carry, nullptr, hidden()};  // to which each step's product adds
+        walk(args, pass.batch, 1, true, [&](const Args& part) {
+          SCANRNN_CUDA(kernels.step_vjp(part, stream));
           this->product(pass.batch, hidden(), this->width(), {args.fed, this->width()},
-                        {args.weight, args.weight_stride}, args.h, hidden(), true, nullptr,
+                        {args.weight, args.weight_stride}, h_carry, hidden(), true, nullptr,
                         gemm_space, true);
+        });
+        if (pass.dh0) {
+          copy(static_cast<const V*>(h_carry), hidden(), static_cast<T*>(pass.dh0.data),
+               pass.dh0.strides[0], hidden());
         }
       }
-      store(args.h, pass.dh0);
-      if (args.c) store(args.c, pass.dc0);
     }
     if (pass.dx && this->tokens() > 0) {
       this->input_cotangent(dsums, kept(), pass.accumulate_dx, gemm_space);
@@ -273,10 +242,8 @@ struct DenseRun : CudaRun<T> {
     }
     // Lines that follow one another in memory are one long line, a single product, in which the
     // first step of each has nothing before it: a product for each line would round dR each time.
-    convert<<<pointwise::blocks_for(pass.batch * kept()), pointwise::kThreads, 0, stream>>>(
-        static_cast<const T*>(nullptr), Index{0}, dsums + first * kept(), pass.steps * kept(),
-        pass.batch, kept());
-    SCANRNN_CUDA(cudaGetLastError());
+    copy(static_cast<const T*>(nullptr), Index{0}, dsums + first * kept(), pass.steps * kept(),
+         kept());
     const auto long_line = [&](TensorView view, Index from) {
       view.sizes[1] = 1;
       return steps_from(view, from, this->tokens() - 1);

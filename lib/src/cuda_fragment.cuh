@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace scanrnn::persistent {
+namespace scanrnn::fragment {
 
 // Elements as bits, of which kPerWord make a word.
 template <class T>
@@ -82,4 +82,4 @@ __device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t* a, 
   }
 }
 
-}  // namespace scanrnn::persistent
+}  // namespace scanrnn::fragment

@@ -42,21 +42,32 @@ TEST(PersistentShape, CoversTheLayerAndFitsTheDevice) {
                 const PersistentShape s = persistent_shape(p, device_of(units, shared), backward);
                 if (s.tile < 0) continue;
                 ++cuts;
+                EXPECT_GE(s.units * s.slices, hidden);
+                EXPECT_LE(std::int64_t{s.slices} * s.groups, units);
+                EXPECT_LE(s.groups, batch);
+                EXPECT_GE(s.steps, 1);
+                const std::int64_t lines = (std::min(batch, s.lines) + s.groups - 1) / s.groups;
+                if (s.in_block) {
+                  const int unit_blocks = kPersistentBlockUnits[s.tile];
+                  const PersistentBlock block = persistent_block(unit_blocks, gates, bytes);
+                  EXPECT_FALSE(backward);
+                  EXPECT_EQ(s.units, 8 * unit_blocks * kPersistentWarps);
+                  EXPECT_LE(lines, block.lines);
+                  EXPECT_LE(block.shared_bytes, shared);
+                  EXPECT_GE(block.chunks * 64, hidden * bytes);
+                  EXPECT_EQ(exchange_bytes(p, s, backward), 0);
+                  continue;
+                }
                 const PersistentTile& tile =
                     backward ? kPersistentBackward[s.tile] : kPersistentForward[s.tile];
                 const std::int64_t along_sum = kPersistentWarps / s.warps_along_units;
                 EXPECT_EQ(s.units, 8 * tile.unit_blocks * s.warps_along_units);
-                EXPECT_GE(s.units * s.slices, hidden);
-                EXPECT_LE(std::int64_t{s.slices} * s.groups, units);
-                EXPECT_LE(s.groups, batch);
                 EXPECT_GE(s.block_words * 4, hidden * bytes);
                 EXPECT_EQ(s.block_words % 4, 0);
                 EXPECT_GE(along_sum * tile.chunks * 16, (backward ? gates : 1) * s.block_words);
                 EXPECT_EQ(tile.chunks % tile.fetched, 0);
-                const std::int64_t lines = (std::min(batch, s.lines) + s.groups - 1) / s.groups;
                 EXPECT_LE(lines * s.units, tile.items * 32 * kPersistentWarps);
                 EXPECT_LE(2 * along_sum * ((lines + 1) / 2 * 2) * s.line_floats * 4, shared);
-                EXPECT_GE(s.steps, 1);
                 EXPECT_LE(exchange_bytes(p, s, backward),
                           std::max<std::int64_t>(kPersistentExchangeBytes,
                                                  exchange_bytes(p, s, backward) / s.steps * 2));
@@ -83,6 +94,21 @@ TEST(PersistentShape, LayersOfSixteenBitsUpTo1024FitA132UnitDevice) {
   EXPECT_LT(persistent_shape(dense(1024, 16), device_of(16), false).tile, 0);
 }
 
+// Small layers, forward: as long as so many products in three are not slower than an exchange.
+TEST(PersistentShape, SmallLayersNeedNoExchange) {
+  const auto in_block = [](Problem p, bool backward = false) {
+    return persistent_shape(p, device_of(132), backward).in_block;
+  };
+  EXPECT_TRUE(in_block(dense(128, 16)) && in_block(dense(128, 16, 3, 4)));
+  EXPECT_TRUE(in_block(dense(1, 1)) && in_block(dense(64, 200)));
+  EXPECT_FALSE(in_block(dense(129, 16)));
+  EXPECT_FALSE(in_block(dense(64, 600)));  // more lines than one launch has room for
+  EXPECT_FALSE(in_block(dense(128, 16), true));
+  Problem exact = dense(128, 16, 4, 4);
+  exact.split_products = true;
+  EXPECT_FALSE(in_block(exact));
+}
+
 TEST(PersistentShape, ChosenWhereItFits) {
   const auto& profile = generic_cuda_profile();
   const auto choice = [&](Problem p, std::int64_t units = 132) {
@@ -104,6 +130,26 @@ TEST(PersistentShape, ChosenWhereItFits) {
   p = dense(3000, 16);
   p.forced = Strategy::persistent;
   EXPECT_NE(misfit(p, device_of(132)).find("72000000 bytes"), std::string::npos);
+}
+
+TEST(StepLoop, FewLinesAreOneKernelAStep) {
+  const auto plan_of = [](Problem p, Processor processor = Processor::cuda) {
+    p.steps = 1;
+    DeviceLimits device = device_of(132);
+    device.processor = processor;
+    return plan(p, device, generic_cuda_profile());
+  };
+  Problem exact = dense(64, 4, 4, 4);
+  exact.split_products = true;
+  for (Problem p : {dense(64, 16), dense(4096, 16, 3, 4), dense(64, 4, 4, 8), exact}) {
+    EXPECT_EQ(plan_of(p).strategy, Strategy::step_loop);
+    EXPECT_TRUE(plan_of(p).fused_steps) << p.storage_bytes;
+    EXPECT_NE(explain(plan_of(p)).find("one kernel a step"), std::string::npos);
+    EXPECT_FALSE(plan_of(p, Processor::cpu).fused_steps);
+    ++p.batch;
+    EXPECT_FALSE(plan_of(p).fused_steps) << p.storage_bytes;
+    EXPECT_EQ(explain(plan_of(p)).find("one kernel a step"), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -53,8 +53,9 @@ enum class Reason : std::uint8_t {
 // How a persistent kernel cuts a layer: blocks of `slices` of the units times `groups` of the
 // lines.
 struct PersistentShape {
-  int tile = -1;  // index into the tiles of the pass; -1: the weights do not fit
-  int units = 0;  // of a slice
+  int tile = -1;          // index into the tiles of the pass; -1: the weights do not fit
+  bool in_block = false;  // a block has all units (tile: which of kPersistentBlockUnits)
+  int units = 0;          // of a slice
   int slices = 0, groups = 0;
   int warps_along_units = 1;
   bool split_products = false;
@@ -77,6 +78,7 @@ struct Plan {
   std::int64_t chunk_steps = 0;  // CPU: steps of a parallel scan's chunk; 0 for other strategies
   bool across_blocks = false;    // CUDA: a parallel scan splits time over blocks, not inside one
   PersistentShape persistent, persistent_vjp;  // CUDA, dense: of the two passes
+  bool fused_steps = false;  // CUDA, step loop: a forward step is one kernel, products and all
 };
 
 // Why the forced strategy cannot run, in words; empty where it can, or where none is forced.

@@ -28,6 +28,12 @@ constexpr bool cuda_pairs_pay(std::int64_t rows, std::int64_t units, bool across
   return across_blocks || rows >= 256 * units;
 }
 
+// CUDA, dense cells, step loop: lines up to which one kernel that reads the weights once makes a
+// step, products and all. Without tensor cores, which round float32, more of them take longer.
+constexpr std::int64_t cuda_fused_lines(int storage_bytes, bool split_products) {
+  return storage_bytes > 4 || split_products ? 4 : 16;
+}
+
 // CUDA, dense cells: what one warp of a persistent kernel keeps of R, and how it works on it.
 struct PersistentTile {
   int unit_blocks;  // times 8 units: forward with all their gates, backward their columns
@@ -51,12 +57,37 @@ constexpr const auto& persistent_tiles() {
   }
 }
 
+// Small layers, forward: a block that has all of R and walks a few lines by itself. Each of its
+// warps has one of these numbers times 8 units; of a thread's registers so many hold weights, and
+// what finds no room there stays in shared memory.
+inline constexpr int kPersistentBlockUnits[] = {1, 2};
+struct PersistentBlock {
+  int lines;          // at most, so that a thread steps one unit of one line
+  int chunks, tiles;  // of the sum, of 64 bytes each; of a warp's rows, of 16 each
+  int shared_chunks;
+  std::int64_t shared_bytes;
+};
+constexpr PersistentBlock persistent_block(int unit_blocks, int gates, int element_bytes) {
+  constexpr int kRegisters = 160;
+  PersistentBlock out{};
+  out.lines = 32 / (8 * unit_blocks);
+  out.chunks = kPersistentWarps * 8 * unit_blocks * element_bytes / 64;
+  out.tiles = (unit_blocks * gates + 1) / 2;
+  const int kept = kRegisters / (8 * out.tiles);
+  out.shared_chunks = out.chunks > kept ? out.chunks - kept : 0;
+  const std::int64_t fragments = 32 * kPersistentWarps * 32;  // bytes of those of a chunk and tile
+  out.shared_bytes = out.shared_chunks * out.tiles * fragments +
+                     2 * out.lines * (out.chunks + 1) * 64 +
+                     kPersistentWarps * out.lines * (8 * unit_blocks + 1) * 16;
+  return out;
+}
+
 inline constexpr int kPersistentMaxHidden = 1 << 20;  // 32-bit offsets inside a row of R
 // Registers of a multiprocessor that can hold weights.
 inline constexpr std::int64_t kPersistentWeightBytes = 32 * kPersistentWarps * 192 * 4;
 // Memory for the exchange of one launch; a longer sequence takes several, and loads R again.
 inline constexpr std::int64_t kPersistentExchangeBytes = std::int64_t{64} << 20;
-// Steps from which one launch that loads R first beats two launches a step.
-inline constexpr std::int64_t kPersistentMinSteps = 8;
+// Steps from which one launch that loads R first beats one or two launches a step.
+inline constexpr std::int64_t kPersistentMinSteps = 5;
 
 }  // namespace scanrnn::dispatch

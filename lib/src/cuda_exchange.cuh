@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Words that pass between the blocks of a grid and say themselves that they have come. All bits of
+// an absent word are set, a value that is never sent. A word is written once, whole, and says
+// nothing about any other, so that no fence and no barrier crosses blocks.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace scanrnn::persistent {
+
+inline constexpr std::uint32_t kAbsent = 0xffffffffu;
+
+__device__ __forceinline__ uint4 receive(const std::uint32_t* p) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ bool absent(const uint4& v) {
+  return max(max(v.x, v.y), max(v.z, v.w)) == kAbsent;
+}
+// A NaN of all ones becomes another NaN.
+__device__ __forceinline__ void send(std::uint32_t* p, std::uint32_t word) {
+  if (word == kAbsent) word = 0x7fffffffu;
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(word) : "memory");
+}
+
+// Addresses of shared memory in 32 bits: a generic one is looked up at every use.
+__device__ __forceinline__ void store_shared(std::uint32_t p, const float4& v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(p), "f"(v.x), "f"(v.y), "f"(v.z),
+               "f"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t p, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(p), "f"(v) : "memory");
+}
+// The element of T that a word's lower bits are.
+template <class T>
+__device__ __forceinline__ void store_shared_bits(std::uint32_t p, std::uint32_t bits) {
+  if constexpr (sizeof(T) == 2) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(p), "h"(static_cast<unsigned short>(bits))
+                 : "memory");
+  } else {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(p), "r"(bits) : "memory");
+  }
+}
+__device__ __forceinline__ void load_shared(std::uint32_t p, float4& v) {
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(p)
+               : "memory");
+}
+__device__ __forceinline__ void load_shared(std::uint32_t p, uint4& v) {
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(p)
+               : "memory");
+}
+__device__ __forceinline__ void load_shared(std::uint32_t p, float& v) {
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(p) : "memory");
+}
+__device__ __forceinline__ float4 operator+(const float4& a, const float4& b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+}  // namespace scanrnn::persistent
