@@ -77,6 +77,7 @@ __global__ void __launch_bounds__(32 * kWarps) fused_by_fragments(const CudaDens
   static_assert(C::kPreactivations == 4, "a unit's sums are one float4");
   static_assert(kLines * kUnits <= 32 * kWarps, "a thread has one item");
   __shared__ float4 parts[kWarps][kLines][kUnits + 1];  // apart, so that quads meet other banks
+  scan::cuda::await_stream();
   const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4, quad = threadIdx.x % 4;
   const Index first_unit = Index{blockIdx.x} * kUnits, first = Index{blockIdx.y} * kLines;
   const int lines = a.batch - first < kLines ? static_cast<int>(a.batch - first) : kLines;
@@ -158,6 +159,7 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
   constexpr int kLanes = scan::cuda::kLanes, kSums = C::kPreactivations;
   constexpr int kApart = kLanes / (kSums * kLines);  // lanes that end with the same sum
   static_assert(kApart * kSums * kLines == kLanes, "sums are halved until a lane has one");
+  scan::cuda::await_stream();
   const int lane = threadIdx.x % kLanes;
   const Index unit = Index{blockIdx.x} * kProjectWarps + threadIdx.x / kLanes;
   const Index first = Index{blockIdx.y} * kLines;
@@ -213,8 +215,7 @@ cudaError_t launch_fused(const CudaDenseArgs<T, typename CudaDenseKernels<T>::V>
   const auto run = [&](auto kernel, Index units, Index lines, int threads) {
     const dim3 grid(static_cast<unsigned>((a.hidden + units - 1) / units),
                     static_cast<unsigned>((a.batch + lines - 1) / lines));
-    kernel<<<grid, threads, 0, stream>>>(a);
-    return cudaGetLastError();
+    return scan::cuda::launch_early(kernel, grid, threads, 0, stream, a);
   };
   constexpr int kLaneThreads = kProjectWarps * scan::cuda::kLanes;
   if (vectors && a.batch == 1) {
