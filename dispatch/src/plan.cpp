@@ -35,6 +35,8 @@ using Values = std::array<double, kFeatures>;
 Values values_of(const Problem& p, const DeviceLimits& device) {
   return {static_cast<double>(p.steps),
           static_cast<double>(p.batch) * static_cast<double>(p.steps),
+          static_cast<double>(p.batch) * static_cast<double>(p.steps) *
+              static_cast<double>(p.hidden_size),
           static_cast<double>(p.batch) * static_cast<double>(p.hidden_size) /
               static_cast<double>(device.units),
           static_cast<double>(p.hidden_size),
@@ -193,8 +195,9 @@ bool parse(const std::string& text, Strategy& strategy) {
 }
 
 const char* name(Feature feature) {
-  constexpr const char* kNames[kFeatures] = {"steps", "tokens", "rows_per_unit", "hidden",
-                                             "gates", "bytes",  "training",      "log_domain"};
+  constexpr const char* kNames[kFeatures] = {"steps",         "tokens",   "elements",
+                                             "rows_per_unit", "hidden",   "gates",
+                                             "bytes",         "training", "log_domain"};
   return kNames[static_cast<std::size_t>(feature)];
 }
 
@@ -210,7 +213,8 @@ std::string text(double number) {
 // "T = 4096 > 512 and 22 < B*H per unit = 31 <= 248": the bounds of a rule that a problem meets.
 std::string bounds(const Rule& rule, const Values& values) {
   constexpr const char* kWords[kFeatures] = {
-      "T", "B*T", "B*H per unit", "H", "gates", "bytes an element", "training", "log domain"};
+      "T",        "B*T",       "B*T*H", "B*H per unit", "H", "gates", "bytes an element",
+      "training", "log domain"};
   std::string out;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const bool below = rule.above[i] >= 0;

@@ -52,6 +52,7 @@ class Problem(NamedTuple):
         return {
             "steps": self.T,
             "tokens": self.B * self.T,
+            "elements": self.B * self.T * self.H,
             "rows_per_unit": self.B * self.H / units,
             "hidden": self.H,
             "gates": 0 if self.cell == SCAN else cell_of(self.cell).gates,

@@ -30,6 +30,7 @@ inline constexpr Strategy kLinearStrategies[] = {Strategy::direct, Strategy::fus
 enum class Feature : std::uint8_t {
   steps,          // T
   tokens,         // B*T
+  elements,       // B*T*H
   rows_per_unit,  // B*H over the device's units
   hidden,         // H
   gates,          // row blocks of the input's weights; none: a bare scan
@@ -37,7 +38,7 @@ enum class Feature : std::uint8_t {
   training,       // 1 when a backward pass will follow, else 0
   log_domain      // 1 or 0
 };
-inline constexpr int kFeatures = 8;
+inline constexpr int kFeatures = 9;
 const char* name(Feature feature);  // as in the files
 
 // A box in the space of problems, `above < feature <= at_most` for each feature, and what is
