@@ -192,7 +192,7 @@ class Sweep:
         """A row for each way, with what `extra` has for it."""
         recorded: dict[str, _core.Recorded] = {}
         errors, once = {}, {}
-        series = tuple(row[key] for key in ("cell", "dtype", "pass", "B", "H"))
+        series = tuple(row.get(key) for key in ("cell", "domain", "dtype", "pass", "B", "H"))
         for way, (strategy, across_blocks) in ways.items():
             too_many = way == "direct" and DIRECT_TOKENS[self.kind] < row["B"] * row["T"]
             if too_many or (*series, way) in self.hopeless:
