@@ -4,7 +4,7 @@
     python bench/figures.py
 
 It reads NAME-crossover.json and NAME-peers.json and writes docs/figures/*, beside the JSON
-NAME-regret.md and NAME-peers.md, and the tables of docs/performance.md. Figures have no background,
+NAME-regret.md and NAME-peers.md, and the tables of other pages of docs. Figures have no background,
 so that they can be read on a light page and on a dark one.
 """
 
@@ -275,7 +275,8 @@ def main() -> None:
         content = measure.load(file)
         file.with_suffix(".md").write_text(table(content))
         peers(content, args.figures, file.stem.removesuffix("-peers"))
-    tables.fill(ROOT / "docs" / "performance.md", args.results)
+    for page in tables.PAGES:
+        tables.fill(ROOT / "docs" / page, args.results)
 
 
 if __name__ == "__main__":

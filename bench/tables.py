@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/performance.md, from the JSON in bench/results; figures.py writes them.
+"""The tables of the documentation, from the JSON in bench/results; figures.py writes them.
 
 A table stands between `<!-- NAME -->` and `<!-- end -->`, and is written anew each time.
 """
@@ -147,6 +147,20 @@ def cpu_steps(content: Row) -> str:
     return source(content) + markdown(titles, lines)
 
 
+# ---- docs/examples/language_model.py
+
+
+def language_models(content: Row) -> str:
+    lines = []
+    for row in content["rows"]:
+        library = "scanrnn.torch" if row["impl"] == OURS else "torch.nn"
+        speed = f"{row['tokens_per_second'] / 1e6:.2f}"
+        bits = (f"{row[key]:.2f}" for key in ("training_bits", "held_out_bits"))
+        lines.append([f"{library}.{row['cell']}", str(row["H"]), speed, *bits])
+    titles = ["recurrence", "H", "million tokens a second", "bits, training", "bits, held out"]
+    return source(content) + markdown(titles, lines)
+
+
 TABLES: dict[str, tuple[str, Callable[[Row], str]]] = {
     "gpu layers": ("h200-layer", gpu_layers),
     "gpu steps": ("h200-layer", gpu_steps),
@@ -155,7 +169,9 @@ TABLES: dict[str, tuple[str, Callable[[Row], str]]] = {
     "gpu dense steps": ("h200-dense", gpu_steps),
     "cpu layers": ("cpu-layer", cpu_layers),
     "cpu steps": ("cpu-layer", cpu_steps),
+    "language models": ("h200-language-model", language_models),
 }
+PAGES = ("performance.md", "frameworks.md")
 
 
 def fill(page: Path, results: Path) -> None:
