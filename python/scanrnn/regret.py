@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ MARKS = {
     "parallel_scan": "p",
     "parallel_scan, block": "b",
     "parallel_scan, device": "d",
+    "step_loop": "s",
+    "persistent": "o",
 }
 PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
 
@@ -132,7 +135,7 @@ def draw(content: dict[str, Any], profile: _core.Profile, cell: str, path: Path)
     figure.colorbar(shown, ax=panels, label="time lost against the best way, %", fraction=0.03)
     known = {pick(p) for p in found}
     words = ", ".join(f"{mark} {way}" for way, mark in MARKS.items() if way in known)
-    figure.suptitle(f"What is picked: {words}")
+    figure.suptitle(textwrap.fill(f"What is picked: {words}", 60 * len(passes)))
     optional.save_figure(figure, path)
 
 
