@@ -66,7 +66,8 @@ def plan_in_a_new_process(folder):
 
 
 def test_without_a_file(tmp_path):
-    assert plan_in_a_new_process(tmp_path) == "cpu-generic direct 0"
+    name, _, warned = plan_in_a_new_process(tmp_path).split()
+    assert (name, warned) == ("cpu-generic", "0")
 
 
 def test_the_users_own(tmp_path):
@@ -106,7 +107,7 @@ def test_a_file_that_cannot_be_used(tmp_path, content, said):
     path.parent.mkdir()
     path.write_text(content)
     out = plan_in_a_new_process(tmp_path)
-    assert out.startswith("cpu-generic direct 1 ")
+    assert out.split()[0::2][:2] == ["cpu-generic", "1"]
     assert f"the profile {path} is ignored: " in out
     assert said in out
 
