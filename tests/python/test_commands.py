@@ -224,7 +224,7 @@ def test_what_cannot_be_written_is_said_before_the_work(tmp_path, command):
 def test_a_device_that_is_not_there(capsys):
     with pytest.raises(SystemExit):
         __main__.main(["tune", "--device", "cuda"])
-    assert "argument --device: cuda:0 was asked for, but" in capsys.readouterr().err
+    assert "argument --device: cuda:0 was asked for" in capsys.readouterr().err
 
 
 def test_a_cell_with_one_way_to_run(tmp_path):
