@@ -19,27 +19,17 @@ from typing import Any
 import tables
 from scanrnn import _core, measure, optional, profile, regret
 from scanrnn.fit import Problem, problems
+from tables import OURS, Row, by, measured, shape_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, FIGURES = ROOT / "bench" / "results", ROOT / "docs" / "figures"
-OURS = "scanrnn"
 COLOURS = ("#3b8ede", "#d9822b", "#3a9d5d", "#cf5c5c", "#9a6fc4", "#a0784f", "#c9a227", "#2aa7a7")
 COLOURS += ("#d46aa8", "#7f868d", "#6c7bd0", "#8aa33a")
 PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
 
-Row = dict[str, Any]
-
 
 def dtype_of(row: Row) -> str:
     return f"{row['dtype']} ({row['products']})" if "products" in row else str(row["dtype"])
-
-
-def shape_of(row: Row) -> str:
-    return f"B{row['B']} T{row['T']} H{row['H']}"
-
-
-def measured(rows: list[Row], **wanted: Any) -> list[Row]:
-    return [r for r in rows if "ms" in r and all(r.get(key) == v for key, v in wanted.items())]
 
 
 class Colours:
@@ -206,11 +196,10 @@ def table(content: Row) -> str:
     """Markdown: every row, and where a peer is faster than we are."""
     rows = content["rows"]
     keys = ("bench", "cell", "pass", "dtype", "B", "T", "H")
-    problems: dict[tuple[Any, ...], list[Row]] = {}
-    for row in [row | {"dtype": dtype_of(row)} for row in rows]:
-        problems.setdefault(tuple(row.get(key, "") for key in keys), []).append(row)
+    named = [row | {"dtype": dtype_of(row)} for row in rows]
+    problems = by(named, lambda row: tuple(row.get(key, "") for key in keys))
     titles = [*keys, "implementation", "ms", "ours is", "x floor", "x copy", "MiB", "error"]
-    lines, losses = [titles, ["---"] * len(titles)], []
+    lines, losses = [], []
     for key, group in problems.items():
         own = next((row["ms"] for row in group if row["impl"] == OURS and "ms" in row), None)
         for row in group:
@@ -244,7 +233,7 @@ def table(content: Row) -> str:
         f"## Where a peer is faster\n\nOf {len(own_rows)} problems that were measured:\n\n"
         + ("\n".join(losses) or "- nowhere")
         + "\n\n## All rows\n\nMemory is what a call takes beside its inputs and parameters.\n\n"
-        + "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        + measure.markdown(titles, lines)
         + "\n"
     )
 

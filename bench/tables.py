@@ -17,11 +17,6 @@ Row = dict[str, Any]
 OURS = "scanrnn"
 
 
-def markdown(titles: list[str], lines: list[list[str]]) -> str:
-    rows = [titles, ["---"] * len(titles), *lines]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
 def shape_of(row: Row, layout: bool = False) -> str:
     size = f"B{row['B']} T{row['T']} H{row['H']}"
     return f"{size} {row['layout']}" if layout else size
@@ -34,8 +29,12 @@ def by(rows: list[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
     return groups
 
 
+def measured(rows: list[Row], **wanted: Any) -> list[Row]:
+    return [r for r in rows if "ms" in r and all(r.get(key) == v for key, v in wanted.items())]
+
+
 def find(rows: list[Row], **wanted: Any) -> Row | None:
-    return next((r for r in rows if all(r.get(key) == v for key, v in wanted.items())), None)
+    return next(iter(measured(rows, **wanted)), None)
 
 
 def number(value: float) -> str:
@@ -53,7 +52,7 @@ def source(content: Row) -> str:
 def gpu_layers(content: Row) -> str:
     """Linear cells: what the planner picks, in bfloat16 and [T,B,C]."""
     wanted = {"bench": "layer", "layout": "TBH", "dtype": "bfloat16", "picked": True}
-    rows = [r for r in content["rows"] if all(r.get(k) == v for k, v in wanted.items())]
+    rows = measured(content["rows"], **wanted)
     lines = []
     for (cell, size), group in by(rows, lambda r: (r["cell"], shape_of(r))).items():
         line = [cell, size]
@@ -63,39 +62,38 @@ def gpu_layers(content: Row) -> str:
         lines.append(line)
     titles = ["layer", "size", "forward, ms", "of the floor"]
     titles += ["forward + backward, ms", "of the floor"]
-    return source(content) + markdown(titles, lines)
+    return source(content) + measure.markdown(titles, lines)
 
 
 def gpu_steps(content: Row) -> str:
     lines = []
-    for row in content["rows"]:
-        if row["bench"] == "step":
-            size = f"B{row['B']} H{row['H']}, {row['dtype']}"
-            times = (f"{1e3 * row[key]:.1f}" for key in ("ms", "gemm_ms"))
-            lines.append([row["cell"], size, row["strategy"], *times])
+    for row in measured(content["rows"], bench="step"):
+        size = f"B{row['B']} H{row['H']}, {row['dtype']}"
+        times = (f"{1e3 * row[key]:.1f}" for key in ("ms", "gemm_ms"))
+        lines.append([row["cell"], size, row["strategy"], *times])
     titles = ["one step", "size", "strategy", "us", "its products alone, us"]
-    return source(content) + markdown(titles, lines)
+    return source(content) + measure.markdown(titles, lines)
 
 
 def gpu_scans(content: Row) -> str:
     """The bare recurrence: of its kernels the best, as a share of the bandwidth of a copy."""
-    rows = [row for row in content["rows"] if row["bench"] == "scan" and row["impl"] == OURS]
+    rows = measured(content["rows"], bench="scan", impl=OURS)
     columns = [(t, d) for t in ("float32", "bfloat16") for d in ("linear", "log")]
     lines = []
     for size, group in by(rows, lambda r: shape_of(r, layout=True)).items():
         line = [size]
         for dtype, domain in columns:
-            here = [r for r in group if (r["dtype"], r["domain"]) == (dtype, domain)]
+            here = measured(group, dtype=dtype, domain=domain)
             best = max(here, key=lambda r: r["copy_share"], default=None)
             line.append(f"{best['copy_share']:.0%}, {best['strategy']}" if best else "")
         lines.append(line)
     titles = ["size, layout", *(f"{dtype} {domain}" for dtype, domain in columns)]
-    return source(content) + markdown(titles, lines)
+    return source(content) + measure.markdown(titles, lines)
 
 
 def gpu_dense(content: Row) -> str:
     """LSTM and GRU: what the planner picks; a star where backward goes step by step."""
-    rows = [r for r in content["rows"] if r["bench"] == "layer" and r["picked"]]
+    rows = measured(content["rows"], bench="layer", picked=True)
     columns = ("bfloat16", "float16", "float32", "tf32")
     titles = ["layer", "size", "bfloat16", "float16", "float32", "float32, TF32 allowed"]
     lines = []
@@ -111,7 +109,7 @@ def gpu_dense(content: Row) -> str:
                 f"{number(forward['ms'])} / {number(both['ms'])}{star}" if forward and both else ""
             )
         lines.append(line)
-    return source(content) + markdown(titles, lines)
+    return source(content) + measure.markdown(titles, lines)
 
 
 # ---- a CPU
@@ -119,23 +117,24 @@ def gpu_dense(content: Row) -> str:
 
 def cpu_layers(content: Row) -> str:
     """Beside their products alone, and beside torch where it has the same cell."""
-    rows = [row for row in content["rows"] if row["bench"] == "layer"]
+    rows = measured(content["rows"], bench="layer")
     lines = []
     for (cell, size), group in by(rows, lambda r: (r["cell"], shape_of(r))).items():
         line = [cell, size]
         for direction in ("forward", "forward_backward"):
             own = find(group, impl=OURS, **{"pass": direction})
             line += [f"{own['ms']:.1f}", f"{own['floor_ratio']:.2f}"] if own else ["", ""]
-            torch = [r for r in group if r["impl"].startswith("torch") and r["pass"] == direction]
+            both = measured(group, **{"pass": direction})
+            torch = [r for r in both if r["impl"].startswith("torch")]
             line.append(f"{torch[0]['ms'] / own['ms']:.2f}" if own and torch else "")
         lines.append(line)
     titles = ["layer", "size", "forward, ms", "of its products", "torch's time over ours"]
     titles += ["forward + backward, ms", *titles[3:]]
-    return source(content) + markdown(titles, lines)
+    return source(content) + measure.markdown(titles, lines)
 
 
 def cpu_steps(content: Row) -> str:
-    rows = [row for row in content["rows"] if row["bench"] == "step"]
+    rows = measured(content["rows"], bench="step")
     lines = []
     for cell, group in by(rows, lambda r: r["cell"]).items():
         impls = (
@@ -144,7 +143,7 @@ def cpu_steps(content: Row) -> str:
         )
         lines.append([cell, shape_of(group[0]), *impls])
     titles = ["one step", "size", "us", "its products alone, us", "plain NumPy, us", "torch, us"]
-    return source(content) + markdown(titles, lines)
+    return source(content) + measure.markdown(titles, lines)
 
 
 # ---- docs/examples/language_model.py
@@ -158,7 +157,7 @@ def language_models(content: Row) -> str:
         bits = (f"{row[key]:.2f}" for key in ("training_bits", "held_out_bits"))
         lines.append([f"{library}.{row['cell']}", str(row["H"]), speed, *bits])
     titles = ["recurrence", "H", "million tokens a second", "bits, training", "bits, held out"]
-    return source(content) + markdown(titles, lines)
+    return source(content) + measure.markdown(titles, lines)
 
 
 TABLES: dict[str, tuple[str, Callable[[Row], str]]] = {

@@ -239,3 +239,8 @@ def table(titles: list[str], rows: list[list[str]]) -> str:
         ).rstrip()
 
     return "\n".join([line(titles), "  ".join("-" * width for width in widths), *map(line, rows)])
+
+
+def markdown(titles: list[str], rows: list[list[str]]) -> str:
+    """The same as a table of a page."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [titles, ["---"] * len(titles), *rows])

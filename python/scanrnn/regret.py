@@ -73,8 +73,8 @@ def report(content: dict[str, Any], profile: _core.Profile) -> str:
         key = (p.cell, PASSES[p.direction], p.dtype, p.domain, "held out" if p.held_out else "grid")
         groups.setdefault(key, []).append(p)
     titles = ["cell", "pass", "dtype", "domain", "points", "number", "within 5 %", "within 20 %"]
-    lines = [[*titles, "mean", "worst", "the worst point"]]
-    lines.append(["---"] * len(lines[0]))
+    titles += ["mean", "worst", "the worst point"]
+    lines = []
     for key, members in groups.items():
         regrets = np.array([p.regret(pick(p)) for p in members])
         at = members[int(np.argmax(regrets))]
@@ -88,7 +88,7 @@ def report(content: dict[str, Any], profile: _core.Profile) -> str:
         close, far, mean, worst = (f"{100 * number:.1f} %" for number in numbers)
         where = where if regrets.max() > 0 else ""
         lines.append([*key, str(len(members)), close, far, mean, worst, where])
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = measure.markdown(titles, lines)
     source = f"{content['processor']}, commit {content['commit']}, `{content['command']}`"
     return (
         f"# What the dispatcher picks against the best way: {content['processor']}\n\n"
