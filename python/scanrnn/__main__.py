@@ -54,6 +54,8 @@ def positive(kind: type) -> Any:
 
 
 def parser() -> argparse.ArgumentParser:
+    from .crossover import SCAN
+
     names = [cell.name for cell in cells()]
     root = argparse.ArgumentParser(
         prog="python -m scanrnn", description="Minimal RNNs by parallel scan."
@@ -121,7 +123,8 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("bench/results/cpu-layer.json"),
         help="JSON (bench/results/cpu-layer.json)",
     )  # fmt: skip
-    for sub, known in ((crossover, [*names, "scan"]), (tune, [*names, "scan"]), (layer, names)):
+    swept = [*names, SCAN]
+    for sub, known in ((crossover, swept), (tune, swept), (layer, names)):
         sub.add_argument(
             "--cells", nargs="+", choices=known, default=known, metavar="CELL",
             help=f"some of {', '.join(known)} (all)",

@@ -77,6 +77,14 @@ def domain(cell: CellInfo, value: Any) -> str:
     return str(value)
 
 
+def variant(cell: CellInfo, owner: str, given: dict[str, Any]) -> str:
+    """Likewise the one option that only this cell has, of all that was given beyond them."""
+    others = [name for name in given if name != cell.variant_option]
+    if others:
+        raise TypeError(f"{owner}: unexpected argument {others[0]!r}")
+    return text(cell.variant_option, given.get(cell.variant_option, cell.variants[0]))
+
+
 def seed_value(value: Any) -> int | None:
     """None (fresh entropy) or an integer >= 0 of any size."""
     if value is None:

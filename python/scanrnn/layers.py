@@ -225,12 +225,7 @@ def make_class(cell: CellInfo) -> type[Layer]:
     options |= {"dtype": "float32", "device": "auto", "seed": None}
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(name, kind, default=options[name]) for name in options]
-    rows = ", ".join(cell.row_order)
-    variants = f" {cell.variant_option}: one of {', '.join(map(repr, cell.variants))}."
-    doc = (
-        f"{cell.name} ({cell.recurrence} recurrence), row blocks of the weights: {rows}."
-        f"{variants if cell.variant_option else ''}\n\n{Layer.__doc__}"
-    )
+    doc = f"{cell.name} ({cell.recurrence} recurrence), {cell.words()}\n\n{Layer.__doc__}"
     return type(
         cell.name,
         (Layer,),

@@ -24,6 +24,13 @@ class CellInfo(NamedTuple):
     variants: tuple[str, ...]
     row_order: tuple[str, ...]
 
+    def words(self) -> str:
+        """What the docstrings of a cell's classes say of it."""
+        rows = f"row blocks of the weights: {', '.join(self.row_order)}."
+        if not self.variant_option:
+            return rows
+        return f"{rows} {self.variant_option}: one of {', '.join(map(repr, self.variants))}."
+
 
 class DeviceInfo(NamedTuple):
     """One device; units are multiprocessors, or the threads that this process may use."""

@@ -41,9 +41,7 @@ class Layer:
         **variant: str,
     ) -> None:
         cell = self._cell
-        chosen = variant.pop(cell.variant_option, cell.variants[0])
-        if variant:
-            raise TypeError(f"{type(self).__name__}: unexpected argument {next(iter(variant))!r}")
+        chosen = arguments.variant(cell, type(self).__name__, variant)
         arguments.domain(cell, domain)
         self.input_size, self.dtype = arguments.integer("input_size", input_size), _dtype(dtype)
         self.description = Description(
@@ -53,7 +51,7 @@ class Layer:
             arguments.flag("bias", bias),
             arguments.flag("batch_first", batch_first),
             arguments.flag("bidirectional", bidirectional),
-            arguments.text(cell.variant_option, chosen),
+            chosen,
             domain,
             arguments.strategy_name(strategy) or "",
         )
@@ -134,10 +132,5 @@ def _dtype(value: Any) -> Any:
 
 
 def make_layer(cell: CellInfo) -> type[Layer]:
-    rows = ", ".join(cell.row_order)
-    variants = f" {cell.variant_option}: one of {', '.join(map(repr, cell.variants))}."
-    doc = (
-        f"{cell.name}, row blocks of the weights: {rows}.{variants if cell.variant_option else ''}"
-        f"\n\n{Layer.__doc__}"
-    )
+    doc = f"{cell.name}, {cell.words()}\n\n{Layer.__doc__}"
     return type(cell.name, (Layer,), {"__module__": "scanrnn.jax", "__doc__": doc, "_cell": cell})

@@ -46,9 +46,7 @@ class Recurrent(nn.Module):
         cell = self._cell
         if proj_size != 0:
             raise ValueError(f"proj_size: expected 0, there are no projections, got {proj_size}")
-        self._variant = variant.pop(cell.variant_option, cell.variants[0])
-        if variant:
-            raise TypeError(f"{type(self).__name__}: unexpected argument {next(iter(variant))!r}")
+        self._variant = arguments.variant(cell, type(self).__name__, variant)
         self.input_size = arguments.integer("input_size", input_size)
         self.hidden_size = arguments.integer("hidden_size", hidden_size)
         self.num_layers = arguments.integer("num_layers", num_layers)
@@ -60,7 +58,7 @@ class Recurrent(nn.Module):
         self.domain = arguments.domain(cell, domain)
         self.strategy = arguments.strategy_name(strategy)
         if cell.variant_option:
-            setattr(self, cell.variant_option, arguments.text(cell.variant_option, self._variant))
+            setattr(self, cell.variant_option, self._variant)
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in tensors.DTYPES:
             raise ValueError(f"dtype: expected one of {tensors.DTYPES}, got {dtype!r}")
@@ -201,12 +199,7 @@ def _like_parameters(name: str, value: Tensor, parameter: Tensor) -> None:
 
 
 def make_module(cell: CellInfo) -> type[Recurrent]:
-    rows = ", ".join(cell.row_order)
-    variants = f" {cell.variant_option}: one of {', '.join(map(repr, cell.variants))}."
-    doc = (
-        f"{cell.name}, row blocks of the weights: {rows}.{variants if cell.variant_option else ''}"
-        f"\n\n{Recurrent.__doc__}"
-    )
+    doc = f"{cell.name}, {cell.words()}\n\n{Recurrent.__doc__}"
     return type(
         cell.name, (Recurrent,), {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell}
     )
