@@ -82,6 +82,13 @@ Choice choose(const Plan& plan) {
   return {plan.strategy, plan.runner_up, plan.reason};
 }
 
+// Whether threads take the tiles of a fused-sequential layer in turn.
+bool takes_turns(const Problem& problem, const DeviceLimits& device) {
+  return device.units > 1 && problem.gates > 0 &&
+         problem.batch * problem.hidden_size <= kCpuTurnRows * device.units &&
+         2 * kCpuWalkCost * device.units <= problem.input_size + kCpuWalkCost;
+}
+
 // A multiple of the shortest chunk that gives every unit several of them.
 std::int64_t chunk_steps(const Problem& problem, const DeviceLimits& device) {
   const std::int64_t chunks = device.units * kCpuChunksPerThread;
@@ -159,6 +166,12 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
   }
   const std::int64_t lines = std::max<std::int64_t>(1, problem.batch);
   out.tile_steps = std::max<std::int64_t>(1, kCpuTileTokens / lines);
+  out.in_turn = out.strategy == Strategy::fused_sequential && takes_turns(problem, device);
+  if (out.in_turn) {
+    const std::int64_t share = (problem.steps + device.units - 1) / device.units;
+    out.tile_steps =
+        std::clamp<std::int64_t>(share, 1, std::max<std::int64_t>(1, kCpuTurnTokens / lines));
+  }
   if (out.strategy == Strategy::direct) out.tile_steps = std::max<std::int64_t>(1, problem.steps);
   if (out.strategy == Strategy::step_loop) {
     out.tile_steps = lines >= kCpuStepLines ? 1 : kCpuStepTileTokens / lines;
@@ -273,7 +286,7 @@ std::string explain(const Plan& plan) {
   const bool tiled =
       plan.strategy == Strategy::fused_sequential || plan.strategy == Strategy::step_loop;
   if (tiled && plan.tile_steps > 1) {
-    out += ", tiles of " + text(plan.tile_steps) + " steps";
+    out += ", tiles of " + text(plan.tile_steps) + " steps" + (plan.in_turn ? " in turn" : "");
   }
   if (plan.strategy == Strategy::persistent) {
     const PersistentShape& shape = plan.persistent;

@@ -5,9 +5,7 @@
 // step; of the batch, where that costs less.
 #pragma once
 
-#include <atomic>
-#include <thread>
-
+#include "cpu_wait.h"
 #include "recurrence.h"
 #include "scanrnn/scan/cpu.h"
 
@@ -18,32 +16,6 @@ inline constexpr Index kUnitPadding = 16;
 constexpr Index padded(Index hidden) {
   return (hidden + kUnitPadding - 1) / kUnitPadding * kUnitPadding;
 }
-
-// All threads of a team, once a step. A step may take less than it takes to wake a thread, so those
-// that wait look first, and then give way to whom they may be waiting for.
-class StepBarrier {
- public:
-  void wait(int members) {
-    const unsigned phase = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == members) {
-      arrived_.store(0, std::memory_order_relaxed);
-      phase_.store(phase + 1, std::memory_order_release);
-      return;
-    }
-    for (int looks = 0; phase_.load(std::memory_order_acquire) == phase; ++looks) {
-      if (looks < kLooks) {
-        __builtin_ia32_pause();
-      } else {
-        std::this_thread::yield();
-      }
-    }
-  }
-
- private:
-  static constexpr int kLooks = 256;
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<unsigned> phase_{0};
-};
 
 // Who walks, and how much. The carry, [lines][padded(hidden)] of each state, is the walked state's
 // own: of h (backward: the cotangent that does not come through R) and of c.

@@ -6,7 +6,9 @@
 #include <algorithm>
 
 #include "cpu_team.h"
+#include "cpu_wait.h"
 #include "gemm_cpu.h"
+#include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn {
 namespace {
@@ -76,6 +78,10 @@ Index largest_tile(const dispatch::Plan& plan, const Pass& pass) {
              : pass.tokens();
 }
 
+Index threads_for(const dispatch::Plan& plan, const Pass& pass) {
+  return team_size(plan, pass.tokens() * pass.width() * (pass.input + dispatch::kCpuWalkCost));
+}
+
 template <class T>
 void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const Index width = pass.width();
@@ -83,9 +89,11 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const Scratch scratch(arena, pass.batch, pass.hidden, pass.steps, plan.chunk_steps, sizeof(T));
   auto* kept = static_cast<T*>(pass.preactivations);
   T* scratch_tile = nullptr;
+  const Index tile_values = largest_tile(plan, pass) * width;
   if (!kept) {
-    scratch_tile = static_cast<T*>(
-        arena.take(static_cast<std::size_t>(largest_tile(plan, pass) * width) * sizeof(T)));
+    const Index tiles = plan.in_turn ? plan.device.units : 1;
+    scratch_tile =
+        static_cast<T*>(arena.take(static_cast<std::size_t>(tiles * tile_values) * sizeof(T)));
   }
   if (arena.counting()) return;
   spread_bias(pass, bias);
@@ -98,21 +106,30 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const SplitBy split =
       plan.strategy == dispatch::Strategy::direct ? SplitBy::columns : SplitBy::rows;
   const Index end = pass.batch_major ? pass.tokens() : pass.steps;
+  Turns turns;
 
-  run_team(team_size(plan, pass.tokens() * width * (pass.input + 8)), [&](const Team& team) {
+  run_team(threads_for(plan, pass), [&](const Team& team) {
+    // Who share a tile: all, or each thread has tiles of its own.
+    const bool in_turn = plan.in_turn && team.size > 1;
+    const Team crew = in_turn ? Team{} : team;
     CpuSchedule schedule = schedule_of(team, plan, scratch);
     schedule.lines = pass.batch;
     schedule.hidden = pass.hidden;
     schedule.steps = pass.steps;
     table.load_carry(schedule, static_cast<const T*>(pass.h0.data), pass.h0.strides[0]);
-    for (Index position = 0; position < end && pass.tokens() > 0;) {
+    if (in_turn) team.barrier();
+    schedule.team = crew;
+    Index ticket = 0;
+    for (Index position = 0; position < end && pass.tokens() > 0; ++ticket) {
       const Tile tile = tile_at(plan, pass, position);
-      T* gates = kept ? kept + first_token(pass, tile) * width : scratch_tile;
+      if (in_turn && ticket % team.size != team.rank) continue;
+      T* gates = kept ? kept + first_token(pass, tile) * width
+                      : scratch_tile + (in_turn ? team.rank * tile_values : 0);
       for_runs<T>(pass, tile, pass.x, [&](const T* x, Index spacing, Index first, Index count) {
-        gemm<T>(team, split, count, width, pass.input, {x, spacing}, weight, gates + first * width,
+        gemm<T>(crew, split, count, width, pass.input, {x, spacing}, weight, gates + first * width,
                 width, false);
       });
-      team.barrier();
+      crew.barrier();
       schedule.lines = tile.lines;
       schedule.steps = tile.steps;
       schedule.first_line = tile.first_line;
@@ -126,9 +143,13 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
       if (!pass.highway_projection()) args.skip = as_const(walked<T>(pass.x, tile, pass.reverse));
       args.y = walked<T>(pass.y, tile, pass.reverse);
       args.states = walked<T>(states, tile, pass.reverse);
+      if (in_turn) turns.wait(ticket);
       kernel(schedule, args);
-      team.barrier();
+      if (in_turn) turns.pass(ticket);
+      crew.barrier();
     }
+    if (in_turn) team.barrier();
+    schedule.team = team;
     schedule.lines = pass.batch;
     table.store_carry(schedule, static_cast<T*>(pass.hn.data), pass.hn.strides[0]);
   });
@@ -159,7 +180,7 @@ void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
     return walked<T>(v, all, !pass.reverse);
   };
 
-  run_team(team_size(plan, tokens * width * (pass.input + 8)), [&](const Team& team) {
+  run_team(threads_for(plan, pass), [&](const Team& team) {
     CpuSchedule schedule = schedule_of(team, plan, scratch);
     schedule.lines = pass.batch;
     schedule.hidden = pass.hidden;

@@ -17,7 +17,7 @@ void run_team(Index threads, F&& work) {
   work(scan::Team{omp_get_thread_num(), omp_get_num_threads()});
 }
 
-// Threads worth waking for this many multiplications.
+// Threads worth waking for this many multiply-adds.
 inline Index team_size(const dispatch::Plan& plan, Index multiplications) {
   constexpr Index kPerThread = 1 << 16;
   return std::clamp<Index>(multiplications / kPerThread, 1, plan.device.units);

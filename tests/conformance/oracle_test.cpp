@@ -128,20 +128,24 @@ class LengthTest : public testing::TestWithParam<Strategy> {};
 TEST_P(LengthTest, AroundTheTile) {
   Random random(11);
   for (const CellInfo& cell : cells()) {
-    for (int layout = 0; layout < 4; ++layout) {
+    for (int layout = 0; layout < 8; ++layout) {
       Case c;
       c.layer.cell = cell.cell;
-      if (is_dense(c.layer) != (GetParam() == Strategy::step_loop)) continue;
-      c.layer.input_size = 2;
-      c.layer.hidden_size = 3;
+      c.strategy = GetParam();
+      if (is_dense(c.layer) != (c.strategy == Strategy::step_loop)) continue;
+      // A large product lets threads on the CPU take the tiles of a fused-sequential layer in turn.
+      const bool in_turn = layout & 4;
+      if (in_turn && (on_cuda() || c.strategy != Strategy::fused_sequential)) continue;
+      c.layer.input_size = in_turn ? 32 : 2;
+      c.layer.hidden_size = in_turn ? 9 : 3;
       c.layer.batch_first = layout & 1;
       c.layer.bidirectional = layout & 2;
-      c.strategy = GetParam();
       c.threads = 2;
       c.batch = 2;
       const Context context = make_context(c.threads);
       const dispatch::Plan plan =
           Layer(c.layer).plan(context, 2000, c.batch, Mode::training, c.strategy);
+      ASSERT_EQ(plan.in_turn, in_turn);
       const std::int64_t tile = on_cuda() ? 128  // the longest of them
                                 : c.strategy == Strategy::parallel_scan ? plan.chunk_steps
                                 : c.strategy == Strategy::direct        ? 3

@@ -166,6 +166,44 @@ TEST(Plan, Tiles) {
   }
 }
 
+// Threads take tiles of their own, at least one each, where rows are few and the product is large.
+TEST(Plan, TilesInTurn) {
+  const auto fused = [](Problem wanted, std::int64_t units) {
+    wanted.forced = Strategy::fused_sequential;
+    return on(wanted, units);
+  };
+  const Problem least = problem(5000, 4, 4 * kCpuTurnRows / 8);
+  for (const std::int64_t units : {2, 4}) {
+    const Plan got = fused(least, units);
+    EXPECT_TRUE(got.in_turn);
+    EXPECT_EQ(got.tile_steps, kCpuTurnTokens / 4);
+    EXPECT_NE(explain(got).find(" steps in turn"), std::string::npos);
+  }
+  EXPECT_FALSE(fused(least, 1).in_turn) << "one thread has nobody to wait for";
+  EXPECT_EQ(fused(problem(100, 1, 64), 4).tile_steps, 25);
+  EXPECT_EQ(fused(problem(1, 1, 64), 4).tile_steps, 1);
+  EXPECT_EQ(fused(problem(0, 0, 64), 4).tile_steps, 1);
+  Problem wanted = problem(100, 1000, 3);
+  wanted.input_size = 100;
+  EXPECT_TRUE(fused(wanted, 4).in_turn);
+  EXPECT_EQ(fused(wanted, 4).tile_steps, 1) << "a tile is at least a step";
+
+  wanted = least;
+  wanted.hidden_size += 1;
+  EXPECT_FALSE(fused(wanted, 2).in_turn) << "rows enough for each thread";
+  EXPECT_TRUE(fused(wanted, 4).in_turn);
+  wanted = least;
+  wanted.input_size = 2 * kCpuWalkCost * 2 - kCpuWalkCost;
+  EXPECT_TRUE(fused(wanted, 2).in_turn);
+  EXPECT_FALSE(fused(wanted, 4).in_turn) << "four threads would wait for one another's walks";
+  wanted = least;
+  wanted.gates = 0;
+  EXPECT_FALSE(fused(wanted, 2).in_turn) << "nothing is projected";
+  wanted = least;
+  wanted.forced = Strategy::direct;
+  EXPECT_FALSE(on(wanted, 2).in_turn) << "direct has one tile";
+}
+
 // On a GPU the tiles are the kernels' own, and a parallel scan is split over blocks or stays in
 // one.
 TEST(Plan, Cuda) {

@@ -9,6 +9,11 @@ namespace scanrnn::dispatch {
 // CPU. A projection's tile is as many tokens as keep its pre-activations in the shared cache and
 // still pack the weights few times; a chunk of the parallel scan is a multiple of its local steps.
 inline constexpr std::int64_t kCpuTileTokens = 2048;
+// Where a step's rows (B*H) are few for each thread, a thread takes whole tiles, smaller ones, and
+// walks each in its turn: what it has projected then never leaves its cache, which costs most where
+// cores share none. A walk costs about as much as this many multiply-adds a pre-activation: only
+// one thread walks at a time, so the products must take the others at least twice as long.
+inline constexpr std::int64_t kCpuTurnTokens = 256, kCpuTurnRows = 1024, kCpuWalkCost = 8;
 // Of a step loop, whose weights are packed: as many tokens as share a panel of them in the nearer
 // cache, or each step by itself, where its own lines are enough for that.
 inline constexpr std::int64_t kCpuStepTileTokens = 256;
