@@ -54,7 +54,7 @@ def positive(kind: type) -> Any:
 
 
 def parser() -> argparse.ArgumentParser:
-    from .crossover import SCAN
+    from .sizes import SCAN
 
     names = [cell.name for cell in cells()]
     root = argparse.ArgumentParser(

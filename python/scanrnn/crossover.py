@@ -3,25 +3,22 @@
 
 A way is timed only after its results agree with a float64 run of the fused-sequential one, which
 the tests hold against a walk of one step at a time. Times are the device's own: a GPU replays
-recorded graphs, and the CPU is timed in C++.
+recorded graphs, and the CPU is timed in C++. A CPU's cores may be slow for a while, by what else
+they share: its full grid is gone through twice, and of a way's two medians the lower one counts.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import _core, measure, optional
-from .registry import CellInfo, cells
+from .sizes import SCAN, Shape, cell_of, is_linear, wanted
 
-SCAN = (
-    "scan"  # stands where a cell's name does: the bare recurrence, of B*H rows and one batch entry
-)
 PASSES = ("forward", "forward_backward")
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
 # A parallel scan is split in two ways on a GPU, of which a plan names one.
@@ -37,77 +34,7 @@ LOG_ONLY = "parallel_scan, device"  # the one way whose kernel differs between t
 # Tokens beyond which one kernel for everything repeats the weights' way from memory too often.
 DIRECT_TOKENS = {"cpu": 2**62, "cuda": 4096}
 HOPELESS = 8  # times the best: such a way is timed once, and not again for longer sequences
-# Larger problems cost much and tell nothing: on a CPU (multiply-adds of a forward pass) all is the
-# GEMM, on a GPU (elements of B*T*H) the best way is that of half as many steps.
-MAX_GEMM, MAX_ELEMENTS = 1.5e9, 2**24
-LONGEST = (1, 2**20, 64)  # is measured all the same
-DENSE_STEPS = 1024  # of cells that can only walk: twice as many take twice as long
-
-POWERS = tuple(2**k for k in range(21))
-ODD = tuple(3 * power // 2 + 1 for power in POWERS[2:])  # between the powers, not even by alignment
-# Of each grid the batches by hidden size, and T; held out: measured to judge a fit, and not shown
-# to it.
-GRIDS: dict[str, dict[str, tuple[dict[int, tuple[int, ...]], tuple[int, ...]]]] = {
-    "cpu": {
-        "small": ({64: (1, 8), 512: (1, 8)}, (1, 8, 64, 512, 4096)),
-        "full": (
-            dict.fromkeys((8, 32, 128, 512), (1, 4, 32)),
-            (*POWERS[:13:2], 512, 2048, 16384, 65536, 3, 91, 701),
-        ),
-        "held out": ({24: (3,), 40: (1,), 72: (2,), 200: (12,)}, (1, 5, 33, 333, 3000, 9000)),
-    },
-    "cuda": {
-        "small": ({64: (1,), 1024: (1, 16, 128)}, POWERS[::3]),
-        "full": (
-            {64: (1, 16), 256: (1, 8, 32), 1024: (1, 4, 16, 32, 64, 128, 256), 2048: (512,)},
-            (*POWERS, *ODD[::2]),
-        ),
-        "held out": (
-            {96: (1,), 320: (3,), 512: (24,), 640: (96,), 768: (6, 40), 1536: (192,)},
-            (1, 7, 23, 100, 600, 3000, 20000, 150000),
-        ),
-    },
-}
-
-
-class Shape(NamedTuple):
-    B: int
-    T: int
-    H: int
-    held_out: bool = False
-
-    def row(self) -> dict[str, Any]:
-        out = {"B": self.B, "T": self.T, "H": self.H}
-        return out | ({"held_out": True} if self.held_out else {})
-
-
-def shapes(grid: str, device: str) -> list[Shape]:
-    """By B and H, and then from short to long; the full grid comes with what is held out."""
-    out = []
-    for name in (grid, "held out") if grid == "full" else (grid,):
-        rows, lengths = GRIDS[device][name]
-        for H, batches in rows.items():
-            for B, T in itertools.product(batches, sorted(lengths)):
-                shape = Shape(B, T, H, name == "held out")
-                out += [shape] if _is_worth(shape, device) else []
-    return out
-
-
-def _is_worth(shape: Shape, device: str) -> bool:
-    elements = shape.B * shape.T * shape.H
-    if device == "cpu":
-        return 2 * elements * shape.H <= MAX_GEMM
-    return elements <= MAX_ELEMENTS or shape[:3] == LONGEST
-
-
-def scan_shapes(grid: str, device: str) -> list[Shape]:
-    """The same for the bare scan: each number of rows once."""
-    return sorted({Shape(1, s.T, s.B * s.H, s.held_out) for s in shapes(grid, device)})
-
-
-@functools.cache
-def cell_of(name: str) -> CellInfo:
-    return next(known for known in cells() if known.name == name)
+ROUNDS = {("cpu", "full"): 2}
 
 
 def layer_of(cell: str, H: int, dtype: str, domain: str = "log") -> _core.Layer:
@@ -137,13 +64,20 @@ class Sweep:
         self.seconds, self.rows = seconds, rows
         self.wrong: list[str] = []
         self.hopeless: set[tuple[Any, ...]] = set()
+        self.round = 1
+        self.known = {_way_of(row): row for row in rows}
 
-    def has(self, cell: str, shape: Shape) -> bool:
+    def has(self, cell: str, shape: Shape, turn: int) -> bool:
+        """Whether this was measured so many times."""
         key = (cell, shape.B, shape.T, shape.H)
-        return any((r["cell"], r["B"], r["T"], r["H"]) == key for r in reversed(self.rows))
+        return any(
+            (r["cell"], r["B"], r["T"], r["H"]) == key and r["rounds"] >= turn for r in self.rows
+        )
 
-    def measure(self, cell: str, shape: Shape) -> None:
-        """All passes, dtypes and domains."""
+    def measure(self, cell: str, shape: Shape, turn: int = 1) -> None:
+        """All passes, dtypes and domains, for the first time or once more."""
+        if turn != self.round:
+            self.round, self.hopeless = turn, set()
         if cell == SCAN:
             self._measure_scan(shape)
         else:
@@ -220,7 +154,7 @@ class Sweep:
         for way, timing in times.items():
             if way not in live and way in ("direct", "fused_sequential") and row["T"] > 1:
                 self.hopeless.add((*series, way))
-            self.rows.append(
+            self._keep(
                 {
                     "bench": "crossover",
                     "impl": "scanrnn",
@@ -229,37 +163,30 @@ class Sweep:
                     **row,
                     **extra.get(way, {}),
                     **timing.row(),
+                    "rounds": self.round,
                     "peak_bytes": recorded[way].nbytes,
                     "max_error": float(f"{max(errors[way]):.2g}"),
                 }
             )
 
+    def _keep(self, row: dict[str, Any]) -> None:
+        before = self.known.setdefault(_way_of(row), row)
+        if before is row:
+            self.rows.append(row)
+        else:
+            faster = min(before, row, key=lambda measured: measured["ms"])
+            before.update({**faster, "rounds": row["rounds"]})
 
-def is_linear(cell: str) -> bool:
-    return cell == SCAN or cell_of(cell).recurrence == "linear"
+
+def _way_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    names = ("cell", "domain", "pass", "dtype", "B", "T", "H", "strategy")
+    return tuple(row.get(name) for name in names)
 
 
 def cost(cell: str, shape: Shape, device: str) -> float:
     """About how long it takes, in units of the shortest: for the progress bar's estimate."""
     size = shape.B * shape.T * shape.H
     return 1 + (size * shape.H / 2e7 if device == "cpu" and cell != SCAN else size / 2e6)
-
-
-def wanted(grid: str, names: Iterable[str], device: str) -> Iterator[tuple[str, Shape]]:
-    """All shapes for the first cell. The others share its kernels and differ in bytes alone, so on
-    a GPU they take half of the shapes, in turns, and those held out.
-    """
-    for turn, cell in enumerate(names):
-        if cell == SCAN:
-            yield from ((cell, shape) for shape in scan_shapes(grid, device))
-            continue
-        for index, shape in enumerate(shapes(grid, device)):
-            if not is_linear(cell) and shape.T > DENSE_STEPS:
-                continue
-            if device == "cpu" and not is_linear(cell):
-                continue  # there is no choice
-            if turn == 0 or device == "cpu" or shape.held_out or (index + turn) % 2:
-                yield cell, shape
 
 
 def run(
@@ -278,22 +205,28 @@ def run(
         content["rows"] = _rows_of(out, content)
     kind = device.partition(":")[0]
     rows: list[dict[str, Any]] = content["rows"]
-    sweep = Sweep(device, 0.02 if grid == "small" else 0.1, rows)
-    left = [(cell, s) for cell, s in wanted(grid, names, kind) if not sweep.has(cell, s)]
+    rounds = ROUNDS.get((kind, grid), 1)
+    sweep = Sweep(device, 0.02 if grid == "small" else 0.1 / rounds, rows)
+    left = [
+        (cell, shape, turn)
+        for turn in range(1, rounds + 1)
+        for cell, shape in wanted(grid, names, kind)
+        if not sweep.has(cell, shape, turn)
+    ]
     if not left and not rows:
         raise SystemExit(f"nothing to measure: on {device} these cells have one way to run")
     end = time.monotonic() + 60 * (minutes if minutes is not None else math.inf)
     saved = time.monotonic()
     form = "{desc} {percentage:3.0f}% |{bar}| {elapsed} gone, about {remaining} left {postfix}"
-    total = sum(cost(cell, shape, kind) for cell, shape in left)
+    total = sum(cost(cell, shape, kind) for cell, shape, _ in left)
     done, whole = 0, len(rows)
     try:
         with optional.progress(total, "crossover", bar_format=form) as bar:
-            for cell, shape in left:
+            for cell, shape, turn in left:
                 if time.monotonic() > end:
                     break
                 bar.set_postfix_str(f"{cell} B={shape.B} T={shape.T} H={shape.H}")
-                sweep.measure(cell, shape)
+                sweep.measure(cell, shape, turn)
                 bar.update(cost(cell, shape, kind))
                 done, whole = done + 1, len(rows)
                 if out is not None and time.monotonic() > saved + 60:  # whatever happens

@@ -17,7 +17,8 @@ import numpy as np
 
 from . import _core, profile
 from .arguments import Array
-from .crossover import HOPELESS, SCAN, cell_of
+from .crossover import HOPELESS
+from .sizes import SCAN, cell_of
 
 NOISE = 0.02  # a difference that timing cannot tell
 ENOUGH = 0.1  # regret whose loss is twice that of half of it, four times

@@ -17,6 +17,7 @@ import numpy as np
 
 from . import _core, crossover, measure, optional
 from .fit import Problem, problems, units_of
+from .sizes import SCAN
 
 CLOSE, FAR = 0.05, 0.2
 MARKS = {
@@ -38,7 +39,7 @@ def picker(content: dict[str, Any], profile: _core.Profile) -> Callable[[Problem
     limits = cuda, units_of(content), content.get("shared_bytes", 0)
 
     def pick(p: Problem) -> str:
-        if p.cell == crossover.SCAN:
+        if p.cell == SCAN:
             problem = _core.scan_problem(p.dtype, p.T, p.H, p.domain == "log")
         else:
             layer = layer_of(p.cell, p.H, p.dtype, p.domain)

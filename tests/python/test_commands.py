@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import scanrnn
-from scanrnn import __main__, _core, crossover, demo, layer_bench, measure, profile
+from scanrnn import __main__, _core, crossover, demo, layer_bench, measure, profile, sizes
 from support import CELLS, DENSE
 
 PROVENANCE = {"device", "processor", "threads", "commit", "dirty", "command", "date"}
@@ -19,7 +19,7 @@ ROW = {"bench", "cell", "impl", "domain", "pass", "layout", "B", "T", "C", "H", 
 
 @pytest.fixture(autouse=True)
 def small_grid(monkeypatch):
-    monkeypatch.setitem(crossover.GRIDS["cpu"], "small", ({8: (1, 2)}, (1, 40)))
+    monkeypatch.setitem(sizes.GRIDS["cpu"], "small", ({8: (1, 2)}, (1, 40)))
     monkeypatch.setattr(layer_bench, "SHAPES", ((2, 12, 8),))
     monkeypatch.setattr(layer_bench, "STEP", (1, 1, 8))
     monkeypatch.setattr(layer_bench, "PAUSE", 0)
@@ -142,9 +142,9 @@ def test_a_sweep_goes_on_where_it_ended(tmp_path, capsys, monkeypatch):
     measured = []
     honest = crossover.Sweep.measure
 
-    def counted(self, cell, shape):
+    def counted(self, cell, shape, turn):
         measured.append((cell, shape))
-        honest(self, cell, shape)
+        honest(self, cell, shape, turn)
 
     monkeypatch.setattr(crossover.Sweep, "measure", counted)
     __main__.main([*sweep, "--resume"])
@@ -159,6 +159,34 @@ def test_a_sweep_goes_on_where_it_ended(tmp_path, capsys, monkeypatch):
     out.write_text(json.dumps(content | {"commit": "another"}))
     with pytest.raises(SystemExit, match="cannot be resumed: its commit is another"):
         __main__.main([*sweep, "--resume"])
+
+
+def test_of_two_rounds_the_faster_counts(tmp_path, monkeypatch):
+    pytest.importorskip("tqdm")
+    out = tmp_path / "crossover.json"
+    sweep = ["bench", "crossover", "--cells", "MinGRU", "--out", str(out)]
+    clock = itertools.count()
+
+    def timed(live, *_):
+        """Shapes take 8, 7, 6, 5 ms and then, once more, 1, 2, 3, 4; so both passes of each."""
+        ms = (8, 7, 6, 5, 1, 2, 3, 4)[next(clock) // 2]
+        return {way: measure.Timing(float(ms), float(ms)) for way in live}
+
+    monkeypatch.setitem(crossover.ROUNDS, ("cpu", "small"), 2)
+    monkeypatch.setattr(measure, "replayed", timed)
+    __main__.main(sweep)
+    rows = json.loads(out.read_text())["rows"]
+    assert len(rows) == 4 * 2 * 3
+    assert [row["ms"] for row in rows[::6]] == [1, 2, 3, 4]
+    assert all(row["rounds"] == 2 and row["ms_spread"] == row["ms"] for row in rows)
+    content = json.loads(out.read_text())
+    for row in content["rows"][6:]:
+        row["rounds"] = 1
+    out.write_text(json.dumps(content))
+    clock = itertools.count(8)  # three shapes are left, at 1, 2 and 3 ms
+    __main__.main([*sweep, "--resume"])
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["ms"] for row in rows[::6]] == [1, 1, 2, 3]
 
 
 @pytest.mark.parametrize("command", ["crossover", "layer"])

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from scanrnn import _core, crossover, fit, profile, regret
+from scanrnn import _core, crossover, fit, profile, regret, sizes
 from scanrnn.registry import version
 from support import make
 
@@ -157,7 +157,7 @@ def test_the_planner_for_a_device_that_is_not_here():
 def sweep(best_of, grid="full"):
     """Rows in which the way that best_of(row) names is half as slow again as nothing else."""
     rows = []
-    for shape in crossover.shapes(grid, "cuda"):
+    for shape in sizes.shapes(grid, "cuda"):
         for direction in crossover.PASSES:
             row = {"bench": "crossover", "cell": "MinGRU", "dtype": "bfloat16", "pass": direction}
             row |= shape._asdict()
@@ -207,7 +207,7 @@ def test_the_fit_needs_one_rule_where_one_way_is_best():
 def test_bare_scans_have_rules_of_their_own():
     """One way is best for all layers and another for all scans, at the same sizes."""
     content = sweep(lambda row: "fused_sequential")
-    for shape in crossover.scan_shapes("full", "cuda"):
+    for shape in sizes.scan_shapes("full", "cuda"):
         row = {"bench": "crossover", "cell": "scan", "dtype": "bfloat16", "pass": "forward"}
         row |= {**shape._asdict(), "domain": "linear"}
         for way in ("fused_sequential", "parallel_scan, block", "parallel_scan, device"):
