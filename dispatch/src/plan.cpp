@@ -89,12 +89,13 @@ bool takes_turns(const Problem& problem, const DeviceLimits& device) {
          2 * kCpuWalkCost * device.units <= problem.input_size + kCpuWalkCost;
 }
 
-// A multiple of the shortest chunk that gives every unit several of them.
+std::int64_t divide_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
+
+// The longest chunk of which there is the same number in each part of a parallel scan.
 std::int64_t chunk_steps(const Problem& problem, const DeviceLimits& device) {
-  const std::int64_t chunks = device.units * kCpuChunksPerThread;
-  const std::int64_t even = (problem.steps + chunks - 1) / chunks;
-  const std::int64_t whole = (even + kCpuMinChunk - 1) / kCpuMinChunk * kCpuMinChunk;
-  return std::clamp(whole, kCpuMinChunk, kCpuMaxChunk);
+  const std::int64_t parts = device.units + 1;
+  const std::int64_t chunks = parts * divide_up(problem.steps, parts * kCpuMaxChunk);
+  return std::max(kCpuMinChunk, divide_up(problem.steps, std::max<std::int64_t>(1, chunks)));
 }
 
 }  // namespace
@@ -168,7 +169,7 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
   out.tile_steps = std::max<std::int64_t>(1, kCpuTileTokens / lines);
   out.in_turn = out.strategy == Strategy::fused_sequential && takes_turns(problem, device);
   if (out.in_turn) {
-    const std::int64_t share = (problem.steps + device.units - 1) / device.units;
+    const std::int64_t share = divide_up(problem.steps, device.units);
     out.tile_steps =
         std::clamp<std::int64_t>(share, 1, std::max<std::int64_t>(1, kCpuTurnTokens / lines));
   }

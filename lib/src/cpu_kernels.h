@@ -21,7 +21,7 @@ struct CpuSchedule {
   bool log_domain = true;
   void* carry = nullptr;   // kCarryFields values for each padded unit and line
   void* totals = nullptr;  // kTotalFields, and for each chunk (parallel scan)
-  void* starts = nullptr;  // kCarryFields, and for each chunk (parallel scan)
+  void* starts = nullptr;  // kCarryFields, and for each thread (parallel scan)
 };
 inline constexpr Index kCarryFields = 2, kTotalFields = 3;
 

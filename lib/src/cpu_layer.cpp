@@ -20,13 +20,13 @@ using scan::Team;
 struct Scratch {
   void *carry, *totals = nullptr, *starts = nullptr;
 
-  Scratch(Arena& arena, Index lines, Index hidden, Index steps, Index chunk, std::size_t item) {
+  Scratch(Arena& arena, const dispatch::Plan& plan, Index lines, Index hidden, std::size_t item) {
     const auto units = static_cast<std::size_t>(lines * padded(hidden)) * item;
     carry = arena.take(units * kCarryFields);
-    if (chunk == 0) return;
-    const auto chunks = static_cast<std::size_t>(scan::chunk_count(steps, chunk));
-    totals = arena.take(units * chunks * kTotalFields);
-    starts = arena.take(units * chunks * kCarryFields);
+    if (plan.chunk_steps == 0) return;
+    const Index chunks = scan::chunk_count(plan.problem.steps, plan.chunk_steps);
+    totals = arena.take(units * static_cast<std::size_t>(chunks) * kTotalFields);
+    starts = arena.take(units * static_cast<std::size_t>(plan.device.units) * kCarryFields);
   }
 };
 
@@ -86,7 +86,7 @@ template <class T>
 void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const Index width = pass.width();
   auto* bias = static_cast<T*>(arena.take(static_cast<std::size_t>(width) * sizeof(T)));
-  const Scratch scratch(arena, pass.batch, pass.hidden, pass.steps, plan.chunk_steps, sizeof(T));
+  const Scratch scratch(arena, plan, pass.batch, pass.hidden, sizeof(T));
   auto* kept = static_cast<T*>(pass.preactivations);
   T* scratch_tile = nullptr;
   const Index tile_values = largest_tile(plan, pass) * width;
@@ -160,7 +160,7 @@ void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const Index width = pass.width(), tokens = pass.tokens();
   const bool adds_skip = info(pass.cell).highway && !pass.highway_projection();
   auto* bias = static_cast<T*>(arena.take(static_cast<std::size_t>(width) * sizeof(T)));
-  const Scratch scratch(arena, pass.batch, pass.hidden, pass.steps, plan.chunk_steps, sizeof(T));
+  const Scratch scratch(arena, plan, pass.batch, pass.hidden, sizeof(T));
   auto* dgates = static_cast<T*>(arena.take(static_cast<std::size_t>(tokens * width) * sizeof(T)));
   T* dskip = nullptr;
   if (adds_skip) {
@@ -246,7 +246,7 @@ void backward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
 template <class T>
 void bare_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) {
   const Index steps = plan.problem.steps, width = plan.problem.hidden_size;
-  const Scratch scratch(arena, 1, width, steps, plan.chunk_steps, sizeof(T));
+  const Scratch scratch(arena, plan, 1, width, sizeof(T));
   if (arena.counting()) return;
   const auto along = [&](const TensorView& v) {
     TensorView line = v;  // [T,N] as [T,1,N]

@@ -42,9 +42,10 @@ std::vector<double> run(const std::vector<scan::Affine<V>>& steps, V h0, Index c
   const scan::Extent extent{1, 1, count};
   std::vector<typename Op::Element> totals(
       static_cast<std::size_t>(chunk ? scan::chunk_count(count, chunk) : 0));
-  std::vector<scan::Carried<V>> starts(totals.size());
+  constexpr int kThreads = 3;
+  std::vector<scan::Carried<V>> starts(kThreads);
   omp_set_dynamic(0);
-#pragma omp parallel num_threads(3)
+#pragma omp parallel num_threads(kThreads)
   {
     const scan::Team team{omp_get_thread_num(), omp_get_num_threads()};
     const Source<V> source{steps.data()};

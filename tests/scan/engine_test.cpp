@@ -82,7 +82,7 @@ class EngineTest : public testing::Test {
     const Index chunks = chunk ? scan::chunk_count(extent.steps, chunk) : 0;
     std::vector<IntegerOp::Element> totals(static_cast<std::size_t>(chunks * width + 1),
                                            IntegerOp::Element{{kSentinel, kSentinel}});
-    std::vector<Word> starts(static_cast<std::size_t>(chunks * width + 1), kSentinel);
+    std::vector<Word> starts(static_cast<std::size_t>(team_size * width + 1), kSentinel);
 
     int members = 0;
 #pragma omp parallel num_threads(team_size)

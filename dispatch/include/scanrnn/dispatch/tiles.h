@@ -7,7 +7,8 @@
 namespace scanrnn::dispatch {
 
 // CPU. A projection's tile is as many tokens as keep its pre-activations in the shared cache and
-// still pack the weights few times; a chunk of the parallel scan is a multiple of its local steps.
+// still pack the weights few times; a chunk of the parallel scan is what one thread reduces to one
+// element.
 inline constexpr std::int64_t kCpuTileTokens = 2048;
 // Where a step's rows (B*H) are few for each thread, a thread takes whole tiles, smaller ones, and
 // walks each in its turn: what it has projected then never leaves its cache, which costs most where
@@ -20,7 +21,6 @@ inline constexpr std::int64_t kCpuStepTileTokens = 256;
 inline constexpr std::int64_t kCpuStepLines = 8;
 inline constexpr std::int64_t kCpuMinChunk = 16;
 inline constexpr std::int64_t kCpuMaxChunk = 256;
-inline constexpr std::int64_t kCpuChunksPerThread = 4;
 
 // CUDA. Warps of a block that hold one tile of time, each a few steps of 32 rows; of the device
 // kernel at most.

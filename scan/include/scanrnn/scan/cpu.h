@@ -81,39 +81,56 @@ void sequential(const Team& team, const Extent& extent, const Source& source, co
 
 inline Index chunk_count(Index steps, Index chunk) { return (steps + chunk - 1) / chunk; }
 
-// Parallel scan: time is cut into chunks that the team reduces, carries and replays.
-// totals and starts are [chunks][lines][rows]; carry, in and out, is [lines][rows].
+// Parallel scan: time is cut into chunks, and their row into one part more than there are threads.
+// The first thread walks the first part while the others reduce theirs to how each starts; then
+// they walk those, and the first thread the last part, which nobody has reduced.
+// totals is [chunks][lines][rows], starts [threads][lines][rows]; carry, in and out, [lines][rows].
 template <class Op, class Source, class Sink>
 void parallel(const Team& team, const Extent& extent, const Source& source, const Sink& sink,
               Index chunk, typename Op::Element* totals, typename Op::State* starts,
               typename Op::State* carry) {
   const Index chunks = chunk_count(extent.steps, chunk), width = extent.lines * extent.rows;
-  const auto steps_of = [&](Index k) {
-    return Range{k * chunk, std::min((k + 1) * chunk, extent.steps)};
+  const Range rows{0, extent.rows};
+  const auto part = [&](Index i) {
+    return Range{chunks * i / (team.size + 1), chunks * (i + 1) / (team.size + 1)};
   };
-  // Chunk-major items keep each thread on neighbouring memory in either layout.
-  const Range mine = team.share(chunks * extent.lines);
-  for (Index item = mine.begin; item < mine.end; ++item) {
-    const Index k = item / extent.lines, line = item % extent.lines;
-    if (k + 1 == chunks) continue;  // nothing follows the last chunk
-    reduce<Op>(source.line(line), {0, extent.rows}, steps_of(k),
-               totals + k * width + line * extent.rows);
+  // Chunk after chunk, so that a thread stays on neighbouring memory in either layout.
+  const auto for_chunks = [&](Range some, const auto& use) {
+    for (Index k = some.begin; k < some.end; ++k) {
+      const Range steps{k * chunk, std::min((k + 1) * chunk, extent.steps)};
+      for (Index line = 0; line < extent.lines; ++line) use(k, line, steps);
+    }
+  };
+  const auto walk_part = [&](Range some, typename Op::State* state) {
+    for_chunks(some, [&](Index, Index line, Range steps) {
+      walk<Op>(source.line(line), sink.line(line), rows, steps, state + line * extent.rows);
+    });
+  };
+
+  if (team.rank == 0) {
+    walk_part(part(0), carry);
+  } else {
+    for_chunks(part(team.rank), [&](Index k, Index line, Range steps) {
+      reduce<Op>(source.line(line), rows, steps, totals + k * width + line * extent.rows);
+    });
   }
   team.barrier();
   const Range columns = team.share(width);
   for (Index column = columns.begin; column < columns.end; ++column) {
     auto state = carry[column];
-    for (Index k = 0; k < chunks; ++k) {
-      starts[k * width + column] = state;
-      if (k + 1 < chunks) state = Op::apply(totals[k * width + column], state);
+    for (Index i = 1; i < team.size; ++i) {
+      starts[i * width + column] = state;
+      for (Index k = part(i).begin; k < part(i).end; ++k) {
+        state = Op::apply(totals[k * width + column], state);
+      }
     }
+    carry[column] = state;
   }
   team.barrier();
-  for (Index item = mine.begin; item < mine.end; ++item) {
-    const Index k = item / extent.lines, line = item % extent.lines;
-    auto* start = starts + k * width + line * extent.rows;
-    walk<Op>(source.line(line), sink.line(line), {0, extent.rows}, steps_of(k), start);
-    if (k + 1 == chunks) std::copy(start, start + extent.rows, carry + line * extent.rows);
+  if (team.rank == 0) {
+    walk_part(part(team.size), carry);
+  } else {
+    walk_part(part(team.rank), starts + team.rank * width);
   }
 }
 
