@@ -82,14 +82,18 @@ Choice choose(const Plan& plan) {
   return {plan.strategy, plan.runner_up, plan.reason};
 }
 
+std::int64_t divide_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
+
 // Whether threads take the tiles of a fused-sequential layer in turn.
 bool takes_turns(const Problem& problem, const DeviceLimits& device) {
-  return device.units > 1 && problem.gates > 0 &&
-         problem.batch * problem.hidden_size <= kCpuTurnRows * device.units &&
-         2 * kCpuWalkCost * device.units <= problem.input_size + kCpuWalkCost;
+  const double rows = static_cast<double>(problem.batch) * static_cast<double>(problem.hidden_size);
+  const std::int64_t cost = problem.input_size + kCpuWalkCost;
+  const double work = rows * static_cast<double>(problem.steps) *
+                      static_cast<double>(problem.gates) * static_cast<double>(cost);
+  return device.units > 1 && work >= 2.0 * kCpuThreadWork &&
+         rows <= static_cast<double>(kCpuTurnRows * device.units) &&
+         2 * kCpuWalkCost * device.units <= cost;
 }
-
-std::int64_t divide_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
 
 // The longest chunk of which there is the same number in each part of a parallel scan.
 std::int64_t chunk_steps(const Problem& problem, const DeviceLimits& device) {

@@ -8,7 +8,6 @@
 #include "cpu_team.h"
 #include "cpu_wait.h"
 #include "gemm_cpu.h"
-#include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn {
 namespace {
@@ -50,33 +49,32 @@ void spread_bias(const Pass& pass, T* bias) {
   std::copy_n(from, (last - first) * pass.hidden, bias + first * pass.hidden);
 }
 
-Tile tile_at(const dispatch::Plan& plan, const Pass& pass, Index& position) {
-  Tile tile{0, pass.steps, 0, pass.batch};
-  if (plan.strategy == dispatch::Strategy::fused_sequential) {
-    if (!pass.batch_major) {
-      tile.steps = std::min(plan.tile_steps, pass.steps - position);
-      tile.first_step = pass.reverse ? pass.steps - position - tile.steps : position;
-      position += tile.steps;
-      return tile;
-    }
-    // Batch-major tokens of a tile stay adjacent: whole sequences, or a piece of one.
-    const Index tokens = plan.tile_steps * pass.batch;
-    const Index line = position / pass.steps, done = position % pass.steps;
-    tile.first_line = line;
-    tile.lines = done ? 1 : std::clamp<Index>(tokens / pass.steps, 1, pass.batch - line);
-    tile.steps =
-        tile.lines > 1 ? pass.steps : std::min(std::max<Index>(1, tokens), pass.steps - done);
-    tile.first_step = pass.reverse ? pass.steps - done - tile.steps : done;
+// A pass cut into tiles, in the order in which they are walked forward: pieces of time or, where
+// the tokens of a sequence are adjacent, whole sequences or pieces of one.
+class Tiles {
+ public:
+  Tiles(const Pass& pass, Index tile_steps) : pass_(pass) {
+    if (pass.tokens() == 0) return;
+    const Index tokens = tile_steps * pass.batch;
+    lines_ = pass.batch_major ? std::clamp<Index>(tokens / pass.steps, 1, pass.batch) : pass.batch;
+    steps_ = std::min(pass.steps, pass.batch_major ? tokens : tile_steps);
+    pieces_ = (pass.steps + steps_ - 1) / steps_;
+    count_ = pieces_ * ((pass.batch + lines_ - 1) / lines_);
   }
-  position += pass.batch_major ? tile.tokens() : tile.steps;
-  return tile;
-}
+  Index count() const { return count_; }
+  Index most_tokens() const { return steps_ * lines_; }
+  Tile operator[](Index i) const {
+    const Index step = i % pieces_ * steps_, line = i / pieces_ * lines_;
+    Tile tile{step, std::min(steps_, pass_.steps - step), line,
+              std::min(lines_, pass_.batch - line)};
+    if (pass_.reverse) tile.first_step = pass_.steps - step - tile.steps;
+    return tile;
+  }
 
-Index largest_tile(const dispatch::Plan& plan, const Pass& pass) {
-  return plan.strategy == dispatch::Strategy::fused_sequential
-             ? std::min(pass.tokens(), plan.tile_steps * pass.batch)
-             : pass.tokens();
-}
+ private:
+  const Pass& pass_;
+  Index steps_ = 0, lines_ = 0, pieces_ = 0, count_ = 0;
+};
 
 Index threads_for(const dispatch::Plan& plan, const Pass& pass) {
   return team_size(plan, pass.tokens() * pass.width() * (pass.input + dispatch::kCpuWalkCost));
@@ -88,12 +86,14 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   auto* bias = static_cast<T*>(arena.take(static_cast<std::size_t>(width) * sizeof(T)));
   const Scratch scratch(arena, plan, pass.batch, pass.hidden, sizeof(T));
   auto* kept = static_cast<T*>(pass.preactivations);
-  T* scratch_tile = nullptr;
-  const Index tile_values = largest_tile(plan, pass) * width;
+  const bool tiled = plan.strategy == dispatch::Strategy::fused_sequential;
+  const Tiles tiles(pass, tiled ? plan.tile_steps : pass.steps);
+  const Index tile_values = tiles.most_tokens() * width;
+  T* scratch_tiles = nullptr;
   if (!kept) {
-    const Index tiles = plan.in_turn ? plan.device.units : 1;
-    scratch_tile =
-        static_cast<T*>(arena.take(static_cast<std::size_t>(tiles * tile_values) * sizeof(T)));
+    const Index crews = plan.in_turn ? plan.device.units : 1;
+    scratch_tiles =
+        static_cast<T*>(arena.take(static_cast<std::size_t>(crews * tile_values) * sizeof(T)));
   }
   if (arena.counting()) return;
   spread_bias(pass, bias);
@@ -105,26 +105,23 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
       dense(pass.states, pass.steps, pass.batch, pass.hidden, pass.batch_major);
   const SplitBy split =
       plan.strategy == dispatch::Strategy::direct ? SplitBy::columns : SplitBy::rows;
-  const Index end = pass.batch_major ? pass.tokens() : pass.steps;
   Turns turns;
 
   run_team(threads_for(plan, pass), [&](const Team& team) {
-    // Who share a tile: all, or each thread has tiles of its own.
-    const bool in_turn = plan.in_turn && team.size > 1;
-    const Team crew = in_turn ? Team{} : team;
+    // The team shares each tile, or every thread has tiles of its own and walks them in its turn.
+    const Team crew = plan.in_turn ? Team{} : team;
+    const Index first_tile = plan.in_turn ? team.rank : 0, stride = plan.in_turn ? team.size : 1;
     CpuSchedule schedule = schedule_of(team, plan, scratch);
     schedule.lines = pass.batch;
     schedule.hidden = pass.hidden;
     schedule.steps = pass.steps;
     table.load_carry(schedule, static_cast<const T*>(pass.h0.data), pass.h0.strides[0]);
-    if (in_turn) team.barrier();
+    if (plan.in_turn) team.barrier();
     schedule.team = crew;
-    Index ticket = 0;
-    for (Index position = 0; position < end && pass.tokens() > 0; ++ticket) {
-      const Tile tile = tile_at(plan, pass, position);
-      if (in_turn && ticket % team.size != team.rank) continue;
-      T* gates = kept ? kept + first_token(pass, tile) * width
-                      : scratch_tile + (in_turn ? team.rank * tile_values : 0);
+    for (Index i = first_tile; i < tiles.count(); i += stride) {
+      const Tile tile = tiles[i];
+      T* gates =
+          kept ? kept + first_token(pass, tile) * width : scratch_tiles + first_tile * tile_values;
       for_runs<T>(pass, tile, pass.x, [&](const T* x, Index spacing, Index first, Index count) {
         gemm<T>(crew, split, count, width, pass.input, {x, spacing}, weight, gates + first * width,
                 width, false);
@@ -143,12 +140,12 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
       if (!pass.highway_projection()) args.skip = as_const(walked<T>(pass.x, tile, pass.reverse));
       args.y = walked<T>(pass.y, tile, pass.reverse);
       args.states = walked<T>(states, tile, pass.reverse);
-      if (in_turn) turns.wait(ticket);
+      if (plan.in_turn) turns.wait(i);
       kernel(schedule, args);
-      if (in_turn) turns.pass(ticket);
+      if (plan.in_turn) turns.pass(i);
       crew.barrier();
     }
-    if (in_turn) team.barrier();
+    if (plan.in_turn) team.barrier();
     schedule.team = team;
     schedule.lines = pass.batch;
     table.store_carry(schedule, static_cast<T*>(pass.hn.data), pass.hn.strides[0]);

@@ -8,6 +8,7 @@
 
 #include "cpu_kernels.h"
 #include "scanrnn/dispatch/plan.h"
+#include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn {
 
@@ -19,8 +20,7 @@ void run_team(Index threads, F&& work) {
 
 // Threads worth waking for this many multiply-adds.
 inline Index team_size(const dispatch::Plan& plan, Index multiplications) {
-  constexpr Index kPerThread = 1 << 16;
-  return std::clamp<Index>(multiplications / kPerThread, 1, plan.device.units);
+  return std::clamp<Index>(multiplications / dispatch::kCpuThreadWork, 1, plan.device.units);
 }
 
 template <class T>

@@ -182,8 +182,8 @@ TEST(Plan, TilesInTurn) {
   }
   EXPECT_FALSE(fused(least, 1).in_turn) << "one thread has nobody to wait for";
   EXPECT_EQ(fused(problem(100, 1, 64), 4).tile_steps, 25);
-  EXPECT_EQ(fused(problem(1, 1, 64), 4).tile_steps, 1);
-  EXPECT_EQ(fused(problem(0, 0, 64), 4).tile_steps, 1);
+  EXPECT_FALSE(fused(problem(10, 1, 64), 4).in_turn) << "no work for a second thread";
+  EXPECT_FALSE(fused(problem(0, 0, 64), 4).in_turn);
   Problem wanted = problem(100, 1000, 3);
   wanted.input_size = 100;
   EXPECT_TRUE(fused(wanted, 4).in_turn);
