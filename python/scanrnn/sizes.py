@@ -31,7 +31,7 @@ GRIDS: dict[str, dict[str, tuple[dict[int, tuple[int, ...]], tuple[int, ...]]]] 
                 **dict.fromkeys((8, 32, 128, 512), (1, 4, 32)),
                 **dict.fromkeys((20, 56, 96, 256), (1, 6)),  # and what fills no whole vectors
             },
-            (*POWERS[:13:2], 512, 2048, 16384, 65536, 3, 91, 701),
+            (*POWERS[:13:2], 32, 512, 2048, 16384, 65536, 3, 91, 701),
         ),
         "held out": ({24: (3,), 40: (1,), 72: (2,), 200: (12,)}, (1, 5, 33, 333, 3000, 9000)),
     },
