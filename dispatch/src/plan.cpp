@@ -95,7 +95,8 @@ bool takes_turns(const Problem& problem, const DeviceLimits& device) {
          2 * kCpuWalkCost * device.units <= cost;
 }
 
-// The longest chunk of which there is the same number in each part of a parallel scan.
+// The longest chunk, up to a limit, of which each part of a parallel scan has the same number; of a
+// short sequence the shortest.
 std::int64_t chunk_steps(const Problem& problem, const DeviceLimits& device) {
   const std::int64_t parts = device.units + 1;
   const std::int64_t chunks = parts * divide_up(problem.steps, parts * kCpuMaxChunk);
@@ -290,9 +291,8 @@ std::string explain(const Plan& plan) {
                     (p.training ? " (training)" : " (inference)");
   const bool tiled =
       plan.strategy == Strategy::fused_sequential || plan.strategy == Strategy::step_loop;
-  if (tiled && plan.tile_steps > 1) {
-    out += ", tiles of " + text(plan.tile_steps) + " steps" + (plan.in_turn ? " in turn" : "");
-  }
+  if (tiled && plan.tile_steps > 1) out += ", tiles of " + text(plan.tile_steps) + " steps";
+  if (plan.in_turn) out += ", a tile for each thread in turn";
   if (plan.strategy == Strategy::persistent) {
     const PersistentShape& shape = plan.persistent;
     out += shape.in_block ? ", all units in each block"

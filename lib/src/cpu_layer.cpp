@@ -25,7 +25,7 @@ struct Scratch {
     if (plan.chunk_steps == 0) return;
     const Index chunks = scan::chunk_count(plan.problem.steps, plan.chunk_steps);
     totals = arena.take(units * static_cast<std::size_t>(chunks) * kTotalFields);
-    starts = arena.take(units * static_cast<std::size_t>(plan.device.units) * kCarryFields);
+    starts = arena.take(units * static_cast<std::size_t>(most_threads(plan)) * kCarryFields);
   }
 };
 
@@ -91,7 +91,7 @@ void forward(const dispatch::Plan& plan, const Pass& pass, Arena& arena) {
   const Index tile_values = tiles.most_tokens() * width;
   T* scratch_tiles = nullptr;
   if (!kept) {
-    const Index crews = plan.in_turn ? plan.device.units : 1;
+    const Index crews = plan.in_turn ? std::min(plan.device.units, tiles.count()) : 1;
     scratch_tiles =
         static_cast<T*>(arena.take(static_cast<std::size_t>(crews * tile_values) * sizeof(T)));
   }

@@ -18,9 +18,16 @@ void run_team(Index threads, F&& work) {
   work(scan::Team{omp_get_thread_num(), omp_get_num_threads()});
 }
 
+// More have nothing to do: a parallel scan gives whole chunks to each.
+inline Index most_threads(const dispatch::Plan& plan) {
+  if (plan.chunk_steps == 0) return plan.device.units;
+  const Index chunks = scan::chunk_count(plan.problem.steps, plan.chunk_steps);
+  return std::clamp<Index>(chunks, 1, plan.device.units);
+}
+
 // Threads worth waking for this many multiply-adds.
 inline Index team_size(const dispatch::Plan& plan, Index multiplications) {
-  return std::clamp<Index>(multiplications / dispatch::kCpuThreadWork, 1, plan.device.units);
+  return std::clamp<Index>(multiplications / dispatch::kCpuThreadWork, 1, most_threads(plan));
 }
 
 template <class T>

@@ -91,6 +91,14 @@ TEST(Errors, MoreThanCanBeCounted) {
   expect_error<value_error>([&] { Layer{wide}; }, {"hidden_size: weights of 1099511627776 units"});
   expect_error<value_error>([&] { linear_scan_plan(context, many, many, Dtype::float32, false); },
                             {"steps: 1099511627776 steps of 1099511627776 rows take more"});
+
+  // However many threads there are, a parallel scan has states for those that get a chunk.
+  const auto parallel = [&](int threads, std::int64_t rows) {
+    return linear_scan_workspace(linear_scan_plan(make_context(threads), 1, rows, Dtype::float64,
+                                                  false, Strategy::parallel_scan));
+  };
+  EXPECT_GT(parallel(1000, many), static_cast<std::size_t>(many));
+  EXPECT_EQ(parallel(1000, many), parallel(1, many));
 }
 
 TEST(Errors, Context) {

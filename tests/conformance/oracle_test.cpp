@@ -153,7 +153,9 @@ TEST_P(LengthTest, AroundTheTile) {
       for (std::int64_t steps : lengths(tile, 2 * tile + 7)) {
         c.steps = steps;
         const Data data = random_data(c, random);
-        expect_conforms(c, library(c, data), oracle::run(c, data));
+        const oracle::Answer want = oracle::run(c, data);
+        expect_conforms(c, library(c, data), want);
+        if (in_turn) expect_forward(c, library_inference(c, data), want, "inference: ");
         if (HasFailure()) return;
       }
     }

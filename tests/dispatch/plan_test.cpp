@@ -178,7 +178,7 @@ TEST(Plan, TilesInTurn) {
     const Plan got = fused(least, units);
     EXPECT_TRUE(got.in_turn);
     EXPECT_EQ(got.tile_steps, kCpuTurnTokens / 4);
-    EXPECT_NE(explain(got).find(" steps in turn"), std::string::npos);
+    EXPECT_NE(explain(got).find(", a tile for each thread in turn"), std::string::npos);
   }
   EXPECT_FALSE(fused(least, 1).in_turn) << "one thread has nobody to wait for";
   EXPECT_EQ(fused(problem(100, 1, 64), 4).tile_steps, 25);

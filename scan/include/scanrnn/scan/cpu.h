@@ -81,10 +81,11 @@ void sequential(const Team& team, const Extent& extent, const Source& source, co
 
 inline Index chunk_count(Index steps, Index chunk) { return (steps + chunk - 1) / chunk; }
 
-// Parallel scan: time is cut into chunks, and their row into one part more than there are threads.
-// The first thread walks the first part while the others reduce theirs to how each starts; then
-// they walk those, and the first thread the last part, which nobody has reduced.
-// totals is [chunks][lines][rows], starts [threads][lines][rows]; carry, in and out, [lines][rows].
+// Parallel scan: time is cut into chunks, and their row into one part more than there are threads,
+// which should be no more than chunks, since time is all that they share. The first thread walks
+// the first part while the others reduce theirs to how each starts; then they walk those, and the
+// first thread the last part, which nobody has reduced. totals is [chunks][lines][rows], starts
+// [threads][lines][rows]; carry, in and out, [lines][rows].
 template <class Op, class Source, class Sink>
 void parallel(const Team& team, const Extent& extent, const Source& source, const Sink& sink,
               Index chunk, typename Op::Element* totals, typename Op::State* starts,
