@@ -64,24 +64,30 @@ class Sweep:
         self.seconds, self.rows = seconds, rows
         self.wrong: list[str] = []
         self.hopeless: set[tuple[Any, ...]] = set()
-        self.round = 1
+        self.turn = 1
+        self.point: list[dict[str, Any]] = []  # rows of a point that is not finished
         self.known = {_way_of(row): row for row in rows}
 
-    def has(self, cell: str, shape: Shape, turn: int) -> bool:
+    def has(self, cell: str, shape: Shape, times: int) -> bool:
         """Whether this was measured so many times."""
         key = (cell, shape.B, shape.T, shape.H)
         return any(
-            (r["cell"], r["B"], r["T"], r["H"]) == key and r["rounds"] >= turn for r in self.rows
+            (r["cell"], r["B"], r["T"], r["H"]) == key and r["rounds"] >= times for r in self.rows
         )
 
     def measure(self, cell: str, shape: Shape, turn: int = 1) -> None:
-        """All passes, dtypes and domains, for the first time or once more."""
-        if turn != self.round:
-            self.round, self.hopeless = turn, set()
+        """All passes, dtypes and domains, for the first time or once more. `rows` has all of it or,
+        where an interrupt ends it, nothing.
+        """
+        if turn != self.turn:
+            self.turn, self.hopeless = turn, set()
+        self.point = []
         if cell == SCAN:
             self._measure_scan(shape)
         else:
             self._measure_layer(cell, shape)
+        for row in self.point:
+            self._keep(row)
 
     def _measure_layer(self, cell: str, shape: Shape) -> None:
         B, T, H, _ = shape
@@ -154,7 +160,7 @@ class Sweep:
         for way, timing in times.items():
             if way not in live and way in ("direct", "fused_sequential") and row["T"] > 1:
                 self.hopeless.add((*series, way))
-            self._keep(
+            self.point.append(
                 {
                     "bench": "crossover",
                     "impl": "scanrnn",
@@ -163,7 +169,7 @@ class Sweep:
                     **row,
                     **extra.get(way, {}),
                     **timing.row(),
-                    "rounds": self.round,
+                    "rounds": 1,
                     "peak_bytes": recorded[way].nbytes,
                     "max_error": float(f"{max(errors[way]):.2g}"),
                 }
@@ -175,7 +181,7 @@ class Sweep:
             self.rows.append(row)
         else:
             faster = min(before, row, key=lambda measured: measured["ms"])
-            before.update({**faster, "rounds": row["rounds"]})
+            before.update({**faster, "rounds": before["rounds"] + 1})
 
 
 def _way_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -219,7 +225,7 @@ def run(
     saved = time.monotonic()
     form = "{desc} {percentage:3.0f}% |{bar}| {elapsed} gone, about {remaining} left {postfix}"
     total = sum(cost(cell, shape, kind) for cell, shape, _ in left)
-    done, whole = 0, len(rows)
+    done = 0
     try:
         with optional.progress(total, "crossover", bar_format=form) as bar:
             for cell, shape, turn in left:
@@ -228,12 +234,11 @@ def run(
                 bar.set_postfix_str(f"{cell} B={shape.B} T={shape.T} H={shape.H}")
                 sweep.measure(cell, shape, turn)
                 bar.update(cost(cell, shape, kind))
-                done, whole = done + 1, len(rows)
+                done += 1
                 if out is not None and time.monotonic() > saved + 60:  # whatever happens
                     measure.save(out, content, quiet=True)
                     saved = time.monotonic()
     finally:
-        del rows[whole:]  # of a point that was not finished, which --resume would leave out
         if out is not None and rows:
             measure.save(out, content)
         if done < len(left):

@@ -189,6 +189,28 @@ def test_of_two_rounds_the_faster_counts(tmp_path, monkeypatch):
     assert [row["ms"] for row in rows[::6]] == [1, 1, 2, 3]
 
 
+def test_an_interrupt_in_the_second_round(tmp_path, monkeypatch):
+    pytest.importorskip("tqdm")
+    out = tmp_path / "crossover.json"
+    sweep = ["bench", "crossover", "--cells", "MinGRU", "--out", str(out)]
+    monkeypatch.setitem(crossover.ROUNDS, ("cpu", "small"), 2)
+    honest, calls = crossover.Sweep._measure, itertools.count(1)
+
+    def interrupted(*arguments):
+        if next(calls) == 4 * 2 + 4:  # in the middle of the second point
+            raise KeyboardInterrupt
+        return honest(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(crossover.Sweep, "_measure", interrupted)
+        with pytest.raises(SystemExit):
+            __main__.main(sweep)
+    rounds = [row["rounds"] for row in json.loads(out.read_text())["rows"]]
+    assert rounds == [2] * 6 + [1] * 18
+    __main__.main([*sweep, "--resume"])
+    assert {row["rounds"] for row in json.loads(out.read_text())["rows"]} == {2}
+
+
 @pytest.mark.parametrize("command", ["crossover", "layer"])
 def test_what_was_measured_outlives_an_interrupt(tmp_path, capsys, monkeypatch, command):
     pytest.importorskip("tqdm")
