@@ -10,6 +10,7 @@ from typing import Any
 
 from . import CudaError, _core, measure, profile
 from .registry import build_info, cells, devices
+from .sizes import SCAN
 
 
 def info() -> None:
@@ -54,8 +55,6 @@ def positive(kind: type) -> Any:
 
 
 def parser() -> argparse.ArgumentParser:
-    from .sizes import SCAN
-
     names = [cell.name for cell in cells()]
     root = argparse.ArgumentParser(
         prog="python -m scanrnn", description="Minimal RNNs by parallel scan."

@@ -75,7 +75,7 @@ class Sweep:
             (r["cell"], r["B"], r["T"], r["H"]) == key and r["rounds"] >= times for r in self.rows
         )
 
-    def measure(self, cell: str, shape: Shape, turn: int = 1) -> None:
+    def measure(self, cell: str, shape: Shape, turn: int) -> None:
         """All passes, dtypes and domains, for the first time or once more. `rows` has all of it or,
         where an interrupt ends it, nothing.
         """

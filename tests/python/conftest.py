@@ -7,6 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from scanrnn import layer_bench, sizes
 
 sys.path.insert(0, str(Path(__file__).parent))  # for support and reference
 
@@ -24,3 +25,12 @@ hypothesis.settings.load_profile("default")
 def no_profile_of_the_user(tmp_path, monkeypatch):
     """Tests see the built-in profile, whatever this machine's user has tuned."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def small_grid(monkeypatch):
+    """Benches of the CPU measure a few small problems."""
+    monkeypatch.setitem(sizes.GRIDS["cpu"], "small", ({8: (1, 2)}, (1, 40)))
+    monkeypatch.setattr(layer_bench, "SHAPES", ((2, 12, 8),))
+    monkeypatch.setattr(layer_bench, "STEP", (1, 1, 8))
+    monkeypatch.setattr(layer_bench, "PAUSE", 0)
