@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS, FIGURES = ROOT / "bench" / "results", ROOT / "docs" / "figures"
 COLOURS = ("#3b8ede", "#d9822b", "#3a9d5d", "#cf5c5c", "#9a6fc4", "#a0784f", "#c9a227", "#2aa7a7")
 COLOURS += ("#d46aa8", "#7f868d", "#6c7bd0", "#8aa33a")
-PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
+PASSES = regret.PASSES
 
 
 def dtype_of(row: Row) -> str:

@@ -174,9 +174,8 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
   out.tile_steps = std::max<std::int64_t>(1, kCpuTileTokens / lines);
   out.in_turn = out.strategy == Strategy::fused_sequential && takes_turns(problem, device);
   if (out.in_turn) {
-    const std::int64_t share = divide_up(problem.steps, device.units);
-    out.tile_steps =
-        std::clamp<std::int64_t>(share, 1, std::max<std::int64_t>(1, kCpuTurnTokens / lines));
+    out.tile_steps = std::min(divide_up(problem.steps, device.units),
+                              std::max<std::int64_t>(1, kCpuTurnTokens / lines));
   }
   if (out.strategy == Strategy::direct) out.tile_steps = std::max<std::int64_t>(1, problem.steps);
   if (out.strategy == Strategy::step_loop) {

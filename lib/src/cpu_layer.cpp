@@ -250,7 +250,7 @@ void bare_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) {
     line.strides = {v.strides[0], 0, 1};
     return walked<T>(line, {0, steps, 0, 1}, args.reverse);
   };
-  run_team(team_size(plan, steps * width * 8), [&](const Team& team) {
+  run_team(team_size(plan, steps * width * dispatch::kCpuWalkCost), [&](const Team& team) {
     CpuSchedule schedule = schedule_of(team, plan, scratch);
     schedule.lines = 1;
     schedule.hidden = width;
