@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path root() { return fs::path(__FILE__).parent_path().parent_path().parent_path(); }
+fs::path root() { return SCANRNN_SOURCE_DIR; }
 
 // Code alone: comments and the contents of strings are blanked, lines stay where they are.
 std::string code_of(const fs::path& path) {
