@@ -35,6 +35,7 @@ class Problem(NamedTuple):
     direction: str
     dtype: str
     domain: str
+    layout: str
     B: int
     T: int
     H: int
@@ -70,7 +71,7 @@ def problems(content: dict[str, Any]) -> list[Problem]:
     for row in content["rows"]:
         if row["bench"] != "crossover":
             continue
-        key = tuple(row[name] for name in ("cell", "pass", "dtype", "B", "T", "H"))
+        key = tuple(row[name] for name in ("cell", "pass", "dtype", "layout", "B", "T", "H"))
         held_out[key] = row.get("held_out", False)
         by_domain = found.setdefault(key, {})
         by_domain.setdefault(row.get("domain", ""), {})[row["strategy"]] = row["ms"]
@@ -78,9 +79,9 @@ def problems(content: dict[str, Any]) -> list[Problem]:
     for key, by_domain in found.items():
         both = by_domain.pop("", {})
         for domain, ms in (by_domain or {"log": {}}).items():
-            cell, direction, dtype, B, T, H = key
-            times = both | ms
-            out.append(Problem(cell, direction, dtype, domain, B, T, H, held_out[key], times))
+            cell, direction, dtype, layout, B, T, H = key
+            sizes = layout, B, T, H, held_out[key]
+            out.append(Problem(cell, direction, dtype, domain, *sizes, both | ms))
     return out
 
 

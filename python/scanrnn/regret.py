@@ -140,8 +140,7 @@ def draw(content: dict[str, Any], profile: _core.Profile, cell: str, path: Path)
     optional.save_figure(figure, path)
 
 
-def run(file: Path, profile: _core.Profile, out: Path | None) -> None:
-    content = measure.load_sweep(file)
+def run(content: dict[str, Any], profile: _core.Profile, out: Path | None) -> None:
     text = report(content, profile)
     print(text)
     if out is None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from . import _core, crossover, fit, measure, profile, regret
+from . import _core, crossover, fit, measure, profile, regret, sizes
 
 
 def fitted(content: dict[str, Any], name: str) -> dict[str, Any]:
@@ -30,7 +30,8 @@ def run(
     else:
         now = _core.profile(_core.Device(device))
         measure.ready(out or profile.user_file(device.partition(":")[0]))
-        content = crossover.run(grid, names, device, minutes=minutes)
+        points = list(sizes.wanted(grid, names, device.partition(":")[0]))
+        content = crossover.run(grid, points, device, minutes=minutes)
         if not content["rows"]:
             raise SystemExit("nothing was measured, so there is nothing to fit")
         print(f"now [profile {now.name}]:\n{_summary(content, now)}")
