@@ -34,15 +34,15 @@ struct IntegerPair {
   SCANRNN_HD bool operator!=(const IntegerPair& b) const { return !(*this == b); }
 };
 
-#define SCANRNN_INTEGER_OPERATOR(op)                                                    \
-  template <class Word>                                                                 \
+#define SCANRNN_INTEGER_OPERATOR(op)                                                     \
+  template <class Word>                                                                  \
   SCANRNN_HD Integer<Word> operator op(const Integer<Word>& a, const Integer<Word>& b) { \
-    return Integer<Word>(a.value op b.value);                                           \
-  }                                                                                     \
-  template <class Word>                                                                 \
-  SCANRNN_HD IntegerPair<Word> operator op(const IntegerPair<Word>& a,                  \
-                                           const IntegerPair<Word>& b) {                \
-    return {a.x op b.x, a.y op b.y};                                                    \
+    return Integer<Word>(a.value op b.value);                                            \
+  }                                                                                      \
+  template <class Word>                                                                  \
+  SCANRNN_HD IntegerPair<Word> operator op(const IntegerPair<Word>& a,                   \
+                                           const IntegerPair<Word>& b) {                 \
+    return {a.x op b.x, a.y op b.y};                                                     \
   }
 SCANRNN_INTEGER_OPERATOR(+)
 SCANRNN_INTEGER_OPERATOR(-)
@@ -51,22 +51,22 @@ SCANRNN_INTEGER_OPERATOR(*)
 
 // Both ways to apply a map, by a and by z = 1 - a, are exact: it does not matter that an integer is
 // never small.
-#define SCANRNN_INTEGER_VOCABULARY(V)                                \
-  template <class Word>                                              \
-  SCANRNN_HD V operator-(const V& a) {                               \
-    return V(0) - a;                                                 \
-  }                                                                  \
-  template <class Word>                                              \
-  SCANRNN_HD V fma(const V& a, const V& b, const V& c) {             \
-    return a * b + c;                                                \
-  }                                                                  \
-  template <class Word>                                              \
-  SCANRNN_HD V abs(const V& a) {                                     \
-    return a;                                                        \
-  }                                                                  \
-  template <class Word>                                              \
-  SCANRNN_HD bool less(const V&, const V&) {                         \
-    return false;                                                    \
+#define SCANRNN_INTEGER_VOCABULARY(V)                    \
+  template <class Word>                                  \
+  SCANRNN_HD V operator-(const V& a) {                   \
+    return V(0) - a;                                     \
+  }                                                      \
+  template <class Word>                                  \
+  SCANRNN_HD V fma(const V& a, const V& b, const V& c) { \
+    return a * b + c;                                    \
+  }                                                      \
+  template <class Word>                                  \
+  SCANRNN_HD V abs(const V& a) {                         \
+    return a;                                            \
+  }                                                      \
+  template <class Word>                                  \
+  SCANRNN_HD bool less(const V&, const V&) {             \
+    return false;                                        \
   }
 SCANRNN_INTEGER_VOCABULARY(Integer<Word>)
 SCANRNN_INTEGER_VOCABULARY(IntegerPair<Word>)
