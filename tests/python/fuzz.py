@@ -5,6 +5,7 @@ Layers run in every strategy, layout, dtype and array library that there is; for
 gradients are held to the float64 oracle. One case in five is empty, in steps or in sequences.
 """
 
+import functools
 import importlib.util
 import math
 from typing import Any, NamedTuple
@@ -110,8 +111,15 @@ def libraries(dtype):
     return out
 
 
-def there(library):
-    return importlib.util.find_spec(library) is not None
+@functools.cache
+def there(name):
+    """Whether the library is here, and can use the tests' device."""
+    if importlib.util.find_spec(name) is None:
+        return False
+    library = importlib.import_module(name)
+    if DEVICE == "cpu" or name == "cupy":
+        return True
+    return library.cuda.is_available() if name == "torch" else library.default_backend() != "cpu"
 
 
 # ---- a case, run and held to the oracle

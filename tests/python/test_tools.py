@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reads the output of other tools: the sanitizers', and device code in a library."""
+"""What reads the output of other tools: the sanitizers', device code in a library, skips."""
 
 import importlib.util
+import os
+import shutil
 import struct
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,3 +100,38 @@ def test_the_wheel_has_what_the_build_says():
     found = script("tests/package/wheel.py").wanted()
     assert {kind for kind, _ in found} == {1, 2}
     assert {architecture for _, architecture in found} == {80, 90}
+
+
+SKIPS = """
+import pytest
+
+def test_of_a_library():
+    pytest.importorskip("no_such_library")
+
+@pytest.mark.skipif(True, reason="there is a CUDA device")
+def test_for_other_machines():
+    raise AssertionError
+"""
+MODULE = "import pytest\npytest.skip('no GPU', allow_module_level=True)\n"
+
+
+@pytest.mark.parametrize("required", ["", "1"])
+def test_a_skip_is_a_failure_where_a_gpu_is_required(tmp_path, required):
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    (tmp_path / "test_skips.py").write_text(SKIPS)
+    (tmp_path / "test_module.py").write_text(MODULE)
+    command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", str(tmp_path)]
+    environment = os.environ | {"SCANRNN_REQUIRE_GPU": required}
+    done = subprocess.run(
+        [*command, "--continue-on-collection-errors"],
+        capture_output=True, text=True, env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    last = done.stdout.splitlines()[-1]
+    if required:
+        assert "1 failed, 1 skipped, 1 error" in last, done.stdout
+        assert (
+            "SCANRNN_REQUIRE_GPU is 1. Skipped: could not import 'no_such_library'" in done.stdout
+        )
+        assert "SCANRNN_REQUIRE_GPU is 1. Skipped: no GPU" in done.stdout
+    else:
+        assert "3 skipped" in last, done.stdout
