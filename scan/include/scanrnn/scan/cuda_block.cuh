@@ -18,8 +18,8 @@ constexpr int block_stages() {
 }
 
 // A state is handed over at the receiver's barrier: one warp arrives, the other waits. The barriers
-// are the hardware's named ones, one for each warp. Why nothing can be overtaken is in
-// docs/architecture.md: racecheck does not follow such a pair.
+// are the hardware's named ones, one for each warp. racecheck does not follow such a pair;
+// docs/architecture.md says why nothing can be overtaken.
 template <int kWarps>
 struct BarrierTurns {
   __device__ __forceinline__ void init() {}
