@@ -21,7 +21,7 @@ class CudaTurnsTest : public CudaTest {
   static std::vector<T> run() {
     using Memory = scan::Units<T>;
     using Op = scan::AffineOp<typename Memory::V>;
-    Context context = make_context(1);
+    Context& context = shared_context(1);
     std::vector<T> decays(kCount), inputs(kCount), out(kCount);
     for (std::size_t i = 0; i < kCount; ++i) {
       decays[i] = static_cast<T>(0.5f);
