@@ -26,7 +26,7 @@ class Arrays:
         return self.rounded(self.random.uniform(-1.5, 1.5, shape) * scale)
 
     def rounded(self, values):
-        return values.astype(self.dtype).astype(np.float64)
+        return np.asarray(values).astype(self.dtype).astype(np.float64)
 
     def give(self, values):
         """An array of the case's library and dtype with these values, in some kind of memory."""
