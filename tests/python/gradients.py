@@ -40,7 +40,7 @@ class Description(NamedTuple):
         return self.cell in reference.DENSE_STEP
 
     def names(self, layer, direction):
-        """Of the parameters of one direction of a layer, by their kind."""
+        """The names of one direction's parameters in a layer, by their kind."""
         suffix = f"_l{layer}" + ("_reverse" if direction else "")
         kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         return {kind: kind + suffix for kind in kinds if kind + suffix in self.params}
@@ -208,7 +208,7 @@ class Oracle:
         self.finals = [np.stack(parts) for parts in zip(*finals, strict=True)]
 
     def vjp(self, dy, dfinals):
-        """Of x, the initial states and the parameters, and the same of their scales."""
+        """Gradients of x, the initial states and the parameters; and the scales of all of them."""
         partials = [walk.partials() for walk in self.walks]
         return tuple(self._vjp(partials, dy, dfinals, square) for square in (False, True))
 

@@ -100,7 +100,7 @@ def test_every_kind_of_case_is_drawn():
     assert {call for _, call in drawn} == {call for _, call in fuzz_errors.KINDS}
 
 
-# Of the dtypes whose bounds are tightest: an element that is off by a thousandth.
+# In float32, whose bounds are tight: one element is off by a thousandth.
 @pytest.mark.parametrize("what", ["y", "finals", "dx", "dparams"])
 def test_a_wrong_element_is_found_and_told(monkeypatch, what):
     told = [(seed, fuzz.draw(seed)) for seed in range(4000, 4200) if seed % 10 not in RUNS]
