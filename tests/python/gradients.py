@@ -98,7 +98,10 @@ class Walk:
             before[t] = h
             h = a[t] * h + b[t]
         self.function, self.inputs = function, [*self.split_u, before, *last]
-        self.first_state, self.largest = self.gates, _largest(before, h, b, *last)
+        # A sum with x is off by a share of its terms, which it may be small beside; the state moves
+        # by a gate's slope, at most 1/4, times that.
+        terms = np.sqrt(np.square(self.x) @ np.square(self.weight).T)
+        self.first_state, self.largest = self.gates, _largest(before, h, b, terms / 4, *last)
 
     def walk_dense(self, initial):
         step, hidden = reference.DENSE_STEP[self.told.cell], self.told.hidden
