@@ -347,6 +347,9 @@ int run_all(int argc, char** argv) {
   Launch launch;
   CHECK_CUDA(cudaStreamCreateWithFlags(&launch.stream, cudaStreamNonBlocking));
   CHECK_CUDA(cudaDeviceGetAttribute(&launch.units, cudaDevAttrMultiProcessorCount, 0));
+  int shared;
+  CHECK_CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+  launch.shared = static_cast<std::size_t>(shared);
 
   if (!std::getenv("BENCH_ONLY")) {
     check<scan::AffineOp<float>, float, false>("linear", launch, small);

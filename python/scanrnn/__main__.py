@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -167,12 +168,17 @@ def sweep_of(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    chosen = parser().parse_args(arguments)
     try:
-        run(chosen)
+        try:
+            run(parser().parse_args(arguments))
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None  # as a shell says it
+    except BrokenPipeError:  # whoever read us has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the flush at the end of the process
+        raise SystemExit(141) from None
 
 
 def run(chosen: argparse.Namespace) -> None:

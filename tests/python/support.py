@@ -42,20 +42,41 @@ def gradient_tolerance(dtype):
     return bound + STORED_LOGITS * ROUNDOFF[dtype] + math.sqrt(ROUNDOFF[dtype])
 
 
-def assert_close(got, wanted, share, what=""):
-    """|got - wanted| <= share * max|wanted|, and nothing that is not a number."""
-    got, wanted = np.asarray(got).astype(np.float64), np.asarray(wanted).astype(np.float64)
-    assert got.shape == wanted.shape, f"{what}: shape {got.shape}, wanted {wanted.shape}"
+def assert_close(got, wanted, share, what="", largest=0.0):
+    """|got - wanted| <= share * max|wanted|, or of the largest that was added up, and no NaN."""
+    got, wanted = _comparable(got, wanted, what)
     if wanted.size == 0:
         return
     error = np.abs(got - wanted)
-    allowed = share * np.abs(wanted).max() + 1e-300
+    allowed = share * max(np.abs(wanted).max(), largest) + 1e-300
     if not error.max() <= allowed:
-        at = np.unravel_index(np.argmax(np.nan_to_num(error, nan=np.inf)), error.shape)
-        pytest.fail(
-            f"{what}: at {tuple(map(int, at))} got {got[at]!r}, wanted {wanted[at]!r} "
-            f"(error {error[at]:.3g}, allowed {allowed:.3g})"
-        )
+        _fail(what, got, wanted, error, f"allowed {allowed:.3g}")
+
+
+def assert_close_rms(got, wanted, share, what="", scale=0.0, floor=0.0):
+    """As root mean squares: error <= share * wanted, or of the scale of its terms, + floor."""
+    got, wanted = _comparable(got, wanted, what)
+    if wanted.size == 0:
+        return
+    error = np.abs(got - wanted)
+    found, size, terms = (np.sqrt(np.square(v).mean()) for v in (error, wanted, scale))
+    allowed = share * max(size, terms) + floor
+    if not found <= allowed:
+        _fail(what, got, wanted, error, f"rms {found:.3g}, allowed {allowed:.3g}")
+
+
+def _comparable(got, wanted, what):
+    got, wanted = np.asarray(got).astype(np.float64), np.asarray(wanted).astype(np.float64)
+    assert got.shape == wanted.shape, f"{what}: shape {got.shape}, wanted {wanted.shape}"
+    return got, wanted
+
+
+def _fail(what, got, wanted, error, more):
+    at = np.unravel_index(np.argmax(np.nan_to_num(error, nan=np.inf)), error.shape)
+    pytest.fail(
+        f"{what}: at {tuple(map(int, at))} got {got[at]!r}, wanted {wanted[at]!r} "
+        f"(error {error[at]:.3g}, {more})"
+    )
 
 
 def make(cell, input_size=3, hidden_size=5, variant=None, **options):

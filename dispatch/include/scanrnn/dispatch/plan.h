@@ -61,6 +61,7 @@ struct PersistentShape {
   bool split_products = false;
   int block_words = 0;     // of the exchange for one value of all units of a line
   int line_floats = 0;     // of shared memory for one line of a warp's partial sums
+  int shared_bytes = 0;    // that a block can have on the device
   std::int64_t lines = 0;  // of the batch, in one launch
   std::int64_t steps = 0;  // in one launch
 };

@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA kernels of the engine, exactly: integer maps, word for word, through tiles of every
+// shape that the library's own Sources have.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "recurrence.h"
+#include "scanrnn/dispatch/tiles.h"
+#include "scanrnn/scan/cuda_block.cuh"
+#include "scanrnn/scan/cuda_device.cuh"
+#include "scanrnn/scan/cuda_sequential.cuh"
+#include "support/cases.h"
+#include "support/cuda.h"
+#include "support/integer_op.h"
+#include "support/random.h"
+
+namespace scanrnn::test {
+namespace {
+
+using scan::Carried;
+using scan::Extent;
+using scan::Index;
+
+// Integers that lie in memory as the values of one of the library's Memory do.
+template <class Word, class Computed>
+struct Integers {
+  using T = Word;
+  using Scalar = Integer<Computed>;
+  using V = Scalar;
+  SCANRNN_HD static V read(const T& stored) { return V(stored); }
+};
+struct alignas(4) HalfWords {
+  std::uint16_t x, y;
+};
+struct PairsOfIntegers {
+  using T = HalfWords;
+  using Scalar = Integer<std::uint32_t>;
+  using V = IntegerPair<std::uint32_t>;
+  SCANRNN_HD static V read(const T& stored) { return {Scalar(stored.x), Scalar(stored.y)}; }
+};
+template <class Memory>
+struct IntegersLike;
+template <>
+struct IntegersLike<scan::Units<__half>> : Integers<std::uint16_t, std::uint32_t> {};
+template <>
+struct IntegersLike<scan::Units<float>> : Integers<std::uint32_t, std::uint32_t> {};
+template <>
+struct IntegersLike<scan::Units<double>> : Integers<std::uint64_t, std::uint64_t> {};
+template <>
+struct IntegersLike<scan::Pairs<__half>> : PairsOfIntegers {};
+
+// A Source and a Sink of the library, by all that the kernels cut their tiles by.
+template <class LibraryMemory, class LibrarySource, class LibrarySink>
+struct Shape {
+  using Library = LibraryMemory;
+  using From = LibrarySource;
+  using To = LibrarySink;
+  using Memory = IntegersLike<Library>;
+  using T = typename Memory::T;
+  using V = typename Memory::V;
+  using Scalar = typename Memory::Scalar;
+  static constexpr int kStreams = From::kStreams;
+  static constexpr int kValues = sizeof(scan::cuda::ItemOf<From>) / sizeof(typename Library::V);
+  static constexpr bool kLifts = From::kLifts, kLastDiffers = From::kLastDiffers;
+  static constexpr bool kReadsItem = To::kReadsItem;
+  static_assert(kStreams >= 2 && kStreams <= kValues);
+};
+
+// Where things lie: [steps][lines][rows] or [lines][steps][rows], walked either way in time.
+struct Layout {
+  Index line = 0, step = 0, begin = 0;
+
+  static Layout of(const Extent& e, bool line_major, bool reverse) {
+    Layout out{line_major ? e.steps * e.rows : e.rows, line_major ? e.rows : e.lines * e.rows};
+    if (reverse && e.steps > 0) out = {out.line, -out.step, (e.steps - 1) * out.step};
+    return out;
+  }
+};
+
+template <class S>
+struct Item {
+  typename S::V value[S::kValues];
+};
+
+// A map from all streams. Where the last step differs the second stream lacks it, and `initial`, if
+// there is one, stands in; the last of three or more streams may be absent, and counts as zeros.
+template <class S>
+struct Source {
+  using T = typename S::T;
+  using V = typename S::V;
+  static constexpr int kStreams = S::kStreams;
+  static constexpr bool kLifts = S::kLifts, kLastDiffers = S::kLastDiffers;
+  const T* data[kStreams];
+  Index line_stride, step_stride, steps;
+  const T* initial;
+  Index rows, last;
+
+  SCANRNN_HD Source line(Index i) const {
+    Source out = *this;
+    for (const T*& stream : out.data) {
+      if (stream) stream += i * line_stride;
+    }
+    if (initial) out.initial += i * rows;
+    return out;
+  }
+  SCANRNN_HD scan::Stream<T> stream(int i) const {
+    return {data[i], step_stride, kLastDiffers && i == 1 ? last : steps};
+  }
+  SCANRNN_HD Source staged(const T* tile, Index step, Index stream, Index row, Index t) const {
+    Source out = *this;
+    for (int i = 0; i < kStreams; ++i) {
+      if (data[i]) out.data[i] = tile + i * stream;
+    }
+    out.step_stride = step;
+    if (initial) out.initial += row;
+    out.last = t == scan::kInside ? std::numeric_limits<Index>::max() : last - t;
+    return out;
+  }
+  SCANRNN_HD Item<S> load(Index row, Index t) const {
+    Item<S> item{};
+    for (int i = 0; i < kStreams; ++i) {
+      const bool differs = kLastDiffers && i == 1 && t >= last;
+      if (differs && initial) item.value[i] = S::Memory::read(initial[row]);
+      if (!differs && data[i]) item.value[i] = S::Memory::read(data[i][row + t * step_stride]);
+    }
+    for (int i = kStreams; i < S::kValues; ++i) item.value[i] = item.value[0] + V(i);
+    return item;
+  }
+  SCANRNN_HD IntegerStep<V> step(const Item<S>& item) const {
+    const V a = V(2) * item.value[0] + V(1);  // odd: no state is ever forgotten
+    V b = item.value[1];
+    for (int i = 2; i < kStreams; ++i) b = b + V(2 * i + 1) * item.value[i];
+    return {a, V(1) - a, b};
+  }
+};
+
+// What a step left: states, the item where the Sink reads it, and how often.
+template <class S>
+struct Left {
+  typename S::V before{0}, after{0}, item{0};
+  unsigned times = 0;
+
+  bool operator==(const Left& other) const {
+    return before == other.before && after == other.after && item == other.item &&
+           times == other.times;
+  }
+};
+template <class S>
+struct Sink {
+  using V = typename S::V;
+  static constexpr bool kReadsItem = S::kReadsItem;
+  Left<S>* data;
+  Index line_stride, step_stride;
+
+  SCANRNN_HD Sink line(Index i) const { return {data + i * line_stride, line_stride, step_stride}; }
+  SCANRNN_HD Sink from(Index row, Index t) const {
+    return {data + row + t * step_stride, line_stride, step_stride};
+  }
+  SCANRNN_HD void next() { data += step_stride; }
+  SCANRNN_HD void store(Index row, Index t, const Item<S>& item, const Carried<V>& before,
+                        const Carried<V>& after) const {
+    Left<S>& out = data[row + t * step_stride];
+    out.before = before.h;
+    out.after = after.h;
+    if constexpr (kReadsItem) {
+      for (int i = 0; i < S::kValues; ++i) out.item = out.item + V(2 * i + 1) * item.value[i];
+    }
+    ++out.times;
+  }
+};
+
+template <class S>
+struct Ends {
+  using V = typename S::V;
+  const V* initial;  // or null: zeros
+  Left<S>* final;
+  Index rows;
+
+  SCANRNN_HD Carried<V> first(Index line, Index row) const {
+    return scan::carried(initial ? initial[line * rows + row] : V(0));
+  }
+  SCANRNN_HD void last(Index line, Index row, const Carried<V>& state) const {
+    Left<S>& out = final[line * rows + row];
+    out.after = state.h;
+    ++out.times;
+  }
+};
+
+// The plainest walk.
+template <class S>
+void walk(const Extent& extent, const Source<S>& source, const Sink<S>& sink, const Ends<S>& ends) {
+  for (Index line = 0; line < extent.lines; ++line) {
+    const Source<S> in = source.line(line);
+    const Sink<S> out = sink.line(line);
+    for (Index row = 0; row < extent.rows; ++row) {
+      auto state = ends.first(line, row);
+      for (Index t = 0; t < extent.steps; ++t) {
+        const Item<S> item = in.load(row, t);
+        const auto map = in.step(item);
+        const auto after = scan::carried(map.a * state.h + map.b);
+        out.store(row, t, item, state, after);
+        state = after;
+      }
+      ends.last(line, row, state);
+    }
+  }
+}
+
+enum class Kernel { sequential, block, device };
+const char* name(Kernel kernel) {
+  return kernel == Kernel::sequential ? "sequential" : kernel == Kernel::block ? "block" : "device";
+}
+
+using dispatch::kCudaBlockWarps;
+using dispatch::kCudaDeviceWarps;
+
+// Tiles of an operator on a Source and a Sink, as the device kernel cuts them.
+template <class Op, class From, class To>
+constexpr int warps() {
+  return scan::cuda::device_warps<Op, From, To, kCudaDeviceWarps>();
+}
+// The steps of a tile of time, which the library's own kernel of this shape has too.
+template <class S>
+Index tile_steps(Kernel kernel) {
+  using namespace scan::cuda;
+  using From = Source<S>;
+  using To = Sink<S>;
+  using Op = IntegerOp<typename S::Scalar>;
+  using LibraryOp = scan::LogAffineOp<scan::Scalar<typename S::Library::V>>;
+  static_assert(steps_per_thread<From>() == steps_per_thread<typename S::From>());
+  static_assert(device_steps<From>() == device_steps<typename S::From>());
+  static_assert(worker_shared<From, To>() == worker_shared<typename S::From, typename S::To>());
+  static_assert(warps<Op, From, To>() == warps<LibraryOp, typename S::From, typename S::To>());
+  static_assert(parts<Op, From>() == parts<LibraryOp, typename S::From>());
+  if (kernel == Kernel::sequential) return steps_per_thread<From>();
+  if (kernel == Kernel::block) return kCudaBlockWarps * steps_per_thread<From>();
+  const auto shared = static_cast<std::size_t>(shared_context(1).limits().shared_bytes);
+  return workers_for<Op, From, To, warps<Op, From, To>()>(shared) * device_steps<From>();
+}
+
+struct Trial {
+  Kernel kernel;
+  Extent extent;
+  bool line_major = false, reverse = false, start = true, initial = true;
+  bool absent = false;  // the last stream
+  Index offset = 0;     // values between an aligned address and the first
+};
+std::string text(const Trial& t) {
+  std::ostringstream out;
+  out << name(t.kernel) << " lines " << t.extent.lines << " rows " << t.extent.rows << " steps "
+      << t.extent.steps << (t.line_major ? " line by line" : "") << (t.reverse ? " reversed" : "")
+      << (t.start ? "" : " no state") << (t.initial ? "" : " no initial")
+      << (t.absent ? " a stream absent" : "") << " offset " << t.offset;
+  return out.str();
+}
+
+// The same values on the host and on the device.
+template <class T>
+class Both {
+ public:
+  Both(Context& context, std::size_t count)
+      : host(count), buffer_(context, std::max<std::size_t>(count * sizeof(T), 1)) {}
+  void upload() { buffer_.upload(host.data(), host.size() * sizeof(T)); }
+  std::vector<T> download() const {
+    std::vector<T> out(host.size());
+    buffer_.download(out.data(), out.size() * sizeof(T));
+    return out;
+  }
+  T* device() const { return static_cast<T*>(buffer_.data()); }
+
+  std::vector<T> host;
+
+ private:
+  Buffer buffer_;
+};
+
+template <class T>
+void fill(std::vector<T>& values, Random& random) {
+  for (T& value : values) {
+    const std::uint64_t bits = random.bits();
+    std::memcpy(&value, &bits, sizeof(T));
+  }
+}
+
+constexpr std::size_t kGuard = 64;
+
+template <class S>
+class Problem {
+ public:
+  using T = typename S::T;
+  using V = typename S::V;
+
+  Problem(Context& context, const Trial& trial, Random& random)
+      : trial_(trial),
+        layout_(Layout::of(trial.extent, trial.line_major, trial.reverse)),
+        initial_(context, rows()),
+        start_(context, rows()),
+        steps_(context, rows() * static_cast<std::size_t>(trial.extent.steps) + kGuard),
+        last_(context, rows() + kGuard) {
+    for (int i = 0; i < S::kStreams; ++i) {
+      streams_.emplace_back(context,
+                            steps_.host.size() - kGuard + static_cast<std::size_t>(trial.offset));
+      fill(streams_.back().host, random);
+      streams_.back().upload();
+    }
+    fill(initial_.host, random);
+    initial_.upload();
+    for (V& state : start_.host) state = S::Memory::read(random_value(random));
+    start_.upload();
+    steps_.upload();
+    last_.upload();
+  }
+
+  Source<S> source(bool device) const {
+    const Extent& e = trial_.extent;
+    Source<S> out{{}, layout_.line, layout_.step, e.steps, nullptr, e.rows, e.steps - 1};
+    for (int i = 0; i < S::kStreams; ++i) {
+      if (trial_.absent && i == S::kStreams - 1) continue;
+      const auto& stream = streams_[static_cast<std::size_t>(i)];
+      out.data[i] = at(stream, device) + trial_.offset + layout_.begin;
+    }
+    if (trial_.initial) out.initial = at(initial_, device);
+    return out;
+  }
+  Sink<S> sink(bool device) {
+    return {at(steps_, device) + layout_.begin, layout_.line, layout_.step};
+  }
+  Ends<S> ends(bool device) {
+    return {trial_.start ? at(start_, device) : nullptr, at(last_, device), trial_.extent.rows};
+  }
+  // The first difference between what the device left and the host's walk.
+  testing::AssertionResult same() {
+    walk(trial_.extent, source(false), sink(false), ends(false));
+    if (auto result = same("step", steps_); !result) return result;
+    return same("last state", last_);
+  }
+
+ private:
+  template <class Values>
+  static auto at(Values& values, bool device) {
+    return device ? values.device() : const_cast<decltype(values.device())>(values.host.data());
+  }
+  static T random_value(Random& random) {
+    std::vector<T> one(1);
+    fill(one, random);
+    return one[0];
+  }
+  std::size_t rows() const {
+    return static_cast<std::size_t>(trial_.extent.lines * trial_.extent.rows);
+  }
+  static testing::AssertionResult same(const char* what, const Both<Left<S>>& values) {
+    const auto got = values.download();
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      if (got[i] == values.host[i]) continue;
+      return testing::AssertionFailure()
+             << what << " [" << i << "] of " << got.size() - kGuard << ": stored " << got[i].times
+             << " times, want " << values.host[i].times << "; before "
+             << (got[i].before == values.host[i].before ? "right" : "WRONG") << ", after "
+             << (got[i].after == values.host[i].after ? "right" : "WRONG") << ", item "
+             << (got[i].item == values.host[i].item ? "right" : "WRONG");
+    }
+    return testing::AssertionSuccess();
+  }
+
+  Trial trial_;
+  Layout layout_;
+  std::vector<Both<T>> streams_;
+  Both<T> initial_;
+  Both<V> start_;
+  Both<Left<S>> steps_, last_;
+};
+
+template <class Op, class S>
+cudaError_t launch(const Trial& trial, Problem<S>& problem, void* workspace,
+                   const scan::Launch& on) {
+  using Wide = typename scan::cuda::Widened<Op, typename S::V>::Op;
+  const auto source = problem.source(true);
+  const auto sink = problem.sink(true);
+  const auto ends = problem.ends(true);
+  switch (trial.kernel) {
+    case Kernel::sequential:
+      return scan::launch_sequential<Wide>(trial.extent, source, sink, ends, on);
+    case Kernel::block:
+      return scan::launch_block<Wide, kCudaBlockWarps>(trial.extent, source, sink, ends, on);
+    case Kernel::device:
+      break;
+  }
+  return scan::launch_device<Op, kCudaDeviceWarps>(trial.extent, source, sink, ends, workspace, on);
+}
+
+class CudaEngineTest : public CudaTest {
+ protected:
+  template <class S>
+  void run(const Trial& trial) {
+    using Op = IntegerOp<typename S::Scalar>;
+    Random random(static_cast<std::uint64_t>(deal_));
+    Context& context = shared_context(1);
+    Problem<S> problem(context, trial, random);
+    const std::size_t bytes =
+        scan::device_workspace<Op, kCudaDeviceWarps, Source<S>, Sink<S>>(trial.extent);
+    Both<unsigned char> workspace(context, bytes + kGuard);
+    std::fill(workspace.host.begin(), workspace.host.end(), static_cast<unsigned char>(0x5A));
+    workspace.upload();
+    const scan::Launch on{nullptr, static_cast<int>(context.limits().units),
+                          static_cast<std::size_t>(context.limits().shared_bytes)};
+    ASSERT_EQ(launch<Op>(trial, problem, workspace.device(), on), cudaSuccess) << text(trial);
+    ASSERT_TRUE(problem.same()) << text(trial);
+    const auto after = workspace.download();
+    ASSERT_TRUE(std::equal(after.begin() + static_cast<std::ptrdiff_t>(bytes), after.end(),
+                           workspace.host.begin() + static_cast<std::ptrdiff_t>(bytes)))
+        << "memory after the workspace changed: " << text(trial);
+  }
+
+  // Every combination would add nothing but time: rows and the rest are dealt round.
+  template <class S>
+  void deal(Kernel kernel, Index steps, Index lines, Index rows) {
+    const int i = deal_++;
+    Trial trial{kernel, {lines, rows, steps}};
+    trial.line_major = i % 2;
+    trial.reverse = i / 2 % 2;
+    trial.start = i % 3 != 0;
+    trial.initial = i % 5 != 0;
+    trial.absent = S::kStreams > 2 && i % 7 == 0;
+    trial.offset = i % 11 == 0 ? 1 : 0;
+    run<S>(trial);
+  }
+
+  template <class Memory, class From, class To>
+  void check() {
+    using S = Shape<Memory, From, To>;
+    for (const Kernel kernel : {Kernel::sequential, Kernel::block, Kernel::device}) {
+      const Index tile = tile_steps<S>(kernel);
+      std::vector<Index> steps = lengths(tile, 2 * tile + 1);
+      steps.push_back(1031);
+      for (Index t : steps) {
+        for (int repeat = 0; repeat < 3; ++repeat) {
+          static constexpr Index kLines[] = {1, 3, 1, 2, 24}, kRows[] = {32, 1, 31, 33, 64, 5, 96};
+          deal<S>(kernel, t, kLines[deal_ % 5], kRows[deal_ % 7]);
+          if (HasFatalFailure()) return;
+        }
+      }
+      // Beyond a group of tiles of each level of the device kernel: with columns enough for one
+      // level, and too few.
+      deal<S>(kernel, 20011, 1, 5);
+      if (HasFatalFailure()) return;
+      if (kernel != Kernel::device) continue;
+      for (Index groups : {1, 2}) {
+        const Index group = scan::cuda::kFan * tile;
+        deal<S>(kernel, groups * group, 24, 3);
+        deal<S>(kernel, groups * group + tile + 1, 24, 3);
+        deal<S>(kernel, groups * scan::cuda::kFan * group, 1, 33);
+        deal<S>(kernel, groups * scan::cuda::kFan * group + tile + 1, 1, 7);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+  template <class Memory>
+  void check_bare() {
+    check<Memory, BareSource<Memory, false>, BareSink<Memory>>();
+    check<Memory, BareSource<Memory, true>, BareSink<Memory>>();
+  }
+  // A cell's variants have one shape.
+  template <class Memory, template <class> class CellOf, class First, class... Others>
+  void check_cell(cell::Variants<First, Others...>) {
+    using C = CellOf<First>;
+    check<Memory, ForwardSource<C, Memory>, ForwardSink<C, Memory>>();
+    check<Memory, BackwardSource<C, Memory>, BackwardSink<C, Memory>>();
+  }
+  template <class Memory>
+  void check_cells() {
+#define SCANRNN_LINEAR_CELL(name, option, variants, ...) \
+  check_cell<Memory, cell::name>(cell::variants());
+#include "scanrnn/cells.def"
+  }
+
+  int deal_ = 0;
+};
+
+TEST_F(CudaEngineTest, HalfWords) {
+  check_bare<scan::Units<__half>>();
+  check_cells<scan::Units<__half>>();
+}
+TEST_F(CudaEngineTest, PairsOfHalfWords) { check_bare<scan::Pairs<__half>>(); }
+TEST_F(CudaEngineTest, Words) {
+  check_bare<scan::Units<float>>();
+  check_cells<scan::Units<float>>();
+}
+TEST_F(CudaEngineTest, DoubleWords) {
+  check_bare<scan::Units<double>>();
+  check_cells<scan::Units<double>>();
+}
+
+}  // namespace
+}  // namespace scanrnn::test
