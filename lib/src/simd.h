@@ -54,6 +54,10 @@ SCANRNN_INLINE MaskOf<T> less(Vec<T> a, Vec<T> b) {
   return {hn::Lt(a.raw, b.raw)};
 }
 template <class T>
+SCANRNN_INLINE bool any(MaskOf<T> mask) {
+  return !hn::AllFalse(hn::ScalableTag<T>(), mask.raw);
+}
+template <class T>
 SCANRNN_INLINE Vec<T> select(MaskOf<T> mask, Vec<T> yes, Vec<T> no) {
   return hn::IfThenElse(mask.raw, yes.raw, no.raw);
 }
@@ -99,7 +103,7 @@ SCANRNN_INLINE Vec<T> exp(Vec<T> x) {
 }
 template <class T>
 SCANRNN_INLINE Vec<T> bounded_exp(Vec<T> x) {
-  const Vec<T> bounded = min(x, Vec<T>(2 * scan::kHalfExponent<T>));
+  const Vec<T> bounded = min(x, Vec<T>(scan::kLargestExponent<T>));
   return keep_nan(x, Vec<T>(hn::Exp(hn::ScalableTag<T>(), bounded.raw)));
 }
 template <class T>
@@ -163,5 +167,5 @@ struct Lanes {
 
 namespace scanrnn::scan {
 template <class T>
-inline constexpr double kHalfExponent<HWY_NAMESPACE::Vec<T>> = kHalfExponent<T>;
+inline constexpr double kLargestExponent<HWY_NAMESPACE::Vec<T>> = kLargestExponent<T>;
 }  // namespace scanrnn::scan

@@ -73,8 +73,8 @@ std::string text(const Equations& equations, const Reals& k) {
   return out.str();
 }
 
-const std::vector<double> kLogits = {0,     0.3, -0.3, 1,   -1,   5,    -5,   16.1,
-                                     -16.1, 30,  -30,  100, -100, 1000, -1000};
+const std::vector<double> kLogits = {0,   0.3, -0.3, 1,  -1,  5,   -5,   16.1, -16.1, 30,
+                                     -30, 60,  -60,  85, -85, 200, -200, 1000, -1000};
 
 // Roundings of a map: those of its few operations, and of the differences of logits that minLSTM
 // exponentiates, where half a unit of the difference is a relative error of the result.
@@ -83,14 +83,14 @@ Real roundings(const Equations& equations, const Reals& k) {
   const Real arguments = equations.cell == "MinLSTM" ? std::fabs(k[0]) + std::fabs(k[1]) : 0;
   return (8 + arguments) * std::numeric_limits<V>::epsilon();
 }
-// Past the bound of the exponential a tail stays at it; minLSTM divides two of them, each of half
-// the bound. Within it nothing but the relative error is allowed.
+// Where V's numbers end: below the smallest normal one, a product of tails has no digits left.
+// Past the bound of the exponential a tail stays at it, which is a few of those.
 template <class V>
-Real tail(const Equations& equations, const Reals& k) {
-  const Real bound = scan::kHalfExponent<V> * (equations.cell == "MinLSTM" ? 1 : 2);
+Real tail(const Reals& k) {
+  const Real bound = scan::kLargestExponent<V>;
   Real largest = 1;
   for (Real value : k) largest = std::fmax(largest, std::fabs(value));
-  return largest < bound ? 0 : 4 * largest * std::exp(-bound);
+  return 4 * (largest < bound ? std::numeric_limits<V>::min() : largest * std::exp(-bound));
 }
 
 template <class V>
@@ -100,7 +100,7 @@ void check_lift() {
     for_gates<Cell, V>(kLogits, [&](const Reals& k) {
       const auto got = Cell::lift(gather<Cell, V>(k));
       const auto want = equations.lift(k.data());
-      const Real relative = roundings<V>(equations, k), floor = tail<V>(equations, k);
+      const Real relative = roundings<V>(equations, k), floor = tail<V>(k);
       ASSERT_TRUE(std::fabs(got.a - want.a) <= relative * want.a + floor)
           << text(equations, k) << ": a " << got.a << " want " << want.a;
       ASSERT_TRUE(std::fabs(got.z - want.z) <= relative * want.z + floor)
@@ -117,7 +117,7 @@ TEST(Cells, LiftDouble) { check_lift<double>(); }
 template <class V>
 void check_infinite_gate() {
   constexpr V kInfinity = std::numeric_limits<V>::infinity();
-  const double floor = 4 * std::exp(-2 * scan::kHalfExponent<V>);
+  const double floor = 4 * std::exp(-scan::kLargestExponent<V>);
   using GRU = cell::MinGRU<cell::Linear>;
   using Unit = cell::SRU<cell::Identity>;
   using LSTM = cell::MinLSTM<cell::Linear>;
@@ -188,7 +188,7 @@ void check_lift_vjp() {
       for (std::size_t g = 0; g < 3; ++g) {
         const Real allowed =
             2 * roundings<V>(equations, k) * (std::fabs(by_a[g]) + std::fabs(by_b[g])) +
-            tail<V>(equations, k) + saturated;
+            tail<V>(k) + saturated;
         ASSERT_TRUE(std::fabs(got[g] - by_a[g] - by_b[g]) <= allowed)
             << text(equations, k) << " gate " << g << ": " << got[g] << " want "
             << by_a[g] + by_b[g];

@@ -8,6 +8,7 @@
 namespace scanrnn::cell {
 
 using scan::abs;
+using scan::any;
 using scan::bounded_exp;
 using scan::fma;
 using scan::less;

@@ -47,13 +47,14 @@ struct MinLSTM : StateIsOutput {
     V forget, input;
   };
   // f / (f + i) = (1 + e^-q) / ((1 + e^-p) + (1 + e^-q)): a sum of positive terms, so no epsilon
-  // and no cancellation. Both exponents are lowered alike where one would overflow; beside it the
-  // 1s are nothing.
+  // and no cancellation. Where an exponential would overflow, every term is lowered by e^-shift.
   template <class V>
   SCANRNN_HD static Shares<V> shares(const Gates<V>& g) {
-    const V shift = max(V(-scan::kHalfExponent<V>) - min(g.p, g.q), V(0));
-    const V not_f = V(1) + bounded_exp(-g.p - shift);
-    const V not_i = V(1) + bounded_exp(-g.q - shift);
+    const V shift = max(V(-scan::kLargestExponent<V>) - min(g.p, g.q), V(0));
+    V one(1);
+    if (any(less(V(0), shift))) one = bounded_exp(-shift);
+    const V not_f = one + bounded_exp(-g.p - shift);
+    const V not_i = one + bounded_exp(-g.q - shift);
     const V scale = reciprocal(not_f + not_i);
     return {not_i * scale, not_f * scale};
   }

@@ -14,6 +14,13 @@
 
 namespace scanrnn::scan {
 
+// Where bounded_exp stops, at x: the reciprocal of 2 e^x is not subnormal, and e^x / (1 + e^x) is 1
+// in every rounding.
+template <class V>
+inline constexpr double kLargestExponent = 703;
+template <>
+inline constexpr double kLargestExponent<float> = 86;
+
 #if defined(__CUDA_ARCH__)
 SCANRNN_HD float max(float a, float b) {
   asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
@@ -32,7 +39,7 @@ SCANRNN_HD float reciprocal(float x) {
 // 2^t on the special function unit, t = x log2(e), and the part of x that t's rounding left out:
 // a relative error below 4e-7.
 SCANRNN_HD float bounded_exp(float x) {
-  x = max(min(x, 80.0f), -104.0f);
+  x = max(min(x, static_cast<float>(kLargestExponent<float>)), -104.0f);
   const float t = x * 1.44269504f;
   const float left = fmaf(t, -0.693147182f, x);
   float power;
@@ -41,12 +48,18 @@ SCANRNN_HD float bounded_exp(float x) {
 }
 #else
 SCANRNN_HD float reciprocal(float x) { return 1.0f / x; }
-SCANRNN_HD float bounded_exp(float x) { return ::expf(80.0f < x ? 80.0f : x); }
+SCANRNN_HD float bounded_exp(float x) {
+  constexpr float kMost = static_cast<float>(kLargestExponent<float>);
+  return ::expf(kMost < x ? kMost : x);
+}
 #endif
 SCANRNN_HD double reciprocal(double x) { return 1.0 / x; }
-// e^x for x up to a bound, past which it stays: 80, in float64 700, so that a
-// cell need not think of infinities.
-SCANRNN_HD double bounded_exp(double x) { return ::exp(700.0 < x ? 700.0 : x); }
+// e^x for x up to kLargestExponent, past which it stays, so that a cell need not think of
+// infinities.
+SCANRNN_HD double bounded_exp(double x) {
+  constexpr double kMost = kLargestExponent<double>;
+  return ::exp(kMost < x ? kMost : x);
+}
 SCANRNN_HD float exp(float x) { return ::expf(x); }
 SCANRNN_HD double exp(double x) { return ::exp(x); }
 SCANRNN_HD float expm1(float x) { return ::expm1f(x); }
@@ -81,11 +94,7 @@ template <class T>
 SCANRNN_HD T select(bool condition, T yes, T no) {
   return condition ? yes : no;
 }
-
-// Half of bounded_exp's bound: two such exponentials can be multiplied or added.
-template <class V>
-inline constexpr double kHalfExponent = 350;
-template <>
-inline constexpr double kHalfExponent<float> = 40;
+// Whether a mask is true anywhere: for what is rarely needed and costs much.
+SCANRNN_HD bool any(bool condition) { return condition; }
 
 }  // namespace scanrnn::scan

@@ -56,6 +56,7 @@ struct PairMask {
   bool x, y;
 };
 SCANRNN_HD PairMask less(const Pair& a, const Pair& b) { return {a.x < b.x, a.y < b.y}; }
+SCANRNN_HD bool any(const PairMask& condition) { return condition.x || condition.y; }
 SCANRNN_HD Pair select(const PairMask& condition, const Pair& yes, const Pair& no) {
   return {condition.x ? yes.x : no.x, condition.y ? yes.y : no.y};
 }
@@ -83,6 +84,6 @@ SCANRNN_HD void join_parts(const Carried<float>* s, Carried<Pair>& whole) {
 }
 
 template <>
-inline constexpr double kHalfExponent<Pair> = kHalfExponent<float>;
+inline constexpr double kLargestExponent<Pair> = kLargestExponent<float>;
 
 }  // namespace scanrnn::scan
