@@ -211,8 +211,8 @@ class Rnn:
 
     def nbytes(self, training: bool) -> int:
         """What a call takes beside inputs and parameters."""
-        made = [self.y, *self._memory(training)]
-        return sum(t.nbytes for t in (made + [self.dx, self.dweights] if training else made))
+        gradients = [self.dx, self.dweights] if training else []
+        return sum(made.nbytes for made in (self.y, *self._memory(training), *gradients))
 
     def _ends(self, training: bool) -> tuple[Any, ...]:
         work, reserve = self._memory(training)
