@@ -191,7 +191,7 @@ class Contest:
             if statistics.median(taken.take() for _ in range(3)) < than:
                 self.turns.append((row | said, taken))
         except (ValueError, RuntimeError) as problem:
-            print("no such way:", *row.values(), problem, flush=True)
+            print(row["impl"], row.get("strategy", ""), "does not run:", problem, flush=True)
 
     def yardstick(self, name: str, run: Run) -> None:
         """What the others are measured by, and no row."""
