@@ -10,12 +10,10 @@ import itertools
 from collections.abc import Callable
 
 from gpu_timing import GPU, Contest, Recorded, Row, Taken
+from losses import OTHER_WAY, WORTH
+from rows import OURS
 from scanrnn import _core, crossover
 from scanrnn.registry import cells
-
-PICK = "scanrnn"
-BEST = "scanrnn, not picked"
-WORTH = 0.97  # of the pick's time, from which on another way is worth a row
 
 
 def is_known(cell: str) -> bool:
@@ -43,7 +41,7 @@ def enter_better(
     bounds: tuple[float, float],
 ) -> None:
     """Names the pick in the row that has entered last, and enters the fastest way beside it."""
-    if not contest.turns or contest.turns[-1][0]["impl"] != PICK:
+    if not contest.turns or contest.turns[-1][0]["impl"] != OURS:
         return
     row = contest.turns[-1][0]
     pick = workload.record(None, None)
@@ -74,7 +72,7 @@ def enter_better(
         calls = min(20, max(1, int(0.5 / found[best])))
         return Recorded(way, calls), {"strategy": best, "max_error": float(f"{off[0]:.2g}")}
 
-    shown = {"impl": BEST, "layout": row["layout"]}
+    shown = {"impl": OTHER_WAY, "layout": row["layout"]}
     contest.enter_if_faster(float("inf"), shown, make)
 
 

@@ -17,6 +17,8 @@ import our_ways
 import scanrnn.torch
 import torch
 from gpu_timing import GPU, Bench, Contest, Row, Run, Turn, check, numbers
+from losses import OTHER_WAY, WORTH
+from rows import OURS
 from torch import Tensor
 
 PASSES = ("forward", "forward_backward")
@@ -210,9 +212,7 @@ def one_pass(bench: Bench, name: str, dense: Dense, math: str, direction: str, e
     torch.backends.cudnn.allow_tf32 = math == "tf32"
     if our_ways.is_known(dense.cell):
         enter_ours(contest, dense, math, training)
-    by_cudnn = functools.partial(dense.by_cudnn, math=math, training=training)
-    makes = {algorithm: functools.partial(by_cudnn, algorithm) for algorithm in cudnn.ALGORITHMS}
-    contest.enter_best({"impl": f"cuDNN {cudnn.library().version()}, best"}, makes)
+    enter_cudnn(contest, dense, math, training)
     if eager:
         rnn = dense.torch_rnn(cudnn.MATHS[math][0])
         make = functools.partial(dense.module, rnn, math, training)
@@ -223,21 +223,28 @@ def one_pass(bench: Bench, name: str, dense: Dense, math: str, direction: str, e
     torch.backends.cudnn.allow_tf32 = True
 
 
+def enter_cudnn(contest: Contest, dense: Dense, math: str, training: bool) -> None:
+    by_cudnn = functools.partial(dense.by_cudnn, math=math, training=training)
+    makes = {algorithm: functools.partial(by_cudnn, algorithm) for algorithm in cudnn.ALGORITHMS}
+    row = {"impl": f"cuDNN {cudnn.library().version()}, best", "cell": dense.cell}
+    contest.enter_best(row, makes)
+
+
 def enter_ours(contest: Contest, dense: Dense, math: str, training: bool) -> None:
     """The pick, and the other strategy if that is faster."""
     pick, first = dense.pick(math, training), len(contest.turns)
     ours = functools.partial(dense.ours, math, training)
-    contest.enter({"impl": our_ways.PICK, "strategy": pick}, ours)
+    contest.enter({"impl": OURS, "strategy": pick}, ours)
     if len(contest.turns) == first:
         return
-    limit = our_ways.WORTH * contest.quick()
+    limit = WORTH * contest.quick()
 
     def forced(strategy: str) -> tuple[Turn, Row]:
         run, said = ours(strategy)
         return Turn(run), said
 
     for other in sorted({"persistent", "step_loop"} - {pick}):
-        shown = {"impl": our_ways.BEST, "strategy": other}
+        shown = {"impl": OTHER_WAY, "strategy": other}
         contest.enter_if_faster(limit, shown, functools.partial(forced, other))
 
 

@@ -15,7 +15,9 @@ import peer_models as models
 import scanrnn.torch
 import torch
 from gpu_timing import GPU, Bench, Contest, Row, Run, check, numbers
+from peer_dense import PASSES, Dense, Size, enter_cudnn
 from peer_scans import DTYPES, optional, turned
+from rows import OURS
 from scanrnn import _core, crossover
 from scanrnn.registry import cells
 from torch import Tensor
@@ -28,7 +30,7 @@ LAYERS = [  # B, T, C = H, dtype
     (32, 128, 512, "bfloat16"),
 ]
 GROWTH = [(16, 2**k, 768, "bfloat16") for k in range(4, 16)]
-PASSES = ("forward", "forward_backward")
+LONGEST_GRU = 4096
 STEP_BATCHES, STEP_H, STEP_DTYPE = (1, 8), 1024, "bfloat16"
 
 
@@ -146,8 +148,9 @@ def one_shape(
     if not bench.only.search(" ".join(map(str, row.values())) + " scanrnn"):
         return
     layer = Layer(*shape)
+    gru = Dense("GRU", Size(B, T, H)) if T <= LONGEST_GRU else None
     for direction in PASSES:
-        one_pass(bench, row | {"pass": direction}, layer, others, layouts)
+        one_pass(bench, row | {"pass": direction}, layer, others, layouts, gru)
 
 
 def one_pass(
@@ -156,6 +159,7 @@ def one_pass(
     layer: Layer,
     others: dict[str, Callable[..., Tensor]],
     layouts: tuple[str, ...],
+    gru: Dense | None,
 ) -> None:
     contest, training = Contest(bench, row), row["pass"] != "forward"
     B, T, H, dtype = (row[name] for name in ("B", "T", "H", "dtype"))
@@ -164,19 +168,23 @@ def one_pass(
         make = lambda: layer.make(call, made_for, layout, training)  # noqa: E731
         contest.enter({"impl": impl, "layout": layout}, make)
 
-    add(our_ways.PICK, layer.ours("TBH"), "TBH", "TBH")
+    add(OURS, layer.ours("TBH"), "TBH", "TBH")
     if row["bench"] == "layer":
         workload = _core.Workload(crossover.layer_of("MinGRU", H, dtype), GPU, T, B, training)
         exact = lambda: our_ways.exact_layer("MinGRU", B, T, H, training)  # noqa: E731
         our_ways.enter_better(contest, workload, exact, crossover.tolerances(dtype, T, H))
         if B > 1:
-            add(our_ways.PICK, layer.ours("BTH"), "BTH", "BTH")
+            add(OURS, layer.ours("BTH"), "BTH", "BTH")
     for impl, call in others.items():
         for layout in layouts[: 1 if B == 1 else None]:
             add(impl, call, "BTH", layout)
+    if gru is not None:  # what minGRU is meant to replace
+        enter_cudnn(contest, gru, dtype, training)
     contest.yardstick("products", layer.products(training))
 
     def finish(row: Row, sticks: dict[str, float]) -> Row:
+        if row["cell"] != "MinGRU":
+            return row
         floor = sticks["products"] + layer.moved(training) / row["copy_gbps"] / 1e6
         found = {"gemm_ms": round(sticks["products"], 5), "floor_ms": round(floor, 5)}
         return row | found | {"floor_ratio": round(row["ms"] / floor, 3)}
@@ -219,7 +227,7 @@ def one_step(bench: Bench, cell: str, B: int) -> None:
 
     plan = our_ways.layer(cell, H, H, STEP_DTYPE).plan(GPU, 1, B, False, None)
     ours = lambda: rnn(x[None], states)[0][0]  # noqa: E731
-    add(our_ways.PICK, ours, {"strategy": plan.strategy})
+    add(OURS, ours, {"strategy": plan.strategy})
     if hasattr(torch.nn, f"{cell}Cell"):
         one = getattr(torch.nn, f"{cell}Cell")(H, H, device="cuda", dtype=kind)
         for name, parameter in rnn.named_parameters():

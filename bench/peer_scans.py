@@ -18,6 +18,7 @@ import peer_models as models
 import scanrnn.torch
 import torch
 from gpu_timing import GPU, Bench, Contest, Row, Run, check, failure
+from rows import OURS
 from scanrnn import _core, crossover, measure
 from torch import Tensor
 
@@ -82,13 +83,13 @@ def one_scan(bench: Bench, B: int, T: int, C: int, dtype: str) -> None:
 
         contest.enter({"impl": impl, "layout": layout}, make)
 
-    add(our_ways.PICK, "TBH", "TBH", as_they_are, scanrnn.torch.scan)
+    add(OURS, "TBH", "TBH", as_they_are, scanrnn.torch.scan)
     workload = _core.Workload(dtype, GPU, T, B * C, False)
     bounds = crossover.tolerances(dtype, T, 0)
     exact = lambda: our_ways.exact_scan(T, B * C, False)  # noqa: E731
     our_ways.enter_better(contest, workload, exact, bounds)
     if B > 1:
-        add(our_ways.PICK, "TBH", "BTH", as_they_are, scanrnn.torch.scan)
+        add(OURS, "TBH", "BTH", as_they_are, scanrnn.torch.scan)
     for impl, made_for, prepare, call in peers():
         for layout in dict.fromkeys((made_for, "TBH")):
             if (B > 1 or layout == made_for) and LONGEST.get(impl, T) >= T:
