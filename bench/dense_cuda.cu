@@ -50,7 +50,7 @@ void report_way(const CellInfo& cell, const Shape& s, const char* math, bool bac
   // A float32 backward may not fit where the forward pass does, and then walks step by step.
   const bool mixed =
       backward && plan.strategy == Strategy::persistent && plan.persistent_vjp.tile < 0;
-  const std::string name = name_of(plan) + (mixed ? ", backward step_loop" : "");
+  const std::string name = way_of(plan) + (mixed ? ", backward step_loop" : "");
   std::printf("%-5s B%-2d T%-5d H%-5d %-8s %-32s %-3s %8.4f ms, %7.3f us a step, products %.4f%s\n",
               cell.name.c_str(), (int)s.batch, (int)s.steps, (int)s.hidden, math, name.c_str(),
               backward ? "f+b" : "f", time.ms, 1e3 * time.ms / static_cast<double>(s.steps),

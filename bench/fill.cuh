@@ -11,6 +11,8 @@
 
 namespace scanrnn::bench {
 
+using scan::Index;
+
 __host__ __device__ inline std::uint32_t hash(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;

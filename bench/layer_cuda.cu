@@ -41,15 +41,15 @@ Ways<T> ways(const CellInfo& cell, const Shape& s, bool batch_first, cudaStream_
         new Way<T>{{cell, s, batch_first, Strategy::automatic, stream}, {}, {}}));
     Way<T>& way = *out.back();
     Problem<T, T>& p = way.problem;
-    const std::string pick[] = {name_of(p.inference), name_of(p.training)};
+    const std::string pick[] = {way_of(p.inference), way_of(p.training)};
     if (strategy != Strategy::automatic) {
       p.inference = p.layer.plan(p.context, s.steps, s.batch, Mode::inference, strategy);
       p.training = p.layer.plan(p.context, s.steps, s.batch, Mode::training, strategy);
       p.inference.across_blocks = p.training.across_blocks = across_blocks;
       p.resize();
     }
-    way.picked[0] = name_of(p.inference) == pick[0];
-    way.picked[1] = name_of(p.training) == pick[1];
+    way.picked[0] = way_of(p.inference) == pick[0];
+    way.picked[1] = way_of(p.training) == pick[1];
     if (out.size() > 1 && way.picked[0] && way.picked[1]) out.pop_back();
   };
   add(Strategy::automatic, false);
@@ -69,7 +69,7 @@ void report_way(const CellInfo& cell, const Shape& s, bool batch_first, bool bac
   const Index n = s.batch * s.steps * s.hidden;
   const double moved = elements(cell, backward) * static_cast<double>(n) * sizeof(T);
   const double floor = products + moved / copy_gbps / 1e6;
-  const std::string name = name_of(backward ? p.training : p.inference);
+  const std::string name = way_of(backward ? p.training : p.inference);
   const bool picked = way.picked[backward];
   std::printf(
       "%-8s B%-2d T%-6d H%-5d %-8s %s %-21s %-3s %8.4f ms, products %.4f, floor %.4f: %.2f x%s\n",

@@ -153,7 +153,7 @@ struct Problem {
 };
 
 // A strategy as rows name it; a parallel scan splits time in two ways.
-inline std::string name_of(const dispatch::Plan& plan) {
+inline std::string way_of(const dispatch::Plan& plan) {
   const std::string name = dispatch::name(plan.strategy);
   if (plan.strategy != dispatch::Strategy::parallel_scan) return name;
   return name + (plan.across_blocks ? ", device" : ", block");
@@ -263,7 +263,7 @@ void decode(const CellInfo& cell, Index batch, Index hidden, cudaStream_t stream
   turns.measure();
   const Timing time = turns.time(step);
   const double products = turns.time(product).ms * (dense ? 2 : 1);
-  const std::string strategy = name_of(p.inference);
+  const std::string strategy = way_of(p.inference);
   std::printf("%-8s one step B%-3d H%-5d %-8s %-10s %7.2f us, products alone %.2f us\n",
               cell.name.c_str(), (int)batch, (int)hidden, name_of<T>(), strategy.c_str(),
               1e3 * time.ms, 1e3 * products);

@@ -45,6 +45,12 @@ class Loss(NamedTuple):
         return float(self.ours["ms"] / self.row["ms"])
 
     @property
+    def layout(self) -> str:
+        """Said where it is not ours, [T,B,.]."""
+        layouts = dict.fromkeys(row["layout"] for row in (self.row, self.ours))
+        return "" if list(layouts) == ["TBH"] else f", {' against '.join(layouts)}"
+
+    @property
     def problem(self) -> str:
         domains = {"linear": "scan", "log": "scan_log"}
         what = self.row.get("cell") or domains[self.row["domain"]]
@@ -89,12 +95,11 @@ def list_of(rows: list[Row]) -> str:
     """Markdown: a line for each problem, with each pass and dtype in which it is lost."""
     lines = []
     for problem, group in by_problem(losses(rows)).items():
-        where = "; ".join(
-            f"{dtype_of(loss.row)}, {PASSES[loss.row['pass']]}: {loss.ratio:.2f} x by "
-            f"{name_of(loss.row)}, {loss.row['ms']:.3g} ms against {loss.ours['ms']:.3g}"
-            for loss in group
-        )
-        lines.append(f"- {problem}: {where}")
+        lines.append(f"- {problem}")
+        for loss in group:
+            where = f"{dtype_of(loss.row)}, {PASSES[loss.row['pass']]}{loss.layout}"
+            times = f"{loss.row['ms']:.3g} ms, ours {loss.ours['ms']:.3g}"
+            lines.append(f"  - {where}: {loss.ratio:.2f} x as fast, {name_of(loss.row)}: {times}")
     return "\n".join(lines) or "- nowhere"
 
 

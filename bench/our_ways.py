@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from gpu_timing import GPU, Contest, Recorded, Row, Taken
+from gpu_timing import GPU, Contest, Recorded, Taken
 from losses import OTHER_WAY, WORTH
-from rows import OURS
+from rows import OURS, Row
 from scanrnn import _core, crossover
 from scanrnn.registry import cells
 

@@ -16,9 +16,10 @@ import cudnn
 import our_ways
 import scanrnn.torch
 import torch
-from gpu_timing import GPU, Bench, Contest, Row, Run, Turn, check, numbers
+from checks import check, numbers
+from gpu_timing import GPU, Bench, Contest, Run, Turn
 from losses import OTHER_WAY, WORTH
-from rows import OURS
+from rows import OURS, Row
 from torch import Tensor
 
 PASSES = ("forward", "forward_backward")

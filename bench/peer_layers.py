@@ -14,10 +14,11 @@ import our_ways
 import peer_models as models
 import scanrnn.torch
 import torch
-from gpu_timing import GPU, Bench, Contest, Row, Run, check, numbers
+from checks import check, numbers
+from gpu_timing import GPU, Bench, Contest, Run
 from peer_dense import PASSES, Dense, Size, enter_cudnn
 from peer_scans import DTYPES, optional, turned
-from rows import OURS
+from rows import OURS, Row
 from scanrnn import _core, crossover
 from scanrnn.registry import cells
 from torch import Tensor

@@ -17,8 +17,9 @@ import our_ways
 import peer_models as models
 import scanrnn.torch
 import torch
-from gpu_timing import GPU, Bench, Contest, Row, Run, check, failure
-from rows import OURS
+from checks import check
+from gpu_timing import GPU, Bench, Contest, Run, failure
+from rows import OURS, Row
 from scanrnn import _core, crossover, measure
 from torch import Tensor
 

@@ -32,17 +32,18 @@ import peer_dense
 import peer_flashrnn
 import peer_layers
 import peer_scans
-from gpu_timing import GPU, Bench, Row, clock_mhz
+from gpu_timing import GPU, Bench, clock_mhz
+from rows import Row
 from scanrnn import measure
 
 PARTS: dict[str, Callable[[Bench], None]] = {
     "step": peer_layers.steps,
     "scan": peer_scans.scans,
+    "layer": peer_layers.layers,
+    "growth": peer_layers.growth,
     "dense": peer_dense.dense,
     "large": peer_dense.large,
-    "layer": peer_layers.layers,
     "deepbench": peer_dense.deepbench,
-    "growth": peer_layers.growth,
     "served": peer_dense.served,
     "flashrnn": peer_flashrnn.flashrnn,
 }

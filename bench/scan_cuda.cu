@@ -74,7 +74,7 @@ template <class P>
 std::vector<std::unique_ptr<Way>> ways(const P& problem, bool hopeless_to_walk) {
   std::vector<std::unique_ptr<Way>> out;
   const auto add = [&](const Plan& plan) {
-    if (!out.empty() && name_of(plan) == name_of(out.front()->plan)) return;
+    if (!out.empty() && way_of(plan) == way_of(out.front()->plan)) return;
     const std::size_t bytes = linear_scan_workspace(plan);
     out.push_back(std::unique_ptr<Way>(new Way{plan, thrust::device_vector<char>(bytes), 0, -1}));
   };
@@ -95,7 +95,7 @@ bool check(ScanProblem<T, T>& p, const thrust::device_vector<double>& want, Way&
   CHECK_CUDA(cudaDeviceSynchronize());
   way.error = worst_error(p.h, want, largest(want));
   if (way.error <= tolerance<T>(p.steps)) return true;
-  std::fprintf(stderr, "FAIL %s: error %g, not timed\n", name_of(way.plan).c_str(), way.error);
+  std::fprintf(stderr, "FAIL %s: error %g, not timed\n", way_of(way.plan).c_str(), way.error);
   ++failures;
   return false;
 }
@@ -129,16 +129,16 @@ void measure(const Shape& s, bool log_form, cudaStream_t stream, const Copy& cop
     const double gbps = 3.0 * sizeof(T) * static_cast<double>(s.elements()) / time.ms / 1e6;
     const char* domain = log_form ? "log" : "linear";
     std::printf("%-8s %-6s B%-2d T%-7d H%-4d %-21s %8.4f ms %6.0f GB/s %5.1f %%%s\n", name_of<T>(),
-                domain, (int)s.batch, (int)s.steps, (int)s.hidden, name_of(way->plan).c_str(),
+                domain, (int)s.batch, (int)s.steps, (int)s.hidden, way_of(way->plan).c_str(),
                 time.ms, gbps, 100 * gbps / copy_gbps, picked ? " (picked)" : "");
     report.add(format(
         "{\"bench\": \"scan\", \"impl\": \"scanrnn\", \"strategy\": \"%s\", \"domain\": \"%s\", "
         "\"pass\": \"forward\", \"layout\": \"TBH\", \"B\": %d, \"T\": %d, \"C\": %d, \"H\": %d, "
         "\"dtype\": \"%s\", \"ms\": %.5f, \"ms_spread\": %.5f, \"gbps\": %.1f, "
         "\"copy_gbps\": %.0f, \"copy_share\": %.4f, \"max_error\": %.3e, \"picked\": %s, %s}",
-        name_of(way->plan).c_str(), domain, (int)s.batch, (int)s.steps, (int)s.hidden,
-        (int)s.hidden, name_of<T>(), time.ms, time.spread, gbps, copy_gbps, gbps / copy_gbps,
-        way->error, picked ? "true" : "false", turns.clocks().c_str()));
+        way_of(way->plan).c_str(), domain, (int)s.batch, (int)s.steps, (int)s.hidden, (int)s.hidden,
+        name_of<T>(), time.ms, time.spread, gbps, copy_gbps, gbps / copy_gbps, way->error,
+        picked ? "true" : "false", turns.clocks().c_str()));
   }
 }
 
