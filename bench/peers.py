@@ -28,6 +28,7 @@ try:
     import torch
 except ImportError:
     raise SystemExit("bench/peers.py compares with PyTorch: pip install torch") from None
+import cudnn
 import peer_dense
 import peer_flashrnn
 import peer_layers
@@ -74,7 +75,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=6, help="start nothing after so many")
     usual = [part for part in PARTS if part not in LONG]
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=usual)
+    help_of = "of cuDNN's algorithms (persist_dynamic compiles its kernels for each batch size)"
+    parser.add_argument("--without", nargs="+", choices=list(cudnn.ALGORITHMS), help=help_of)
     args = parser.parse_args()
+    for algorithm in args.without or ():
+        del cudnn.ALGORITHMS[algorithm]
     measure.ready(args.out)
     head = provenance()
     bench = Bench(args.out, head, resumed(args.out, head, args.parts), args.only, args.minutes)
