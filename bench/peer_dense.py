@@ -227,7 +227,8 @@ def one_pass(bench: Bench, name: str, dense: Dense, math: str, direction: str, e
 def enter_cudnn(contest: Contest, dense: Dense, math: str, training: bool) -> None:
     by_cudnn = functools.partial(dense.by_cudnn, math=math, training=training)
     makes = {algorithm: functools.partial(by_cudnn, algorithm) for algorithm in cudnn.ALGORITHMS}
-    row = {"impl": f"cuDNN {cudnn.library().version()}, best", "cell": dense.cell}
+    version = cudnn.library().version()
+    row: Row = {"impl": f"cuDNN {version}, best", "cell": dense.cell, "layout": "TBH"}
     contest.enter_best(row, makes)
 
 
