@@ -88,6 +88,7 @@ bench: .venv/installed
 	$(MAKE) figures
 
 # One GPU beside its peers, which need PyTorch: pip install torch fla-core accelerated-scan jax
+# nvidia-ml-py; flashrnn for `bench/peers.py --parts flashrnn`.
 bench-gpu: .venv/installed
 	python -m scanrnn bench crossover --device cuda --grid full \
 	  --out bench/results/$(NAME)-crossover.json
@@ -103,15 +104,16 @@ profiles: .venv/installed
 figures: .venv/installed
 	python bench/figures.py
 
-# The engine by itself, without Python.
+# Without Python: the engine by itself, and scans and layers by the public API in C++.
 bench-engine: PRESET := $(if $(GPU),cuda,release)
 bench-engine: .venv/ready
 	@test -e /usr/include/benchmark/benchmark.h || { sudo=$$([ $$(id -u) = 0 ] || echo sudo); \
 	  $$sudo apt-get update -q && $$sudo apt-get install -q -y libbenchmark-dev; }
 	cmake --preset $(PRESET) -DSCANRNN_BUILD_BENCH=ON -DPython_EXECUTABLE=$(PYTHON)
-	cmake --build --preset $(PRESET) --target engine_cpu $(if $(GPU),engine_cuda layer_cuda dense_cuda)
+	cmake --build --preset $(PRESET) --target engine_cpu $(if $(GPU),engine_cuda scan_cuda layer_cuda dense_cuda)
 	build/$(PRESET)/bench/engine_cpu
-	$(if $(GPU),build/cuda/bench/engine_cuda --json bench/results/$(NAME)-scan.json)
+	$(if $(GPU),build/cuda/bench/engine_cuda)
+	$(if $(GPU),build/cuda/bench/scan_cuda --json bench/results/$(NAME)-scan.json)
 	$(if $(GPU),build/cuda/bench/layer_cuda --json bench/results/$(NAME)-layer.json)
 	$(if $(GPU),build/cuda/bench/dense_cuda --json bench/results/$(NAME)-dense.json)
 
