@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
         "Each is checked, then timed. Ctrl-C ends it, and what was measured is kept.",
     )  # fmt: skip
     regret = add(
-        kinds, "regret", "what the planner picks against the best, of a sweep or of random problems",
+        kinds, "regret", "what the planner picks against the best, in a sweep or at random",
         "A sweep is one that bench crossover wrote. --random draws problems and measures them: "
         "log-uniform sizes over all cells, dtypes, passes and layouts.",
     )  # fmt: skip

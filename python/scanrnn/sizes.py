@@ -135,7 +135,7 @@ def wanted(grid: str, names: Iterable[str], device: str) -> Iterator[tuple[str, 
 
 
 def drawn(count: int, seed: int, names: Iterable[str], device: str) -> Iterator[tuple[str, Shape]]:
-    """Problems of one pass, dtype and layout, independent of one another: the same from one seed."""
+    """Problems of one pass, dtype and layout each; one seed gives the same ones everywhere."""
     source = random.Random(seed)
     names = [name for name in names if has_choice(name, device)]
     while names and count > 0:
