@@ -65,7 +65,7 @@ class Sweep:
         self.device, self.kind = _core.Device(device), device.partition(":")[0]
         self.seconds, self.rows = seconds, rows
         self.wrong: list[str] = []
-        self.hopeless: set[tuple[Any, ...]] = set()
+        self.hopeless: dict[tuple[Any, ...], int] = {}  # from how many steps on
         self.turn = 1
         self.point: list[dict[str, Any]] = []  # rows of a point that is not finished
         self.known = {_way_of(row): row for row in rows}
@@ -84,7 +84,7 @@ class Sweep:
         where an interrupt ends it, nothing.
         """
         if turn != self.turn:
-            self.turn, self.hopeless = turn, set()
+            self.turn, self.hopeless = turn, {}
         self.point = []
         if cell == SCAN:
             self._measure_scan(shape)
@@ -150,7 +150,7 @@ class Sweep:
         series = tuple(row.get(key) for key in names)
         for way, (strategy, across_blocks) in ways.items():
             too_many = way == "direct" and DIRECT_TOKENS[self.kind] < row["B"] * row["T"]
-            if too_many or (*series, way) in self.hopeless:
+            if too_many or row["T"] >= self.hopeless.get((*series, way), math.inf):
                 continue
             try:
                 found = workload.record(strategy, across_blocks)
@@ -174,7 +174,7 @@ class Sweep:
         times |= measure.replayed(live, once, self.seconds, self.kind == "cuda")
         for way, timing in times.items():
             if way not in live and way in ("direct", "fused_sequential") and row["T"] > 1:
-                self.hopeless.add((*series, way))
+                self.hopeless[*series, way] = row["T"]
             self.point.append(
                 {
                     "bench": "crossover",
