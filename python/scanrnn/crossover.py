@@ -174,7 +174,7 @@ class Sweep:
         times |= measure.replayed(live, once, self.seconds, self.kind == "cuda")
         for way, timing in times.items():
             if way not in live and way in ("direct", "fused_sequential") and row["T"] > 1:
-                self.hopeless[*series, way] = row["T"]
+                self.hopeless[(*series, way)] = row["T"]
             self.point.append(
                 {
                     "bench": "crossover",

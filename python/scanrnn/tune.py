@@ -16,7 +16,7 @@ def fitted(content: dict[str, Any], name: str) -> dict[str, Any]:
     found, units = fit.problems(content), fit.units_of(content)
     choices: dict[str, list[dict[str, Any]]] = {"rules": fit.fit(found, units)}
     if content["device"] == "cuda":
-        choices["costs"] = costs.fit(found, units, content["shared_bytes"])
+        choices["costs"] = costs.fit(found, units, content.get("shared_bytes", 0))
     judges = [p for p in found if p.held_out] or found
     lost = {}
     for kind, fits in choices.items():

@@ -116,6 +116,20 @@ def test_cross_entropy_against_differences():
     assert moved / 2 * math.log(2) == pytest.approx(np.vdot(gradient, step), rel=1e-6)
 
 
+def test_bench_regret_of_random_problems(tmp_path, capsys):
+    pytest.importorskip("tqdm")
+    saved = tmp_path / "random.json"
+    regret = ["bench", "regret", "--cells", "MinGRU", "--random", "2", "--seed", "5"]
+    __main__.main([*regret, "--save", str(saved)])
+    content = json.loads(saved.read_text())
+    assert content["grid"] == "2 random, seed 5"
+    assert len({(r["B"], r["T"], r["H"]) for r in content["rows"]}) == 2
+    assert "on the grid: 2 points" in capsys.readouterr().out
+    for wrong in (["bench", "regret"], [*regret, "a.json"]):
+        with pytest.raises(SystemExit):
+            __main__.main(wrong)
+
+
 def test_bench_crossover_and_regret(tmp_path, capsys):
     pytest.importorskip("tqdm")
     pytest.importorskip("matplotlib")

@@ -58,8 +58,8 @@ def test_wrong_shape_is_named(cell):
     layer = make(cell, C, H)
     with pytest.raises(ValueError, match="x: expected"):
         layer(np.zeros((0, 2, C - 1), np.float32))
+    state = np.zeros((1, 0, H - 1), np.float32)
     with pytest.raises(ValueError, match="h_0: expected"):
-        state = np.zeros((1, 0, H - 1), np.float32)
         layer(np.zeros((3, 0, C), np.float32), (state, state) if states_of(cell) == 2 else state)
 
 
@@ -83,10 +83,12 @@ def test_torch(cell, dtype):
         loss = sum((h * w).sum() for h, w in zip(as_list(h_n), weights, strict=True)) + y.sum()
         loss.backward()
         for got, before, wanted in zip(as_list(h_n), state, weights, strict=True):
-            assert torch.equal(got, before) and torch.equal(before.grad, wanted)
+            assert torch.equal(got, before)
+            assert torch.equal(before.grad, wanted)
         assert x.grad.shape == x.shape
         for name, parameter in layer.named_parameters():
-            assert parameter.grad is not None and not parameter.grad.any(), (T, B, name)
+            assert parameter.grad is not None, (T, B, name)
+            assert not parameter.grad.any(), (T, B, name)
 
 
 @pytest.mark.parametrize("cell", ALL_CELLS)

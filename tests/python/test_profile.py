@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiles: the user's own is found, a broken one is ignored, a fit finds the crossover."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -81,8 +82,8 @@ def test_the_users_own(tmp_path):
     [
         ("{not json", "Expecting property name"),
         ("[]", "it is not a JSON object"),
-        ("{}", "'rules' must be a list of at least one rule"),
-        (json.dumps(GOOD | {"rules": []}), "'rules' must be a list of at least one rule"),
+        ("{}", "'rules' or 'costs' must be a list of at least one"),
+        (json.dumps(GOOD | {"rules": []}), "'rules' or 'costs' must be a list of at least one"),
         (json.dumps(GOOD | {"rules": [1]}), "rules[0] must be an object, not 1"),
         (json.dumps(GOOD | {"rules": GOOD["rules"] * 33}), "rules: expected 1 to 96, got 99"),
         (changed(strategy="magic"), "rules[1].strategy must be one of"),
@@ -97,7 +98,7 @@ def test_the_users_own(tmp_path):
         (json.dumps(GOOD | {"version": "0.0.1"}), "it was measured with scanrnn 0.0.1, this is"),
         (
             json.dumps({"name": "old", "inference": {"direct_max_tokens": 1}, "training": {}}),
-            "'rules' must be a list",
+            "'rules' or 'costs' must be a list",
         ),
     ],
 )
@@ -144,7 +145,7 @@ def test_the_planner_for_a_device_that_is_not_here():
     found = profile.parse(GOOD, "test")
     inference, training = (_core.layer_problem(layer, 12, 1, mode) for mode in (False, True))
     assert _core.pick(found, True, 132, 0, inference)[:2] == ("parallel_scan", True)
-    strategy, across_blocks, said = _core.pick(found, True, 132, 0, training)
+    strategy, across_blocks, said, _ = _core.pick(found, True, 132, 0, training)
     assert (strategy, across_blocks) == ("fused_sequential", False)
     assert said.startswith("fused_sequential for T=12 B=1 H=8 (training)")
     assert _core.built_in_profile("sm_90").origin == "built in"
@@ -154,13 +155,28 @@ def test_the_planner_for_a_device_that_is_not_here():
 # ---- the fit
 
 
-def sweep(best_of, grid="full"):
+GRID = {64: (1, 16), 256: (1, 8, 32), 1024: (1, 4, 16, 32, 64, 128, 256), 2048: (512,)}
+HELD_OUT = {96: (1,), 320: (3,), 512: (24,), 640: (96,), 768: (6, 40), 1536: (192,)}
+
+
+def shapes():
+    for held_out, rows, lengths in (
+        (False, GRID, sizes.POWERS),
+        (True, HELD_OUT, (1, 7, 23, 100, 600, 3000, 20000, 150000)),
+    ):
+        for H, batches in rows.items():
+            for B, T in itertools.product(batches, lengths):
+                if B * T * H <= 2**24:
+                    yield sizes.Shape(B, T, H, held_out)
+
+
+def sweep(best_of):
     """Rows in which the way that best_of(row) names is half as slow again as nothing else."""
     rows = []
-    for shape in sizes.shapes(grid, "cuda"):
+    for shape in shapes():
         for direction in crossover.PASSES:
-            row = {"bench": "crossover", "cell": "MinGRU", "dtype": "bfloat16", "pass": direction}
-            row |= shape._asdict()
+            row = {"bench": "crossover", "cell": "MinGRU", "pass": direction}
+            row |= shape._asdict() | {"dtype": "bfloat16"}
             best = best_of(row)
             for way in crossover.WAYS["cuda"]:
                 rows.append(row | {"strategy": way, "ms": 1.0 if way == best else 2.0})
@@ -207,9 +223,9 @@ def test_the_fit_needs_one_rule_where_one_way_is_best():
 def test_bare_scans_have_rules_of_their_own():
     """One way is best for all layers and another for all scans, at the same sizes."""
     content = sweep(lambda row: "fused_sequential")
-    for shape in sizes.scan_shapes("full", "cuda"):
-        row = {"bench": "crossover", "cell": "scan", "dtype": "bfloat16", "pass": "forward"}
-        row |= {**shape._asdict(), "domain": "linear"}
+    for shape in {s._replace(B=1, H=s.B * s.H) for s in shapes()}:
+        row = {"bench": "crossover", "cell": "scan", "pass": "forward"}
+        row |= {**shape._asdict(), "domain": "linear", "dtype": "bfloat16"}
         for way in ("fused_sequential", "parallel_scan, block", "parallel_scan, device"):
             best = way == "parallel_scan, device"
             content["rows"].append(row | {"strategy": way, "ms": 1.0 if best else 2.0})
@@ -230,7 +246,8 @@ def test_what_is_held_out_is_not_fitted():
 
 
 def test_a_way_that_was_hopeless_is_never_cheap():
-    found = fit.Problem("MinGRU", "forward", "float32", "log", 1, 64, 8, False, {"direct": 2.0})
+    at = "TBH", 1, 64, 8, False
+    found = fit.Problem("MinGRU", "forward", "float32", "log", *at, {"direct": 2.0})
     assert found.regret("direct") == 0
     assert found.regret("parallel_scan, block") == crossover.HOPELESS - 1
 

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Costs: what a file must hold, and a fit that finds the times that a sweep was made of."""
+
+import copy
+
+import numpy as np
+import pytest
+from scanrnn import _core, costs, crossover, fit, profile, regret, sizes, tune
+
+UNITS, SHARED = 132, 232448
+OF = {"kind": "linear", "gates": 0, "bytes": 4, "alignment": 16, "training": False}
+OF |= {"log_form": False}
+WAYS = {"direct": {"step": 1.0}, "fused_sequential": {"call": 50.0}}
+GOOD = {
+    "name": "priced",
+    "costs": [
+        {**OF, "strategy": strategy, "across_blocks": False, "us": us}
+        for strategy, us in WAYS.items()
+    ],
+}
+
+
+def changed(**values):
+    out = copy.deepcopy(GOOD)
+    out["costs"][1].update(values)
+    return out
+
+
+def test_round_trip():
+    found = profile.parse(GOOD, "somewhere")
+    assert profile.as_json(found) == GOOD
+    assert "direct 1, fused_sequential 1" in profile.words(found)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"costs": [1]}, r"costs\[0\] must be an object, not 1"),
+        (changed(kind=1), r"costs\[1\].kind must be a str, not 1"),
+        (changed(kind="wide"), "kind: expected one of 'scan', 'linear', 'dense', got 'wide'"),
+        (changed(gates=True), r"costs\[1\].gates must be a int, not True"),
+        (changed(strategy="magic"), r"costs\[1\].strategy must be one of"),
+        (changed(across_blocks=1), r"costs\[1\].across_blocks must be true or false"),
+        (changed(us={}), r"costs\[1\].us must hold microseconds of call, step"),
+        (changed(us={"stop": 1}), r"costs\[1\].us must hold microseconds of call, step"),
+        (changed(us={"step": -1}), r"costs\[1\].us.step must be a number >= 0, not -1"),
+    ],
+)
+def test_a_file_that_cannot_be_used(content, said):
+    with pytest.raises(ValueError, match=said):
+        profile.parse(content, "test")
+
+
+def picked(found, T, H=64):
+    problem = _core.layer_problem(crossover.layer_of("MinGRU", H, "float32"), T, 1, False)
+    return _core.pick(found, True, UNITS, SHARED, problem)
+
+
+def test_the_least_predicted_time_is_picked():
+    found = profile.parse(GOOD, "test")
+    for T, strategy, us in ((40, "direct", 40), (60, "fused_sequential", 50)):
+        got, _, said, expected = picked(found, T)
+        assert (got, expected) == (strategy, us)
+        assert f"predicted as the fastest, {us} us; runner-up" in said
+
+
+def drawn_sweep(seed=1, count=300):
+    """Times that are sums of terms: a sweep that costs can explain to the last digit."""
+    us = {
+        "direct": {"call": 2.0, "direct_share": 2e-4, "direct_depth": 0.02},
+        "fused_sequential": {"call": 4.0, "step": 0.05, "walk_over_4": 0.003},
+        "parallel_scan, block": {"call": 6.0, "round": 0.2, "round_over_4": 0.1},
+        "parallel_scan, device": {"call": 12.0, "tile_share": 0.1},
+    }
+    of_product = {"multiply_add": 1e-8, "depth": 0.002}
+    rows = []
+    for index, (cell, shape) in enumerate(sizes.drawn(count, seed, ["MinGRU"], "cuda")):
+        layer = crossover.layer_of(cell, shape.H, "float32")
+        problem = _core.layer_problem(layer, shape.T, shape.B, False)
+        counts = dict(zip(profile.TERMS, _core.counted(UNITS, SHARED, problem)[1], strict=True))
+        for way, each in us.items():
+            terms = each if way == costs.ALONE else each | of_product
+            time = sum(counts[name] * value for name, value in terms.items())
+            row = {"bench": "crossover", "cell": cell, "pass": "forward", **shape.row()}
+            row |= {"dtype": "float32", "strategy": way, "ms": time / 1e3}
+            rows.append(row | {"held_out": index % 5 == 0})
+    return {"device": "cuda", "units": UNITS, "shared_bytes": SHARED, "rows": rows}
+
+
+def test_the_fit_finds_what_a_sweep_is_made_of():
+    pytest.importorskip("scipy")
+    content = drawn_sweep()
+    found = fit.problems(content)
+    priced = profile.parse({"costs": costs.fit(found, UNITS, SHARED)}, "fitted")
+    pick = regret.picker(content, priced)
+    assert max(p.regret(pick(p)) for p in found) < 1e-3
+    for p in found[::10]:
+        *_, expected = _core.pick(priced, True, UNITS, SHARED, fit.core_problem(p))
+        assert expected == pytest.approx(1e3 * p.ms[p.best], rel=2e-3)
+
+
+def test_the_better_of_rules_and_costs_is_kept(capsys, monkeypatch):
+    pytest.importorskip("scipy")
+    content = drawn_sweep()
+    kept = tune.fitted(content, "mine")
+    assert "costs" in kept
+    assert "rules" not in kept
+    assert "rules, " in capsys.readouterr().out
+    one_way = [cost for cost in kept["costs"] if cost["strategy"] == "direct"]
+    monkeypatch.setattr(costs, "fit", lambda *_: one_way)
+    assert "costs" not in tune.fitted(content, "mine")
+
+
+def test_drawn_problems_are_the_seeds():
+    names = ["MinGRU", "LSTM", "scan"]
+    first = list(sizes.drawn(200, 3, names, "cuda"))
+    assert first == list(sizes.drawn(200, 3, names, "cuda"))
+    assert first[:50] == list(sizes.drawn(50, 3, names, "cuda"))
+    assert first != list(sizes.drawn(200, 4, names, "cuda"))
+    assert {cell for cell, _ in first} == set(names)
+    layers = [shape for cell, shape in first if cell != "scan"]
+    for name, (low, high) in sizes.RANGES.items():
+        values = np.array([getattr(shape, name) for shape in layers])
+        assert low <= values.min() < 2 * low + 1
+        assert values.max() <= high
+    kinds = {(shape.dtype, shape.direction, shape.layout) for shape in layers}
+    assert kinds >= {("float16", "forward", "TBH"), ("bfloat16", "forward_backward", "BTH")}
+    assert {cell for cell, _ in sizes.drawn(50, 3, names, "cpu")} == {"MinGRU", "scan"}
