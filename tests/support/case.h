@@ -16,10 +16,36 @@ namespace scanrnn::test {
 
 using Values = std::vector<double>;
 
+// A strategy, and on CUDA how a parallel scan splits time: as the planner's rule says, or, where a
+// test forces it, inside a block or over blocks. It does not turn into a bare strategy by itself,
+// which would forget the split.
+struct Way {
+  enum class Split { planned, inside_blocks, across_blocks };
+
+  dispatch::Strategy strategy = dispatch::Strategy::automatic;
+  Split split = Split::planned;
+
+  Way() = default;
+  Way(dispatch::Strategy by, Split of_time = Split::planned) : strategy(by), split(of_time) {}
+  bool operator==(dispatch::Strategy other) const { return strategy == other; }
+  bool operator!=(dispatch::Strategy other) const { return strategy != other; }
+
+  // A plan for the strategy, with time split this way.
+  dispatch::Plan splits(dispatch::Plan plan) const {
+    if (split != Split::planned) plan.across_blocks = split == Split::across_blocks;
+    return plan;
+  }
+};
+inline std::string name(const Way& way) {
+  const std::string out = dispatch::name(way.strategy);
+  if (way.split == Way::Split::planned) return out;
+  return out + (way.split == Way::Split::inside_blocks ? "_block" : "_device");
+}
+
 struct Case {
   LayerOptions layer;
   std::int64_t steps = 0, batch = 0;
-  dispatch::Strategy strategy = dispatch::Strategy::automatic;
+  Way way;
   int threads = 1;
   bool h0 = true;
 
@@ -41,9 +67,9 @@ inline std::string text(const Case& c) {
   std::ostringstream out;
   const std::string& variant = cell.variants.at(static_cast<std::size_t>(c.layer.variant));
   out << cell.name << (variant.empty() ? "" : "_" + variant) << '_' << name(c.layer.dtype) << '_'
-      << dispatch::name(c.strategy) << (c.layer.domain == Domain::log ? "_log" : "_linear") << "_T"
-      << c.steps << "_B" << c.batch << "_C" << c.layer.input_size << "_H" << c.layer.hidden_size
-      << "_L" << c.layer.num_layers << (c.layer.bidirectional ? "_bidirectional" : "")
+      << name(c.way) << (c.layer.domain == Domain::log ? "_log" : "_linear") << "_T" << c.steps
+      << "_B" << c.batch << "_C" << c.layer.input_size << "_H" << c.layer.hidden_size << "_L"
+      << c.layer.num_layers << (c.layer.bidirectional ? "_bidirectional" : "")
       << (c.layer.bias ? "" : "_nobias") << (c.h0 ? "" : "_noh0")
       << (c.layer.batch_first ? "_BTH" : "_TBH") << "_threads" << c.threads;
   return out.str();
