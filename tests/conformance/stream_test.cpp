@@ -150,7 +150,7 @@ TEST(Stream, StrategiesAndDomainsAgree) {
         const Result result = library(c, data);
         EXPECT_TRUE(close("y", result.y, reference.y, twice)) << text(c);
         EXPECT_TRUE(
-            close_rms("dx", result.dx, reference.dx, 2 * gradient_tolerance(c.layer.dtype), 0))
+            close_rms("dx", result.dx, reference.dx, 2 * accuracy(c.layer.dtype).gradient, 0))
             << text(c);
       }
     }

@@ -187,7 +187,9 @@ TEST_P(CudaLargeLayerTest, EveryCopyOfASequenceIsTheSame) {
         const std::size_t all = Training::bytes_of(view);
         got.dparams.push_back(fetch(view.data, all, 0, all, 1, kDtype));
       }
-      expect_conforms(few, got, want, "copy " + std::to_string(copy) + ": ");
+      // Tensor cores cut off what a float32 sum has no bits for, each time they add 16 products.
+      const double cut_off = static_cast<double>(few.steps * batch) / 16 * 0x1p-24;
+      expect_conforms(few, got, want, "copy " + std::to_string(copy) + ": ", cut_off);
       if (HasFailure()) return;
     }
   }

@@ -3,6 +3,7 @@
 // numbers are doubles that the case's dtype can hold, in the order [T,B,.] whatever the layout.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <string>
@@ -91,11 +92,20 @@ struct Result {
 // on its way, of a gradient the root of the sum of its terms' squares.
 struct Terms {
   double state = 0;
+  double logit_error = 0;  // root mean square, of pre-activations that are kept in a 16-bit dtype
   Values dh0;
   std::vector<Values> dparams;
 };
 
-inline Data random_data(const Case& c, Random& random) {
+// Whether a slope has a jump: that of the candidate g, of relu.
+inline bool has_jump(const LayerOptions& layer) {
+  const std::string& variant =
+      info(layer.cell).variants.at(static_cast<std::size_t>(layer.variant));
+  return variant == "g" || variant == "relu";
+}
+
+// Anything, with both sides of a jump near each other.
+inline Data free_data(const Case& c, Random& random) {
   const auto draw = [&](std::int64_t count, double bound) {
     Values out = random.uniform(count, -bound, bound);
     for (double& value : out) value = rounded(value, c.layer.dtype);
@@ -115,6 +125,52 @@ inline Data random_data(const Case& c, Random& random) {
   data.dhn = draw(c.states(), 1);
   if (c.pair() && c.h0) data.c0 = draw(c.states(), 1);
   if (c.pair()) data.dcn = draw(c.states(), 1);
+  return data;
+}
+
+// Keeps away from jumps, so that no rounding takes the other side: what a slope with a jump is
+// taken of, a candidate's pre-activation or SRU's state, is a sum of terms of one sign, which is
+// the unit's own. So all that a layer reads is positive, and so are a row of the candidate's block
+// of the weight and its bias up to that sign, and h_0 where the state is meant. A highway
+// projection is positive. None is near zero. Each of these rows has one weight that counts, and the
+// others add up to half of it: the sums of many would all be the same, and differences of states be
+// nothing.
+inline void keep_from_jumps(const Case& c, Data& data) {
+  const CellInfo& cell = info(c.layer.cell);
+  const std::int64_t hidden = c.layer.hidden_size;
+  const bool of_state = cell.highway;
+  const std::int64_t candidate = of_state ? 0 : cell.gates - 1;  // row block
+  const auto away = [&](double& value, double sign, double bound) {
+    value = rounded(sign * (0.25 * bound + 0.75 * std::fabs(value)), c.layer.dtype);
+  };
+  const auto sign_of = [](std::int64_t unit) { return unit % 2 ? -1.0 : 1.0; };
+  const double largest = 1 / std::sqrt(static_cast<double>(hidden));
+  const Layer layer(c.layer);
+  for (std::size_t i = 0; i < data.params.size(); ++i) {
+    const std::vector<std::int64_t>& sizes = layer.parameters()[i].sizes;
+    const std::int64_t columns = sizes.size() == 2 ? sizes[1] : 1;
+    if (columns == 1 && sizes.size() == 1 && of_state) continue;  // the candidate has no bias
+    for (std::int64_t row = 0; row < sizes[0]; ++row) {
+      const bool highway = row / hidden == cell.gates;
+      if (row / hidden != candidate && !highway) continue;
+      for (std::int64_t k = 0; k < columns; ++k) {
+        double& value = data.params[i][static_cast<std::size_t>(row * columns + k)];
+        const double share = k == row % columns ? 1 : 0.5 / static_cast<double>(columns);
+        value *= share;
+        away(value, highway ? 1 : sign_of(row % hidden), share * largest);
+      }
+    }
+  }
+  for (double& value : data.x) away(value, 1, 1.5);
+  for (std::size_t i = 0; i < data.h0.size(); ++i) {
+    const auto unit = static_cast<std::int64_t>(i) % hidden;
+    away(data.h0[i], of_state ? sign_of(unit) : 1, 1);
+  }
+}
+
+inline Data random_data(const Case& c, Random& random) {
+  Data data = free_data(c, random);
+  if (has_jump(c.layer)) keep_from_jumps(c, data);
   return data;
 }
 
