@@ -128,43 +128,47 @@ inline Data free_data(const Case& c, Random& random) {
   return data;
 }
 
-// Keeps away from jumps, so that no rounding takes the other side: what a slope with a jump is
-// taken of, a candidate's pre-activation or SRU's state, is a sum of terms of one sign, which is
-// the unit's own. So all that a layer reads is positive, and so are a row of the candidate's block
-// of the weight and its bias up to that sign, and h_0 where the state is meant. A highway
-// projection is positive. None is near zero. Each of these rows has one weight that counts, and the
-// others add up to half of it: the sums of many would all be the same, and differences of states be
-// nothing.
+// Keeps away from jumps, so that no rounding takes the other side. What a slope with a jump is
+// taken of, a candidate's pre-activation or SRU's state, becomes a sum of terms of one sign, which
+// is its unit's own: all that a layer reads is positive, and so are, up to that sign, the
+// candidate's rows of the weight, its bias, and h_0 of SRU. A highway projection is positive, as
+// the outputs are. Nothing is near zero. Each of these rows has a weight or two that count, so that
+// each unit of the layer below has one, and the others add up to half of one: sums of many terms
+// would hardly change from step to step, and a gate's gradient, which is a difference of states,
+// would be all rounding.
 inline void keep_from_jumps(const Case& c, Data& data) {
   const CellInfo& cell = info(c.layer.cell);
   const std::int64_t hidden = c.layer.hidden_size;
   const bool of_state = cell.highway;
   const std::int64_t candidate = of_state ? 0 : cell.gates - 1;  // row block
-  const auto away = [&](double& value, double sign, double bound) {
-    value = rounded(sign * (0.25 * bound + 0.75 * std::fabs(value)), c.layer.dtype);
+  // From a quarter of the bound to all of it; the value was drawn up to `drawn`.
+  const auto set = [&](double& value, double drawn, double bound) {
+    value = rounded(bound * (0.25 + 0.75 * std::fabs(value) / drawn), c.layer.dtype);
   };
-  const auto sign_of = [](std::int64_t unit) { return unit % 2 ? -1.0 : 1.0; };
-  const double largest = 1 / std::sqrt(static_cast<double>(hidden));
+  const auto sign_of = [](std::int64_t unit) { return unit % 2 ? -1 : 1; };
+  const double drawn = 1 / std::sqrt(static_cast<double>(hidden));
   const Layer layer(c.layer);
   for (std::size_t i = 0; i < data.params.size(); ++i) {
     const std::vector<std::int64_t>& sizes = layer.parameters()[i].sizes;
-    const std::int64_t columns = sizes.size() == 2 ? sizes[1] : 1;
-    if (columns == 1 && sizes.size() == 1 && of_state) continue;  // the candidate has no bias
+    const bool bias = sizes.size() == 1;
+    if (bias && of_state) continue;  // this candidate has none
+    const std::int64_t columns = bias ? 1 : sizes[1];
     for (std::int64_t row = 0; row < sizes[0]; ++row) {
       const bool highway = row / hidden == cell.gates;
       if (row / hidden != candidate && !highway) continue;
       for (std::int64_t k = 0; k < columns; ++k) {
         double& value = data.params[i][static_cast<std::size_t>(row * columns + k)];
-        const double share = k == row % columns ? 1 : 0.5 / static_cast<double>(columns);
-        value *= share;
-        away(value, highway ? 1 : sign_of(row % hidden), share * largest);
+        const double rest = 0.5 / static_cast<double>(columns);
+        const bool counts = k == row % columns || (k < 2 * hidden && k % hidden == row % hidden);
+        set(value, drawn, bias ? drawn : counts ? 1 : rest);
+        if (!highway) value *= sign_of(row % hidden);
       }
     }
   }
-  for (double& value : data.x) away(value, 1, 1.5);
+  for (double& value : data.x) set(value, 1.5, 1.5);
   for (std::size_t i = 0; i < data.h0.size(); ++i) {
-    const auto unit = static_cast<std::int64_t>(i) % hidden;
-    away(data.h0[i], of_state ? sign_of(unit) : 1, 1);
+    set(data.h0[i], 1, 1);
+    if (of_state) data.h0[i] *= sign_of(static_cast<std::int64_t>(i) % hidden);
   }
 }
 

@@ -61,18 +61,19 @@ inline double stored_value(Dtype dtype) { return accuracy(dtype).rounding / std:
 
 // Relative, root mean square, of a gradient of `count` values.
 //
-// A 16-bit gradient on the CPU is stored once, and all before it is float32. On CUDA each layer
-// stores three factors of it: the states, the cotangents of the pre-activations and the gradient
-// itself. It stores the pre-activations, too: an error e in one (`logit_error`, of this case's own)
-// is a relative error of up to e in the slope of its gate, and up to e again in the decays that a
-// cotangent has come through. They are independent, so squares add up. The root counts twice, since
-// terms weigh unevenly; and few values may all have been unlucky.
+// On the CPU two factors of a 16-bit gradient are stored, the states that are the last layer's
+// output and the gradient itself; the rest is float32. On CUDA each layer stores three, these and
+// the cotangents of the pre-activations. It stores the pre-activations, too: an error e in one
+// (`logit_error`, of this case's own) is a relative error of up to e in the slope of its gate, and
+// up to e again in the decays that a cotangent has come through. All are independent, so squares
+// add up. The root counts twice, since terms weigh unevenly; and few values may all have been
+// unlucky.
 inline double gradient_tolerance(Dtype dtype, int layers, double logit_error, std::size_t count,
                                  bool as_cuda = on_cuda()) {
   if (size_of(dtype) > 2) return accuracy(dtype).gradient;
   const double value = stored_value(dtype);
   const double squares =
-      as_cuda ? layers * (3 * value * value + 2 * logit_error * logit_error) : value * value;
+      as_cuda ? layers * (3 * value * value + 2 * logit_error * logit_error) : 2 * value * value;
   const double few = 1 + 2 / std::sqrt(static_cast<double>(std::max<std::size_t>(count, 1)));
   return accuracy(Dtype::float32).gradient + 2 * std::sqrt(squares) * few;
 }
