@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# What a person runs: make demo | test | bench | profiles | figures | format | lint. Each sets up what
-# it needs first, on a Debian that has git, make and python3: packages by apt-get, where they are
-# missing, and .venv.
-.PHONY: demo test test-cpp test-sanitize test-python test-cuda sanitize-cuda bench bench-gpu \
+# What a person runs: make demo | test | wheel | bench | profiles | figures | format | lint. Each sets
+# up what it needs first, on a Debian that has git, make and python3: packages by apt-get, where they
+# are missing, and .venv.
+.PHONY: demo test test-cpp test-sanitize test-python test-cuda sanitize-cuda wheel bench bench-gpu \
   bench-engine profiles figures format lint clean
 .NOTPARALLEL:
 
@@ -21,8 +21,10 @@ export CMAKE_CXX_COMPILER_LAUNCHER = $(shell command -v ccache)
 export CMAKE_CUDA_COMPILER_LAUNCHER = $(CMAKE_CXX_COMPILER_LAUNCHER)
 ifneq ($(NVCC),)
 export CUDACXX := $(NVCC)
-# For the GPU that is here; where there is none, one architecture shows that all of it compiles.
-export CUDAARCHS := $(if $(GPU),native,90-real)
+# Machine code and PTX for the GPU that is here; where there is none, the machine code of one
+# architecture shows that all of it compiles. The wheel is built for others: see there.
+export CUDAARCHS := $(if $(GPU),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader | \
+  head -1 | tr -d .),90-real)
 endif
 
 demo: .venv/installed
@@ -49,23 +51,32 @@ test-sanitize: .venv/ready
 test-python: .venv/installed .venv/frameworks
 	python -m pytest
 
-# The same tests on the GPU, and those that are only there.
-test-cuda: .venv/installed .venv/frameworks build/cuda/tests/scanrnn_tests
-	SCANRNN_TEST_DEVICE=cuda build/cuda/tests/scanrnn_tests --gtest_brief=1
-	SCANRNN_TEST_DEVICE=cuda python -m pytest
+# The same tests on the GPU, and those that are only there; the programs of the documentation; and a
+# few kernels from the PTX that a later device would compile. No test may be skipped.
+PTX := Kernels/*_MinGRU_float32:Kernels/*_GRU_bfloat16:Kernels/CudaScanKernelsTest*
+test-cuda: export SCANRNN_TEST_DEVICE := cuda
+test-cuda: export SCANRNN_REQUIRE_GPU := 1
+test-cuda: .venv/installed .venv/frameworks-cuda build/cuda/tests/scanrnn_tests
+	build/cuda/tests/scanrnn_tests --gtest_brief=1
+	ctest --preset cuda --tests-regex _on_cuda
+	CUDA_FORCE_PTX_JIT=1 build/cuda/tests/scanrnn_tests --gtest_brief=1 --gtest_filter='$(PTX)'
+	python -m pytest
 
-# A few of them, whose memory is the library's own and so not set before it is written.
-SANITIZE := Buffers.The*:LinearScan.NothingIsMinusInfinity
-sanitize-cuda: build/cuda/tests/scanrnn_tests
-	for tool in memcheck initcheck synccheck; do \
-	  SCANRNN_TEST_DEVICE=cuda compute-sanitizer --tool $$tool --error-exitcode 1 \
-	    build/cuda/tests/scanrnn_tests --gtest_brief=1 --gtest_filter='$(SANITIZE)' || exit 1; \
-	done
+# Every kernel under compute-sanitizer's tools.
+sanitize-cuda: .venv/installed build/cuda/tests/scanrnn_tests
+	python tests/cuda/sanitize.py build/cuda/tests/scanrnn_tests \
+	  --out bench/results/$(NAME)-sanitizers.json
 
 .PHONY: build/cuda/tests/scanrnn_tests
 build/cuda/tests/scanrnn_tests: .venv/ready
 	cmake --preset cuda -DPython_EXECUTABLE=$(PYTHON)
-	cmake --build --preset cuda --target scanrnn_tests
+	cmake --build --preset cuda --target scanrnn_tests example_streaming_inference \
+	  example_training_step example_thrust_buffers
+
+# What a user installs, for the architectures of lib/cuda.cmake, from nothing: how long it takes and
+# how large each part is.
+wheel: .venv/ready
+	python tests/package/wheel.py $(if $(NVCC),,--no-cuda)
 
 # Half an hour on a quiet machine, less on a GPU: the sweeps, and what comes from them. Sources that
 # are in no repository do not know their commit: BENCH_COMMIT tells it.
@@ -77,6 +88,7 @@ bench: .venv/installed
 	$(MAKE) figures
 
 # One GPU beside its peers, which need PyTorch: pip install torch fla-core accelerated-scan jax
+# nvidia-ml-py; flashrnn for `bench/peers.py --parts flashrnn`.
 bench-gpu: .venv/installed
 	python -m scanrnn bench crossover --device cuda --grid full \
 	  --out bench/results/$(NAME)-crossover.json
@@ -92,15 +104,16 @@ profiles: .venv/installed
 figures: .venv/installed
 	python bench/figures.py
 
-# The engine by itself, without Python.
+# Without Python: the engine by itself, and scans and layers by the public API in C++.
 bench-engine: PRESET := $(if $(GPU),cuda,release)
 bench-engine: .venv/ready
 	@test -e /usr/include/benchmark/benchmark.h || { sudo=$$([ $$(id -u) = 0 ] || echo sudo); \
 	  $$sudo apt-get update -q && $$sudo apt-get install -q -y libbenchmark-dev; }
 	cmake --preset $(PRESET) -DSCANRNN_BUILD_BENCH=ON -DPython_EXECUTABLE=$(PYTHON)
-	cmake --build --preset $(PRESET) --target engine_cpu $(if $(GPU),engine_cuda layer_cuda dense_cuda)
+	cmake --build --preset $(PRESET) --target engine_cpu $(if $(GPU),engine_cuda scan_cuda layer_cuda dense_cuda)
 	build/$(PRESET)/bench/engine_cpu
-	$(if $(GPU),build/cuda/bench/engine_cuda --json bench/results/$(NAME)-scan.json)
+	$(if $(GPU),build/cuda/bench/engine_cuda)
+	$(if $(GPU),build/cuda/bench/scan_cuda --json bench/results/$(NAME)-scan.json)
 	$(if $(GPU),build/cuda/bench/layer_cuda --json bench/results/$(NAME)-layer.json)
 	$(if $(GPU),build/cuda/bench/dense_cuda --json bench/results/$(NAME)-dense.json)
 
@@ -132,6 +145,16 @@ FRAMEWORKS := torch jax
 	  pip install --quiet --group $$group || \
 	    echo "WARNING: $$group cannot be installed here: ITS TESTS ARE SKIPPED" >&2; \
 	done
+	touch $@
+
+# The same on a GPU. Where they cannot be installed, FRAMEWORKS_FROM=/path/to/python names a Python
+# of our version that has them.
+.venv/frameworks-cuda: .venv/ready
+ifdef FRAMEWORKS_FROM
+	python tests/package/borrow.py $(FRAMEWORKS_FROM)
+else
+	pip install --quiet --group frameworks-cuda
+endif
 	touch $@
 
 .venv/ready: Makefile pyproject.toml

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// LSTM and GRU on CUDA through the public API: one step beside its products alone; of a sequence
-// each strategy against a float64 run of the step loop first, then its time, also for each step,
-// beside that of the products with the input alone.
+// LSTM and GRU on CUDA through the public API: one step beside its products alone; a sequence as
+// the planner picks and by the other strategy, outputs and gradients against a float64 run first,
+// then the time, also for each step, beside that of the products with the input. Runs take turns.
 //   dense_cuda [--json FILE]
+#include <memory>
+
 #include "layer_cuda.cuh"
 
 namespace scanrnn::bench {
@@ -10,69 +12,105 @@ namespace {
 
 using dispatch::Strategy;
 
+// The planner's own way, or a forced one.
 template <class T>
-void measure(const CellInfo& cell, const Shape& s, Strategy strategy, MatmulPrecision precision,
-             const Problem<T, double>& want, const double (&products)[2], cudaStream_t stream,
-             Report& report) {
-  // A float32 backward may not fit where the forward pass does, and then walks step by step.
-  const bool either = sizeof(T) == 4 && strategy == Strategy::persistent;
-  Problem<T, T> p(cell, s, false, either ? Strategy::automatic : strategy, stream, precision);
-  if (p.inference.strategy != strategy) return;
-  const bool picked =
-      p.layer.plan(p.context, s.steps, s.batch, Mode::training).strategy == strategy;
-  p.forward(p.training);
-  CHECK_CUDA(cudaStreamSynchronize(stream));
-  const double error = worst_error(p.y, want.y, largest(want.y));
-  if (!(error < (sizeof(T) == 4 ? 5e-3 : 0.05))) {
-    std::fprintf(stderr, "%s %s: error %g, not timed\n", cell.name.c_str(),
-                 dispatch::name(strategy), error);
-    std::exit(1);
+struct Way {
+  std::unique_ptr<Problem<T, T>> problem;
+  Errors errors;
+  int turns[2] = {-1, -1};
+
+  const dispatch::Plan& plan(bool backward) const {
+    return backward ? problem->training : problem->inference;
   }
-  p.backward();
-  p.forward(p.inference);  // all products have chosen their algorithms, which a capture may not
-  const char* math =
-      sizeof(T) == 4 && precision != MatmulPrecision::highest ? "tf32" : name_of<T>();
-  const bool mixed = strategy == Strategy::persistent && p.training.persistent_vjp.tile < 0;
-  const std::string how = dispatch::name(strategy);
+};
+
+// The pick, and the others that this size allows. A step of the step loop takes as long in a short
+// sequence, so long ones do without.
+template <class T>
+std::vector<Way<T>> ways(const CellInfo& cell, const Shape& s, MatmulPrecision precision,
+                         cudaStream_t stream) {
+  std::vector<Way<T>> out;
+  for (const Strategy strategy : {Strategy::automatic, Strategy::persistent, Strategy::step_loop}) {
+    if (strategy == Strategy::step_loop && s.steps > 1024) continue;
+    try {
+      out.push_back(
+          {std::make_unique<Problem<T, T>>(cell, s, false, strategy, stream, precision), {}});
+    } catch (const std::exception&) {
+      // R does not fit where that strategy keeps it.
+    }
+  }
+  return out;
+}
+
+template <class T>
+void report_way(const CellInfo& cell, const Shape& s, const char* math, bool backward, bool picked,
+                const Way<T>& way, double products, const Turns& turns, Report& report) {
+  const Timing time = turns.time(way.turns[backward]);
+  const dispatch::Plan& plan = way.plan(backward);
+  // A float32 backward may not fit where the forward pass does, and then walks step by step.
+  const bool mixed =
+      backward && plan.strategy == Strategy::persistent && plan.persistent_vjp.tile < 0;
+  const std::string name = way_of(plan) + (mixed ? ", backward step_loop" : "");
+  std::printf("%-5s B%-2d T%-5d H%-5d %-8s %-32s %-3s %8.4f ms, %7.3f us a step, products %.4f%s\n",
+              cell.name.c_str(), (int)s.batch, (int)s.steps, (int)s.hidden, math, name.c_str(),
+              backward ? "f+b" : "f", time.ms, 1e3 * time.ms / static_cast<double>(s.steps),
+              products, picked ? " (picked)" : "");
+  report.add(
+      format("{\"bench\": \"layer\", \"cell\": \"%s\", \"impl\": \"scanrnn\", \"strategy\": "
+             "\"%s\", \"pass\": \"%s\", \"layout\": \"TBH\", \"B\": %d, \"T\": %d, \"C\": %d, "
+             "\"H\": %d, \"dtype\": \"%s\", \"math\": \"%s\", \"ms\": %.5f, "
+             "\"ms_spread\": %.5f, \"us_per_step\": %.4f, \"gemm_ms\": %.5f, \"peak_bytes\": %.0f, "
+             "\"max_error\": %.2e, \"gradient_error\": %.2e, \"picked\": %s, %s}",
+             cell.name.c_str(), name.c_str(), backward ? "forward_backward" : "forward",
+             (int)s.batch, (int)s.steps, (int)s.hidden, (int)s.hidden, name_of<T>(), math, time.ms,
+             time.spread, 1e3 * time.ms / static_cast<double>(s.steps), products,
+             double(way.problem->workspace.size() + way.problem->reserve.size()), way.errors.y,
+             way.errors.gradients, picked ? "true" : "false", turns.clocks().c_str()));
+}
+
+template <class T>
+void measure_one(const CellInfo& cell, const Shape& s, MatmulPrecision precision,
+                 const Problem<T, double>& want, cudaStream_t stream, Report& report) {
+  const bool tf32 = sizeof(T) == 4 && precision != MatmulPrecision::highest;
+  const char* math = tf32 ? "tf32" : name_of<T>();
+  const Errors bounds = sizeof(T) == 4 ? Errors{5e-3, tf32 ? 2e-2 : 1e-3} : Errors{0.05, 0.05};
+  Products<T> gemm(cell, s, stream, precision);
+  std::vector<Way<T>> all = ways<T>(cell, s, precision, stream);
+  for (Way<T>& way : all) way.errors = checked(*way.problem, want, bounds, cell.name.c_str());
   for (const bool backward : {false, true}) {
-    const auto time = time_calls(stream, 3, [&](int) {
-      p.forward(backward ? p.training : p.inference);
-      if (backward) p.backward();
-    });
-    const std::string label = how + (mixed && backward ? ", backward step_loop" : "");
-    std::printf(
-        "%-5s B%-2d T%-5d H%-5d %-8s %-32s %-3s %8.4f ms, %7.3f us a step, products %.4f%s\n",
-        cell.name.c_str(), (int)s.batch, (int)s.steps, (int)s.hidden, math, label.c_str(),
-        backward ? "f+b" : "f", time.ms, 1e3 * time.ms / s.steps, products[backward],
-        picked ? " (picked)" : "");
-    report.add(format(
-        "{\"bench\": \"layer\", \"cell\": \"%s\", \"impl\": \"scanrnn\", \"strategy\": \"%s\", "
-        "\"pass\": \"%s\", \"layout\": \"TBH\", \"B\": %d, \"T\": %d, \"C\": %d, \"H\": %d, "
-        "\"dtype\": \"%s\", \"math\": \"%s\", \"ms\": %.5f, \"ms_spread\": %.5f, "
-        "\"us_per_step\": %.4f, \"gemm_ms\": %.5f, \"peak_bytes\": %.0f, \"max_error\": %.2e, "
-        "\"picked\": %s}",
-        cell.name.c_str(), label.c_str(), backward ? "forward_backward" : "forward", (int)s.batch,
-        (int)s.steps, (int)s.hidden, (int)s.hidden, name_of<T>(), math, time.ms, time.spread,
-        1e3 * time.ms / s.steps, products[backward], double(p.workspace.size() + p.reserve.size()),
-        error, picked ? "true" : "false"));
+    Turns turns(stream);
+    const int products = gemm.add(turns, 4, backward);
+    for (Way<T>& way : all) {
+      const bool again = &way != &all.front() &&
+                         way.plan(backward).strategy == all.front().plan(backward).strategy;
+      if (again || !way.errors.within(bounds)) continue;
+      Problem<T, T>& p = *way.problem;
+      way.turns[backward] = turns.add(3, [&p, backward](int) {
+        p.forward(backward ? p.training : p.inference);
+        if (backward) p.backward();
+      });
+    }
+    turns.measure();
+    for (const Way<T>& way : all) {
+      if (way.turns[backward] < 0) continue;
+      report_way(cell, s, math, backward, &way == &all.front(), way, turns.time(products).ms, turns,
+                 report);
+    }
   }
 }
 
 template <class T>
 void measure_all(const CellInfo& cell, const Shape& s, cudaStream_t stream, Report& report) {
   Problem<T, double> want(cell, s, false, Strategy::step_loop, stream);
-  want.forward(want.inference);
+  want.forward(want.training);
+  want.backward();
   for (const MatmulPrecision precision : {MatmulPrecision::highest, MatmulPrecision::high}) {
     if (sizeof(T) != 4 && precision == MatmulPrecision::high) continue;  // of float32 alone
-    const double products[2] = {products_ms<T>(cell, s, false, stream, precision),
-                                products_ms<T>(cell, s, true, stream, precision)};
-    measure<T>(cell, s, Strategy::persistent, precision, want, products, stream, report);
-    if (s.steps > 1024) continue;  // the step loop's time for each step does not depend on T
-    measure<T>(cell, s, Strategy::step_loop, precision, want, products, stream, report);
+    measure_one<T>(cell, s, precision, want, stream, report);
   }
 }
 
-void measure_layers(cudaStream_t stream, Report& report) {
+void measure_layers(cudaStream_t stream, const Copy&, Report& report) {
   for (const CellInfo& cell : cells()) {
     if (cell.recurrence != dispatch::Recurrence::dense) continue;
     for (const Index batch : {1, 8}) {

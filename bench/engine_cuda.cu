@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stand-alone check and benchmark of the CUDA engine on the bare recurrence h = a h + b: every
 // kernel against a float64 loop first, then against a copy and against Thrust's and CUB's scans.
+// What a caller gets is scan_cuda.cu's to say.
 //   engine_cuda [--quick | --small] [--json FILE]
 // --quick: the check alone. --small: a part of it, for compute-sanitizer. The environment variables
 // BENCH_ONLY (a part of "float32 linear B8 T4096 H1536") and BENCH_KERNEL choose what is timed.
@@ -347,6 +348,9 @@ int run_all(int argc, char** argv) {
   Launch launch;
   CHECK_CUDA(cudaStreamCreateWithFlags(&launch.stream, cudaStreamNonBlocking));
   CHECK_CUDA(cudaDeviceGetAttribute(&launch.units, cudaDevAttrMultiProcessorCount, 0));
+  int shared;
+  CHECK_CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+  launch.shared = static_cast<std::size_t>(shared);
 
   if (!std::getenv("BENCH_ONLY")) {
     check<scan::AffineOp<float>, float, false>("linear", launch, small);
@@ -358,7 +362,7 @@ int run_all(int argc, char** argv) {
     check<scan::LogAffineOp<double>, double, false>("log", launch, small);
   }
   if (!quick) {
-    Report report(json, argc, argv, copy_gbps(launch.stream, launch.units));
+    Report report(json, argc, argv, Copy(launch.stream, launch.units).gbps());
     std::printf("copy: %.0f GB/s\n", report.copy());
     const Shape longest = kShapes[4];
     using Linear = scan::AffineOp<float>;

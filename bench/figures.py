@@ -17,19 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import tables
+from losses import compared, list_of, name_of, own_row, problem_of
+from rows import OURS, Row, dtype_of, measured, shape_of
 from scanrnn import _core, measure, optional, profile, regret
 from scanrnn.fit import Problem, problems
-from tables import OURS, Row, by, measured, shape_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, FIGURES = ROOT / "bench" / "results", ROOT / "docs" / "figures"
 COLOURS = ("#3b8ede", "#d9822b", "#3a9d5d", "#cf5c5c", "#9a6fc4", "#a0784f", "#c9a227", "#2aa7a7")
 COLOURS += ("#d46aa8", "#7f868d", "#6c7bd0", "#8aa33a")
 PASSES = regret.PASSES
-
-
-def dtype_of(row: Row) -> str:
-    return f"{row['dtype']} ({row['products']})" if "products" in row else str(row["dtype"])
 
 
 class Colours:
@@ -126,8 +123,14 @@ def grouped(
     return {key: group for key, group in groups.items() if len(group) > 1}
 
 
+def label(row: Row) -> str:
+    """With the layout where it is not ours, [T,B,.]: a peer may be there in two."""
+    return row["impl"] if row["layout"] == "TBH" else f"{row['impl']} ({row['layout']})"
+
+
 def peers(content: Row, figures: Path, stem: str) -> None:
-    rows, where = content["rows"], content["gpu"]
+    where = content["gpu"]
+    rows = [row | {"impl": label(row)} for row in content["rows"]]
     colours = Colours(rows)
 
     def named(row: Row) -> str:
@@ -193,49 +196,44 @@ def growth(rows: list[Row], where: str, colours: Colours, path: Path) -> None:
 
 
 def table(content: Row) -> str:
-    """Markdown: every row, and where a peer is faster than we are."""
+    """Markdown: where a peer is faster than we are, and every row."""
     rows = content["rows"]
-    keys = ("bench", "cell", "pass", "dtype", "B", "T", "H")
-    named = [row | {"dtype": dtype_of(row)} for row in rows]
-    problems = by(named, lambda row: tuple(row.get(key, "") for key in keys))
+    keys = ("bench", "cell", "pass", "dtype", "size", "layout")
+    named = [row | {"dtype": dtype_of(row), "size": shape_of(row)} for row in rows]
     titles = [*keys, "implementation", "ms", "ours is", "x floor", "x copy", "MiB", "error"]
-    lines, losses = [], []
-    for key, group in problems.items():
-        own = next((row["ms"] for row in group if row["impl"] == OURS and "ms" in row), None)
-        for row in group:
-            name = row["impl"] + (f" ({row['strategy']})" if "strategy" in row else "")
-            if "ms" not in row:
-                reason = row["failed"].replace("|", "/")
-                lines.append([*map(str, key), name, f"failed: {reason}", *[""] * 5])
-                continue
-            faster = row["ms"] / own if own and row["impl"] != OURS else None
-            if faster is not None and faster < 1:
-                what = f"{' '.join(map(str, key))}: {name} {row['ms']:.4g} ms, ours {own:.4g} ms"
-                losses.append(f"- {what} ({1 / faster:.2f} x)")
-            lines.append(
-                [
-                    *map(str, key),
-                    name,
-                    f"{row['ms']:.4g}",
-                    f"{faster:.2f} x as fast" if faster else "",
-                    str(row.get("floor_ratio", "")),
-                    str(row.get("copy_share", "")),
-                    f"{row['peak_bytes'] / 2**20:.1f}" if "peak_bytes" in row else "",
-                    f"{row['max_error']:.1e}" if row.get("max_error") else "",
-                ]
-            )
-    own_rows = [row for row in rows if row["impl"] == OURS and "ms" in row]
+    titles += ["error of gradients", "clock, MHz"]
+    lines = []
+    for row in named:
+        own = own_row([r for r in rows if problem_of(r) == problem_of(row)], row["layout"])
+        lines.append([*(str(row.get(key, "")) for key in keys), name_of(row), *values(row, own)])
     return (
         f"# Beside its peers: {content['gpu']}\n\n"
         f"PyTorch {content['torch']}, cuDNN {content['cudnn']}, driver {content['driver']}, commit "
         f"{content['commit']}, {content['date']}; copy {content['copy_gbps']} GB/s.\n"
         f"`{content['command']}`; this page by `python bench/figures.py`.\n\n"
-        f"## Where a peer is faster\n\nOf {len(own_rows)} problems that were measured:\n\n"
-        + ("\n".join(losses) or "- nowhere")
-        + "\n\n## All rows\n\nMemory is what a call takes beside its inputs and parameters.\n\n"
+        f"## Where we lose\n\nAmong {compared(rows)} problems:\n\n{list_of(rows)}"
+        "\n\n## All rows\n\nMemory is what a call takes beside its inputs and parameters.\n\n"
         + measure.markdown(titles, lines)
         + "\n"
     )
+
+
+def values(row: Row, own: Row | None) -> list[str]:
+    if "ms" not in row:
+        tried = "; ".join(f"{name}: {why}" for name, why in row.get("tried", {}).items())
+        reason = f"{row['failed']} {tried}".strip().replace("|", "/")
+        return [f"failed: {reason}", *[""] * 7]
+    ratio = row["ms"] / own["ms"] if own and row["impl"] != OURS else None
+    return [
+        f"{row['ms']:.4g}",
+        f"{ratio:.2f} x as fast" if ratio else "",
+        str(row.get("floor_ratio", "")),
+        str(row.get("copy_share", "")),
+        f"{row['peak_bytes'] / 2**20:.1f}" if "peak_bytes" in row else "",
+        f"{row['max_error']:.1e}" if row.get("max_error") else "",
+        f"{row['gradient_error']:.1e}" if "gradient_error" in row else "",
+        " to ".join(map(str, row["sm_mhz"])) if "sm_mhz" in row else "",
+    ]
 
 
 def profile_of(content: Row) -> _core.Profile:
@@ -265,7 +263,7 @@ def main() -> None:
         file.with_suffix(".md").write_text(table(content))
         peers(content, args.figures, file.stem.removesuffix("-peers"))
     for page in tables.PAGES:
-        tables.fill(ROOT / "docs" / page, args.results)
+        tables.fill(ROOT / page, args.results)
 
 
 if __name__ == "__main__":

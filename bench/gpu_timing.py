@@ -1,141 +1,246 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of anything that runs on PyTorch's stream, ours from C++, and the rows that hold them."""
+"""Runs on PyTorch's stream that are checked first and then take turns, and the rows of their times.
+
+Taking turns matters: under load a GPU lowers its clock, and all runs of a problem should meet the
+same one. Each row says what the clock was.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+import statistics
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
+from rows import Row
 from scanrnn import _core, measure
-from torch import Tensor
 
 GPU = _core.Device("cuda")
+COPY_BYTES = 2**32  # read and written, by the copy that takes its turn beside the others
 
 Run = Callable[[], Any]
+Make = Callable[[], tuple[Run, Row]]
+
+
+class Taken(Protocol):
+    """What can take its turn: `take` runs it once and gives milliseconds."""
+
+    timing: str
+
+    def take(self) -> float: ...
+
+
+class Turn:
+    """A run between two events: a CUDA graph where it can be captured, else calls in a row."""
+
+    def __init__(self, run: Run, graph: bool = True) -> None:
+        self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.calls, self.replay, self.timing = 1, run, "events"
+        for _ in range(2):
+            kept = run()
+        del kept
+        torch.cuda.synchronize()
+        once = min(self.take() for _ in range(2))
+        calls = min(20, max(1, int(0.5 / max(once, 1e-3))))  # events have a grain
+
+        def series() -> None:
+            for _ in range(calls):
+                run()
+
+        if graph:
+            try:
+                self.replay = self._captured(series)
+                self.calls, self.timing = calls, "graph"
+                self.take()
+                return
+            except Exception:  # it synchronises, or its library cannot be captured
+                torch.cuda.synchronize()
+        self.calls, self.replay = calls, series
+
+    def _captured(self, series: Callable[[], None]) -> Run:
+        self.graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            series()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph):
+            series()
+        replay: Run = self.graph.replay
+        return replay
+
+    def take(self) -> float:
+        self.begin.record()
+        self.replay()
+        self.end.record()
+        self.end.synchronize()
+        return float(self.begin.elapsed_time(self.end)) / self.calls
+
+
+class Recorded:
+    """A run that the library has recorded itself, on tensors of its own."""
+
+    timing = "graph"
+
+    def __init__(self, recorded: _core.Recorded, calls: int = 1) -> None:
+        self.take = (recorded if calls == 1 else recorded.again(calls)).milliseconds
+
+
+def clock_mhz() -> int | None:
+    """That of the multiprocessors, now."""
+    try:
+        return int(torch.cuda.clock_rate())
+    except Exception:  # it needs nvidia-ml-py
+        return None
 
 
 class Bench:
-    """Times runs and keeps their rows."""
+    """Keeps the rows, and writes them after each problem, so that a stop loses nothing."""
 
-    def __init__(self, only: str, minutes: float) -> None:
+    def __init__(self, out: Path, head: Row, rows: list[Row], only: str, minutes: float) -> None:
+        self.out, self.head, self.rows = out, head, rows
         self.only, self.end = re.compile(only), time.monotonic() + 60 * minutes
-        self.rows: list[dict[str, Any]] = []
-        torch.manual_seed(0)
-        size = 2**29
-        a, b = torch.rand(size, device="cuda"), torch.empty(size, device="cuda")
-        copies = (lambda: b.copy_(a), lambda: torch.neg(a, out=b))
-        self.copy_gbps = 8 * size / min(timed(run)[0].ms for run in copies) / 1e6
+        self.part, self.late = "", 0
+        self._target = torch.empty(COPY_BYTES // 8, device="cuda")
+        self._source = torch.rand(COPY_BYTES // 8, device="cuda")
+        self.copy = Turn(lambda: self._target.copy_(self._source))
 
-    def add(self, row: dict[str, Any], make: Callable[[], tuple[Run, float]]) -> None:
-        """`make` gives what to time, and its error; what it raises is kept instead."""
-        if not self.wanted(row):
-            return
-        try:
-            run, error = make()
-            timing, how = timed(run)
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            kept = run()
-            torch.cuda.synchronize()
-            peak = torch.cuda.max_memory_allocated() - before
-            del kept
-            found = {**timing.row(), "timing": how, "peak_bytes": peak}
-            found["max_error"] = float(f"{error:.2g}")
-        except Exception as problem:
-            found = failure(problem)
-        self.keep(row | found)
-        torch.cuda.empty_cache()
+    def copy_gbps(self) -> int:
+        return round(COPY_BYTES / min(self.copy.take() for _ in range(5)) / 1e6)
 
-    def keep(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
-        names = ["bench", "cell", "impl", "strategy", "pass", "dtype", "B", "T", "H"]
-        names += ["ms", "timing", "max_error", "failed"]
+    def wanted(self, row: Row) -> bool:
+        """Whether it was asked for, and there is time left."""
+        if not self.only.search(" ".join(f"{value}" for value in row.values())):
+            return False
+        late = time.monotonic() > self.end
+        self.late += late
+        return not late
+
+    def keep(self, row: Row) -> None:
+        self.rows.append({**row, "part": self.part})
+        names = ["bench", "cell", "impl", "layout", "strategy", "algorithm", "pass", "dtype"]
+        names += ["products", "B", "T", "H", "ms", "timing", "max_error", "gradient_error"]
+        names += ["sm_mhz", "failed"]
         print(*(row[name] for name in names if name in row), flush=True)
 
-    def wanted(self, row: dict[str, Any]) -> bool:
-        words = " ".join(f"{value}" for value in row.values())
-        return bool(self.only.search(words)) and time.monotonic() < self.end
+    def save(self) -> None:
+        measure.save(self.out, self.head | {"rows": self.rows}, quiet=True)
 
-    def recorded(
-        self, row: dict[str, Any], layer: _core.Layer, error: Callable[[], float] | None
-    ) -> None:
-        """Ours, from C++ on tensors of its own: beside y and the gradients what it works in."""
-        if not self.wanted(row):
+
+class Contest:
+    """The runs of one problem. `row` is what their rows share."""
+
+    def __init__(self, bench: Bench, row: Row) -> None:
+        self.bench, self.row = bench, row
+        self.turns: list[tuple[Row, Taken]] = []
+        self.yardsticks: dict[str, Taken] = {"copy": bench.copy}
+
+    def enter(self, row: Row, make: Make, graph: bool = True) -> None:
+        """`make` checks a run and gives it, and what its row says; what it raises is kept."""
+        row = self.row | row
+        if not self.bench.wanted(row):
             return
-        training = row["pass"] == "forward_backward"
         try:
-            workload = _core.Workload(layer, GPU, row["T"], row["B"], training)
-            run = workload.record(None, None)
-            once = {"ours": min(run.milliseconds() for _ in range(3))}
-            timing = measure.replayed({"ours": run}, once, 0.05, True)["ours"]
-            weights = sum(math.prod(shape) for _, shape in layer.parameters())
-            values = row["B"] * row["T"] * (row["H"] + training * row["C"]) + training * weights
-            item = 4 if row["dtype"] == "float32" else 2
-            way = run.strategy
-            if way == "parallel_scan":
-                way += ", device" if run.across_blocks else ", block"
-            found = {"strategy": way, **timing.row(), "timing": "graph"}
-            found["peak_bytes"] = run.nbytes + item * values
-            if error is not None:
-                found["max_error"] = float(f"{error():.2g}")
+            run, said = make()
+            turn = Turn(run, graph)
+            if "peak_bytes" not in said:
+                said["peak_bytes"] = peak_bytes(run)
+            self.turns.append((row | said, turn))
         except Exception as problem:
-            found = failure(problem)
-        self.keep(row | found)
+            self.bench.keep(row | failure(problem))
 
+    def enter_best(self, row: Row, makes: Mapping[str, Make]) -> None:
+        """The fastest of several algorithms; its row says what became of each."""
+        row = self.row | row
+        if not self.bench.wanted(row):
+            return
+        best: tuple[float, Row, Taken] | None = None
+        torch.cuda.empty_cache()  # what an algorithm takes for itself is not torch's
+        tried: dict[str, Any] = {}
+        for name, make in makes.items():
+            try:
+                run, said = make()
+                turn = Turn(run)
+                ms = statistics.median(turn.take() for _ in range(3))
+                tried[name] = round(ms, 4)
+                if best is None or ms < best[0]:
+                    best = ms, row | said | {"algorithm": name}, turn
+            except Exception as problem:
+                tried[name] = failure(problem)["failed"]
+        if best is None:
+            self.bench.keep(row | {"failed": "no algorithm has it", "tried": tried})
+        else:
+            self.turns.append((best[1] | {"tried": tried}, best[2]))
 
-def timed(run: Run, seconds: float = 0.06) -> tuple[measure.Timing, str]:
-    """Median milliseconds, and how they were taken."""
-    for _ in range(3):
-        kept = run()
-    del kept
-    torch.cuda.synchronize()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    def quick(self) -> float:
+        """About what the run that has entered last takes; infinity where none has."""
+        if not self.turns:
+            return math.inf
+        return statistics.median(self.turns[-1][1].take() for _ in range(3))
 
-    def take(call: Run) -> float:
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end)
-
-    once = min(take(run) for _ in range(2))
-    calls = min(20, max(1, int(0.5 / max(once, 1e-3))))
-    how = "events"
-
-    def series() -> None:
-        for _ in range(calls):
-            run()
-
-    if once < 5:  # where the gaps between launches can matter
+    def enter_if_faster(self, than: float, row: Row, make: Callable[[], tuple[Taken, Row]]) -> None:
+        """A run that may well be slower, or may not exist: then nothing is kept."""
+        row = self.row | row
+        if not self.bench.wanted(row):
+            return
         try:
-            graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-            with torch.cuda.stream(side):
-                series()
-            torch.cuda.synchronize()
-            with torch.cuda.graph(graph):
-                series()
-            replay, how = graph.replay, "graph"
-            take(replay)
-        except Exception:  # it synchronises, or its library cannot be captured
-            torch.cuda.synchronize()
-            replay = series
-    else:
-        calls, replay = 1, run
-    count = max(3, min(15, int(1e3 * seconds / max(once * calls, 1e-3))))
-    return measure.Timing.of([take(replay) / calls for _ in range(count)]), how
+            taken, said = make()
+            if statistics.median(taken.take() for _ in range(3)) < than:
+                self.turns.append((row | said, taken))
+        except (ValueError, RuntimeError) as problem:
+            print(row["impl"], row.get("strategy", ""), "does not run:", problem, flush=True)
+
+    def yardstick(self, name: str, run: Run) -> None:
+        """What the others are measured by, and no row."""
+        if self.turns:
+            self.yardsticks[name] = Turn(run)
+
+    def measure(self, finish: Callable[[Row, dict[str, float]], Row] | None = None) -> None:
+        """All take turns; `finish` adds to a row what follows from the yardsticks' times."""
+        if self.turns:
+            times, clocks = take_turns([*self.yardsticks.values(), *(t for _, t in self.turns)])
+            count = len(self.yardsticks)
+            sticks = {name: t.ms for name, t in zip(self.yardsticks, times[:count], strict=True)}
+            for (row, turn), timing in zip(self.turns, times[count:], strict=True):
+                row = row | timing.row() | {"timing": turn.timing}
+                row["copy_gbps"] = round(COPY_BYTES / sticks["copy"] / 1e6)
+                if clocks:
+                    row["sm_mhz"] = clocks
+                self.bench.keep(row if finish is None else finish(row, sticks))
+        self.turns.clear()
+        self.yardsticks = {"copy": self.bench.copy}
+        torch.cuda.empty_cache()
+        self.bench.save()
 
 
-def failure(problem: Exception) -> dict[str, Any]:
+def take_turns(turns: list[Taken], seconds: float = 0.25) -> tuple[list[measure.Timing], list[int]]:
+    """Medians of all, and the lowest and the highest clock that was seen."""
+    samples: list[list[float]] = [[] for _ in turns]
+    clocks = [clock_mhz()]
+    end = time.monotonic() + seconds
+    for turn in range(15):
+        if turn >= 5 and time.monotonic() > end:
+            break
+        if turn >= 3 and time.monotonic() > end + 3 * seconds:  # runs of a second
+            break
+        for values, taken in zip(samples, turns, strict=True):
+            values.append(taken.take())
+        clocks.append(clock_mhz())
+    seen = [clock for clock in clocks if clock is not None]
+    return [measure.Timing.of(values) for values in samples], [min(seen), max(seen)] if seen else []
+
+
+def peak_bytes(run: Run) -> int:
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    kept = run()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() - before
+    del kept
+    return peak
+
+
+def failure(problem: Exception) -> Row:
     return {"failed": f"{type(problem).__name__}: {problem}".splitlines()[0][:200]}
-
-
-def error_of(got: Tensor, want: Tensor) -> float:
-    """The largest, relative to the largest; the caller sees to it that NaN does not pass."""
-    error = float((got.double() - want).abs().max() / want.abs().max())
-    if not error < 0.1:
-        raise AssertionError(f"wrong result: error {error}")
-    return error

@@ -3,16 +3,13 @@
 // share.
 #pragma once
 
+#include "axes.h"
 #include "engine_cuda.cuh"
 #include "gemm_cuda.h"
 #include "scanrnn/scanrnn.h"
 
 namespace scanrnn::bench {
 namespace {
-
-struct Shape {
-  Index batch, steps, hidden;  // C = H
-};
 
 template <class T>
 constexpr Dtype dtype_of() {
@@ -155,17 +152,76 @@ struct Problem {
   }
 };
 
-// Milliseconds of the layer's matrix products alone: one, or with backward three.
+// A strategy as rows name it; a parallel scan splits time in two ways.
+inline std::string way_of(const dispatch::Plan& plan) {
+  const std::string name = dispatch::name(plan.strategy);
+  if (plan.strategy != dispatch::Strategy::parallel_scan) return name;
+  return name + (plan.across_blocks ? ", device" : ", block");
+}
+
+// Wrong results so far. What is wrong is not timed, and the program goes on and says so at its end.
+inline int failures = 0;
+
+// Errors of both passes against a run in float64.
+struct Errors {
+  double y = 0, gradients = 0;
+  bool within(const Errors& bounds) const {  // NaN is not
+    return y <= bounds.y && gradients <= bounds.gradients;
+  }
+};
 template <class T>
-double products_ms(const CellInfo& cell, const Shape& s, bool backward, cudaStream_t stream,
-                   MatmulPrecision precision = MatmulPrecision::highest) {
-  const Index tokens = s.batch * s.steps, width = cell.gates * s.hidden, c = s.hidden;
-  auto x = numbers<T, T>(tokens * c, 1, 1), weight = numbers<T, T>(width * c, 0.03, 2);
-  auto gates = numbers<T, T>(tokens * width, 1, 3);
-  thrust::device_vector<char> workspace(CudaGemm::kWorkspace);
-  CudaGemm gemm(nullptr, precision);
-  const auto product = [&](Index m, Index n, Index k, CudaMatrix a, CudaMatrix b, void* out,
-                           Index stride) {
+Errors checked(Problem<T, T>& p, const Problem<T, double>& want, Errors bounds, const char* what) {
+  Errors found;
+  const auto look = [&] {
+    CHECK_CUDA(cudaDeviceSynchronize());
+    found.y = std::max(found.y, worst_error(p.y, want.y, largest(want.y)));
+  };
+  p.forward(p.inference);
+  look();
+  p.forward(p.training);
+  p.backward();  // all products have chosen their algorithms, which a capture may not
+  look();
+  found.gradients = rms_error(p.dx, want.dx);
+  for (std::size_t i = 0; i < p.dparams.size(); ++i) {
+    found.gradients = std::max(found.gradients, rms_error(p.dparams[i], want.dparams[i]));
+  }
+  if (!found.within(bounds)) {
+    std::fprintf(stderr, "FAIL %s: errors %g and %g, not timed\n", what, found.y, found.gradients);
+    ++failures;
+  }
+  return found;
+}
+
+// A layer's matrix products alone: one, or with backward three.
+template <class T>
+class Products {
+ public:
+  Products(const CellInfo& cell, const Shape& s, cudaStream_t stream,
+           MatmulPrecision precision = MatmulPrecision::highest)
+      : tokens_(s.batch * s.steps),
+        width_(cell.gates * s.hidden),
+        c_(s.hidden),
+        stream_(stream),
+        gemm_(nullptr, precision),
+        x_(numbers<T, T>(tokens_ * c_, 1, 1)),
+        weight_(numbers<T, T>(width_ * c_, 0.03, 2)),
+        gates_(numbers<T, T>(tokens_ * width_, 1, 3)),
+        out_(std::max(tokens_, width_) * c_),
+        workspace_(CudaGemm::kWorkspace) {
+    (*this)(true);
+  }
+  void operator()(bool backward) {
+    product(tokens_, width_, c_, {raw(x_), c_}, {raw(weight_), c_, true}, raw(gates_), width_);
+    if (!backward) return;
+    product(tokens_, c_, width_, {raw(gates_), width_}, {raw(weight_), c_}, raw(out_), c_);
+    product(width_, c_, tokens_, {raw(gates_), width_, true}, {raw(x_), c_}, raw(out_), c_);
+  }
+  int add(Turns& turns, int calls, bool backward) {
+    return turns.add(calls, [this, backward](int) { (*this)(backward); });
+  }
+
+ private:
+  void product(Index m, Index n, Index k, CudaMatrix a, CudaMatrix b, void* out, Index stride) {
     CudaProduct p;
     p.dtype = dtype_of<T>();
     p.m = m;
@@ -175,18 +231,15 @@ double products_ms(const CellInfo& cell, const Shape& s, bool backward, cudaStre
     p.b = b;
     p.c = out;
     p.c_stride = stride;
-    gemm.run(p, raw(workspace), stream);
-  };
-  thrust::device_vector<T> out(std::max(tokens * c, width * c));
-  const auto all = [&](int) {
-    product(tokens, width, c, {raw(x), c}, {raw(weight), c, true}, raw(gates), width);
-    if (!backward) return;
-    product(tokens, c, width, {raw(gates), width}, {raw(weight), c}, raw(out), c);
-    product(width, c, tokens, {raw(gates), width, true}, {raw(x), c}, raw(out), c);
-  };
-  all(0);
-  return time_calls(stream, 4, all).ms;
-}
+    gemm_.run(p, raw(workspace_), stream_);
+  }
+
+  Index tokens_, width_, c_;
+  cudaStream_t stream_;
+  CudaGemm gemm_;
+  thrust::device_vector<T> x_, weight_, gates_, out_;
+  thrust::device_vector<char> workspace_;
+};
 
 // One step, the way that the planner picks, beside the launches of its matrix products alone.
 template <class T>
@@ -202,23 +255,28 @@ void decode(const CellInfo& cell, Index batch, Index hidden, cudaStream_t stream
     std::fprintf(stderr, "%s one step: error %g, not timed\n", cell.name.c_str(), error);
     std::exit(1);
   }
-  const auto time = time_calls(stream, 200, [&](int) { p.forward(p.inference, true); });
   const bool dense = cell.recurrence == dispatch::Recurrence::dense;  // W x, and R h of its size
-  const double products = products_ms<T>(cell, s, false, stream) * (dense ? 2 : 1);
-  const char* strategy = dispatch::name(p.inference.strategy);
+  Products<T> gemm(cell, s, stream);
+  Turns turns(stream);
+  const int step = turns.add(200, [&](int) { p.forward(p.inference, true); });
+  const int product = gemm.add(turns, 200, false);
+  turns.measure();
+  const Timing time = turns.time(step);
+  const double products = turns.time(product).ms * (dense ? 2 : 1);
+  const std::string strategy = way_of(p.inference);
   std::printf("%-8s one step B%-3d H%-5d %-8s %-10s %7.2f us, products alone %.2f us\n",
-              cell.name.c_str(), (int)batch, (int)hidden, name_of<T>(), strategy, 1e3 * time.ms,
-              1e3 * products);
+              cell.name.c_str(), (int)batch, (int)hidden, name_of<T>(), strategy.c_str(),
+              1e3 * time.ms, 1e3 * products);
   report.add(
       format("{\"bench\": \"step\", \"cell\": \"%s\", \"impl\": \"scanrnn\", \"strategy\": "
              "\"%s\", \"pass\": \"step\", \"B\": %d, \"T\": 1, \"C\": %d, \"H\": %d, "
              "\"dtype\": \"%s\", \"ms\": %.6f, \"ms_spread\": %.6f, \"gemm_ms\": %.6f, "
-             "\"max_error\": %.2e}",
-             cell.name.c_str(), strategy, (int)batch, (int)hidden, (int)hidden, name_of<T>(),
-             time.ms, time.spread, products, error));
+             "\"max_error\": %.2e, %s}",
+             cell.name.c_str(), strategy.c_str(), (int)batch, (int)hidden, (int)hidden,
+             name_of<T>(), time.ms, time.spread, products, error, turns.clocks().c_str()));
 }
 
-// The program of a bench, [--json FILE]: measure(stream, report).
+// The program of a bench, [--json FILE]: measure(stream, copy, report).
 template <class F>
 int bench_main(int argc, char** argv, F&& measure) {
   const bool json = argc == 3 && std::string(argv[1]) == "--json";
@@ -231,9 +289,11 @@ int bench_main(int argc, char** argv, F&& measure) {
     int units;
     CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CHECK_CUDA(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, 0));
-    Report report(json ? argv[2] : nullptr, argc, argv, copy_gbps(stream, units));
-    measure(stream, report);
-    return 0;
+    const Copy copy(stream, units);
+    Report report(json ? argv[2] : nullptr, argc, argv, copy.gbps());
+    measure(stream, copy, report);
+    if (failures > 0) std::fprintf(stderr, "%d FAILURES\n", failures);
+    return failures > 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;

@@ -12,9 +12,29 @@ from torch import Tensor
 # ---- the recurrence
 
 
+class ExactScan(torch.autograd.Function):
+    """exact_scan with a derivative, which is the same recurrence against time."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        h = doubling(a, b)
+        ctx.save_for_backward(a, h)
+        return h
+
+    @staticmethod
+    def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor]:
+        a, h = ctx.saved_tensors
+        zero = torch.zeros_like(a[:1])
+        db = doubling(torch.cat([a[1:], zero]).flip(0), dh.flip(0)).flip(0)
+        return db * torch.cat([zero, h[:-1]]), db
+
+
 def exact_scan(a: Tensor, b: Tensor) -> Tensor:
-    """h_t = a_t h_{t-1} + b_t over axis 0 in float64, by doubling."""
-    a, b = a.double(), b.double()
+    """h_t = a_t h_{t-1} + b_t over axis 0 in float64."""
+    return ExactScan.apply(a.double(), b.double())
+
+
+def doubling(a: Tensor, b: Tensor) -> Tensor:
     apart = 1
     while apart < len(a):
         b = torch.cat([b[:apart], b[apart:] + a[apart:] * b[:-apart]])
@@ -59,6 +79,13 @@ def exact_mingru(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     k, v = F.linear(x.double(), weight.double(), bias.double()).chunk(2, dim=-1)
     g = torch.where(v >= 0, v + 0.5, torch.sigmoid(v))
     return exact_scan(torch.sigmoid(-k).transpose(0, 1), (torch.sigmoid(k) * g).transpose(0, 1))
+
+
+def exact_gradients(x: Tensor, weight: Tensor, bias: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
+    """y, as exact_mingru's, and what dy [T,B,H] makes of x, weight and bias."""
+    leaves = [value.double().requires_grad_() for value in (x, weight, bias)]
+    y = exact_mingru(*leaves)
+    return y.detach(), *torch.autograd.grad(y, leaves, dy.double())
 
 
 # ---- one step

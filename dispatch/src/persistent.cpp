@@ -69,6 +69,7 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   out.split_products = p.split_products;
   out.block_words = static_cast<int>(block_words(p));
   out.line_floats = static_cast<int>(line_floats(backward, units));
+  out.shared_bytes = static_cast<int>(device.shared_bytes);
   out.lines = most * out.groups;
   const std::int64_t step_bytes = ceiling(words_of(p, backward), kChunkWords) * kChunkWords *
                                   kWordBytes *

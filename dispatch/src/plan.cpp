@@ -60,6 +60,56 @@ bool runs(Strategy strategy, const Plan& plan) {
   return dense && plan.persistent.tile >= 0;
 }
 
+// How unlike two classes are; costs of another kind say nothing.
+int distance(const ProblemClass& a, const ProblemClass& b) {
+  const auto doublings = [](int x, int y) { return std::abs(std::ilogb(x) - std::ilogb(y)); };
+  return (a.training != b.training) * 1000 + (a.gates != b.gates) * 100 +
+         doublings(a.bytes, b.bytes) * 10 + (a.log_form != b.log_form) * 5 +
+         doublings(a.alignment, b.alignment);
+}
+
+// A way to run a problem, and what it is predicted to take.
+struct Predicted {
+  Strategy strategy = Strategy::automatic;
+  bool across_blocks = false;
+  double us = std::numeric_limits<double>::infinity();
+};
+
+// The fastest way, and the fastest of another strategy; `only`: of that strategy alone.
+struct Predictions {
+  Predicted best, second;
+
+  Predictions(const Plan& plan, const Profile& profile, Strategy only = Strategy::automatic) {
+    if (!profile.costs || plan.device.processor != Processor::cuda) return;
+    const ProblemClass here = class_of(plan.problem);
+    int nearest = std::numeric_limits<int>::max();
+    for (const Cost& cost : *profile.costs) {
+      if (cost.of.kind == here.kind) nearest = std::min(nearest, distance(cost.of, here));
+    }
+    const Counts count = counts(plan.problem, plan.device);
+    for (const Cost& cost : *profile.costs) {
+      if (cost.of.kind != here.kind || distance(cost.of, here) != nearest) continue;
+      if (!runs(cost.strategy, plan)) continue;
+      if (only != Strategy::automatic && cost.strategy != only) continue;
+      Predicted way{cost.strategy, cost.across_blocks, 0};
+      for (std::size_t i = 0; i < count.size(); ++i) {
+        way.us += count[i] * static_cast<double>(cost.us[i]);
+      }
+      add(way);
+    }
+  }
+
+ private:
+  void add(const Predicted& way) {
+    if (way.us < best.us) {
+      if (way.strategy != best.strategy) second = best;
+      best = way;
+    } else if (way.strategy != best.strategy && way.us < second.us) {
+      second = way;
+    }
+  }
+};
+
 // The first rule that the problem meets and that names what can run, null when there is none.
 const Rule* find_rule(const Plan& plan, const Profile& profile) {
   const Values values = values_of(plan.problem, plan.device);
@@ -68,6 +118,21 @@ const Rule* find_rule(const Plan& plan, const Profile& profile) {
     if (meets(values, rule) && runs(rule.strategy, plan)) return &rule;
   }
   return nullptr;
+}
+
+// Takes the way that is predicted to be the fastest; how it splits time is the answer.
+bool predict(Plan& plan, const Profile& profile) {
+  if (plan.problem.batch == 0 || plan.problem.steps == 0) return false;
+  const Predictions found(plan, profile);
+  if (!std::isfinite(found.best.us)) return false;
+  plan.strategy = plan.runner_up = found.best.strategy;
+  plan.expected_us = found.best.us;
+  plan.reason = Reason::predicted;
+  if (std::isfinite(found.second.us)) {
+    plan.runner_up = found.second.strategy;
+    plan.runner_up_us = found.second.us;
+  }
+  return found.best.across_blocks;
 }
 
 Choice choose(const Plan& plan) {
@@ -153,18 +218,26 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
     out.runner_up = rule->runner_up;
     out.reason = Reason::measured;
   }
+  bool across_blocks = out.rule.across_blocks;
+  if (out.reason == Reason::no_rule) across_blocks = predict(out, profile);
   const Choice choice = choose(out);
   out.strategy = choice.strategy;
   out.runner_up = choice.runner_up;
   out.reason = choice.reason;
   if (problem.forced != Strategy::automatic) {
-    if (problem.forced != choice.strategy) out.runner_up = choice.strategy;
+    if (problem.forced != choice.strategy) {
+      out.runner_up = choice.strategy;
+      out.runner_up_us = out.expected_us;
+      const Predicted forced = Predictions(out, profile, problem.forced).best;
+      out.expected_us = std::isfinite(forced.us) ? forced.us : 0;
+      if (choice.reason == Reason::predicted) across_blocks = forced.across_blocks;
+    }
     out.strategy = problem.forced;
     out.reason = Reason::forced;
   }
   const bool parallel = out.strategy == Strategy::parallel_scan;
   if (device.processor == Processor::cuda) {
-    out.across_blocks = parallel && out.rule.across_blocks;
+    out.across_blocks = parallel && across_blocks;
     out.fused_steps =
         out.strategy == Strategy::step_loop &&
         problem.batch <= cuda_fused_lines(problem.storage_bytes, problem.split_products);
@@ -228,6 +301,12 @@ std::string text(double number) {
   return out;
 }
 
+std::string microseconds(double us) {
+  char out[32];
+  std::snprintf(out, sizeof out, us < 1000 ? "%.3g us" : "%.3g ms", us < 1000 ? us : us / 1000);
+  return out;
+}
+
 // "T = 4096 > 512 and 22 < B*H per unit = 31 <= 248": the bounds of a rule that a problem meets.
 std::string bounds(const Rule& rule, const Values& values) {
   constexpr const char* kWords[kFeatures] = {
@@ -263,6 +342,8 @@ std::string because(const Plan& plan) {
       return "there is nothing to compute";
     case Reason::measured:
       return "measured as the fastest " + bounds(plan.rule, values_of(plan.problem, plan.device));
+    case Reason::predicted:
+      return "predicted as the fastest";
     case Reason::no_rule:
       return "the profile has no rule for this problem";
     case Reason::every_step:
@@ -306,9 +387,12 @@ std::string explain(const Plan& plan) {
     out += plan.across_blocks ? ", time over blocks" : ", time inside a block";
   }
   out += ": " + because(plan);
+  if (plan.expected_us > 0) out += ", " + microseconds(plan.expected_us);
   if (plan.runner_up != plan.strategy) out += std::string("; runner-up ") + name(plan.runner_up);
   if (plan.reason == Reason::measured && plan.rule.margin > 0) {
     out += " (" + text(plan.rule.margin) + " x the time)";
+  } else if (plan.runner_up_us > 0 && plan.runner_up != plan.strategy) {
+    out += " (" + microseconds(plan.runner_up_us) + ")";
   }
   return out + " [profile " + plan.profile + ", " + plan.origin + "]";
 }

@@ -22,8 +22,9 @@ struct Expected {
   bool optional = false;
 };
 
-// Shape, dtype, device, and strides: the last axis contiguous, rows that do not overlap.
-void check(const TensorView& view, const Expected& want);
+// Shape, dtype, device, and strides: the last axis contiguous, rows that do not overlap. Returns
+// the tensor; one without elements has an address, whatever came, since a null one means: absent.
+TensorView check(const TensorView& view, const Expected& want);
 
 // A workspace or reserve: large enough and aligned as Span says.
 void check(const Span& span, const char* name, std::size_t bytes, const dispatch::Plan& plan);

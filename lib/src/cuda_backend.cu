@@ -47,6 +47,7 @@ struct LayerRun : CudaRun<T> {
     out.across_blocks = plan.across_blocks;
     out.log_domain = plan.problem.log_domain;
     out.units = static_cast<int>(plan.device.units);
+    out.shared = static_cast<std::size_t>(plan.device.shared_bytes);
     out.stream = stream;
     return out;
   }
@@ -241,6 +242,7 @@ class CudaBackend : public Backend {
       s.across_blocks = plan.across_blocks;
       s.log_domain = plan.problem.log_domain;
       s.units = static_cast<int>(plan.device.units);
+      s.shared = static_cast<std::size_t>(plan.device.shared_bytes);
       s.workspace = arena.take(kernels.workspace(s, args.log_form));
       if (arena.counting()) return;
       s.stream = stream_;

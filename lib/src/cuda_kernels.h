@@ -21,7 +21,8 @@ struct CudaSchedule {
   dispatch::Strategy strategy = dispatch::Strategy::fused_sequential;
   bool across_blocks = false;  // parallel scan: time over blocks, which needs `workspace`
   bool log_domain = true;
-  int units = 1;  // multiprocessors
+  int units = 1;           // multiprocessors
+  std::size_t shared = 0;  // bytes of shared memory that a block may take
   const void* initial = nullptr;
   void* final = nullptr;
   Index initial_line = 0, final_line = 0;

@@ -27,7 +27,7 @@ cudaError_t launch(const CudaSchedule& s, const Source& source, const Sink& sink
   using V = typename Memory::V;
   using Scalar = scan::Scalar<V>;
   const auto ends = ends_of<Memory>(s);
-  const scan::Launch on{s.stream, s.units};
+  const scan::Launch on{s.stream, s.units, s.shared};
   if (s.strategy != dispatch::Strategy::parallel_scan) {
     return scan::launch_sequential<scan::AffineOp<V>>(s.extent, source, sink, ends, on);
   }

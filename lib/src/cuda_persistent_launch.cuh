@@ -60,12 +60,8 @@ struct Launcher {
         static_cast<std::size_t>(warps_along_sum * ((most + 1) / 2 * 2) * shape.line_floats);
     // All that there is: a limit that followed `bytes` could be lowered by another thread before
     // this one has launched.
-    int device, limit;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status != cudaSuccess) return status;
-    status = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (status != cudaSuccess) return status;
-    status = cudaFuncSetAttribute(of_tile, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
+    const cudaError_t status = cudaFuncSetAttribute(
+        of_tile, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
     if (status != cudaSuccess) return status;
     auto* words = static_cast<std::uint32_t*>(exchange);
     void* arguments[] = {const_cast<Args*>(&args), const_cast<PersistentShape*>(&shape), &words};

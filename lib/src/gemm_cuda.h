@@ -37,7 +37,8 @@ class CudaGemm {
   void set_precision(MatmulPrecision precision);  // of the products from now on
 
   static constexpr std::size_t kWorkspace = std::size_t{32} << 20;
-  // Asynchronous on `stream`; equal calls give equal bits. `workspace` has kWorkspace bytes.
+  // Asynchronous on `stream`; equal calls on equally aligned matrices give equal bits. `workspace`
+  // has kWorkspace bytes.
   void run(const CudaProduct& product, void* workspace, void* stream);
 
  private:

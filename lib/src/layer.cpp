@@ -73,18 +73,19 @@ struct Shapes {
             true};
   }
   // `c` names the second tensor of a pair.
-  void check_state(const char* h, const char* c, const State& state) const {
+  State check_state(const char* h, const char* c, const State& state) const {
     const CellInfo& cell = info(layer.options().cell);
-    check(state.h, state_of(h));
-    if (cell.states == 2) return check(state.c, state_of(c));
+    const TensorView first = check(state.h, state_of(h));
+    if (cell.states == 2) return {first, check(state.c, state_of(c))};
     require(!state.c,
             std::string(h) + ": the state of " + cell.name + " is one tensor, got a pair");
+    return {first, {}};
   }
   // An initial state is zeros or whole.
-  void check_initial(const State& state) const {
-    check_state("h_0", "c_0", state);
+  State check_initial(const State& state) const {
+    const State out = check_state("h_0", "c_0", state);
     const CellInfo& cell = info(layer.options().cell);
-    if (cell.states == 1 || plan.problem.batch == 0 || !state.h == !state.c) return;
+    if (cell.states == 1 || plan.problem.batch == 0 || !state.h == !state.c) return out;
     const std::string given = state.h ? "h_0" : "c_0", missing = state.h ? "c_0" : "h_0";
     throw value_error(missing + ": the state of " + cell.name + " is the pair (h_0, c_0), got " +
                       given + " alone");
@@ -215,17 +216,15 @@ void Layer::forward(Context& context, const dispatch::Plan& plan, const ForwardA
   check_plan(*this, context, plan, false);
   const Shapes shapes{*this, plan, context.options().device};
   shapes.check_params("", args.params);
-  check(args.x, shapes.input("x"));
-  shapes.check_initial(args.h0);
-  check(args.y, shapes.output("y"));
-  shapes.check_state("h_n", "c_n", args.hn);
+  ForwardArgs inner = args;
+  inner.x = time_first(check(args.x, shapes.input("x")), options_.batch_first);
+  inner.h0 = shapes.check_initial(args.h0);
+  inner.y = time_first(check(args.y, shapes.output("y")), options_.batch_first);
+  inner.hn = shapes.check_state("h_n", "c_n", args.hn);
   const Sizes need = sizes(plan);
   check(args.workspace, "workspace", need.workspace, plan);
   if (plan.problem.training) check(args.reserve, "reserve", need.reserve, plan);
 
-  ForwardArgs inner = args;
-  inner.x = time_first(args.x, options_.batch_first);
-  inner.y = time_first(args.y, options_.batch_first);
   Arena workspace(args.workspace.data), reserve(args.reserve.data);
   Stack{options_, plan, *context.impl().backend, workspace, reserve}.forward(inner);
 }
@@ -234,23 +233,19 @@ void Layer::backward(Context& context, const dispatch::Plan& plan, const Backwar
   check_plan(*this, context, plan, true);
   const Shapes shapes{*this, plan, context.options().device};
   shapes.check_params("", args.params);
-  check(args.x, shapes.input("x"));
-  shapes.check_initial(args.h0);
-  check(args.y, shapes.output("y"));
-  check(args.dy, shapes.output("dy", true));
-  shapes.check_state("dh_n", "dc_n", args.dhn);
-  check(args.dx, shapes.input("dx", true));
-  shapes.check_state("dh_0", "dc_0", args.dh0);
+  BackwardArgs inner = args;
+  inner.x = time_first(check(args.x, shapes.input("x")), options_.batch_first);
+  inner.h0 = shapes.check_initial(args.h0);
+  inner.y = time_first(check(args.y, shapes.output("y")), options_.batch_first);
+  inner.dy = time_first(check(args.dy, shapes.output("dy", true)), options_.batch_first);
+  inner.dhn = shapes.check_state("dh_n", "dc_n", args.dhn);
+  inner.dx = time_first(check(args.dx, shapes.input("dx", true)), options_.batch_first);
+  inner.dh0 = shapes.check_state("dh_0", "dc_0", args.dh0);
   if (!args.dparams.empty()) shapes.check_params("d", args.dparams);
   const Sizes need = sizes(plan);
   check(args.workspace, "workspace", need.workspace, plan);
   check(args.reserve, "reserve", need.reserve, plan);
 
-  BackwardArgs inner = args;
-  inner.x = time_first(args.x, options_.batch_first);
-  inner.y = time_first(args.y, options_.batch_first);
-  inner.dy = time_first(args.dy, options_.batch_first);
-  inner.dx = time_first(args.dx, options_.batch_first);
   Arena workspace(args.workspace.data), reserve(args.reserve.data);
   Stack{options_, plan, *context.impl().backend, workspace, reserve}.backward(inner);
 }
@@ -261,24 +256,21 @@ void Layer::step(Context& context, const dispatch::Plan& plan, const ForwardArgs
   require(plan.problem.steps == 1, "plan: step needs a plan for one step, got " +
                                        std::to_string(plan.problem.steps) + " steps");
   const std::int64_t batch_size = plan.problem.batch;
-  const Device device = context.options().device;
-  check(args.x,
-        {"x", {batch_size, options_.input_size}, "(batch, input_size)", options_.dtype, device});
-  check(args.y,
-        {"y", {batch_size, options_.hidden_size}, "(batch, hidden_size)", options_.dtype, device});
-  const auto as_sequence = [&](const TensorView& view) {
-    TensorView out = view;
-    if (!view) return out;
+  const auto as_sequence = [&](const char* name, const TensorView& view, std::int64_t width,
+                               const char* axes) {
+    const TensorView row =
+        check(view, {name, {batch_size, width}, axes, options_.dtype, context.options().device});
+    TensorView out = row;
     out.rank = 3;
     const std::size_t batch = options_.batch_first ? 0 : 1;
-    out.sizes = {1, 1, view.sizes[1]};
-    out.strides = {view.strides[0], view.strides[0], view.strides[1]};
-    out.sizes[batch] = view.sizes[0];
+    out.sizes = {1, 1, width};
+    out.strides = {row.strides[0], row.strides[0], row.strides[1]};
+    out.sizes[batch] = batch_size;
     return out;
   };
   ForwardArgs sequence = args;
-  sequence.x = as_sequence(args.x);
-  sequence.y = as_sequence(args.y);
+  sequence.x = as_sequence("x", args.x, options_.input_size, "(batch, input_size)");
+  sequence.y = as_sequence("y", args.y, options_.hidden_size, "(batch, hidden_size)");
   forward(context, plan, sequence);
 }
 

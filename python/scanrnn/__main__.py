@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from . import CudaError, _core, measure, profile
+from . import CudaError, _core, measure, profile, sizes
 from .registry import build_info, cells, devices
 from .sizes import SCAN
 
@@ -86,7 +87,11 @@ def parser() -> argparse.ArgumentParser:
         kinds, "crossover", "every way to run a layer or a scan, over a grid of sizes",
         "Each is checked, then timed. Ctrl-C ends it, and what was measured is kept.",
     )  # fmt: skip
-    regret = add(kinds, "regret", "what the planner picks against the best of a sweep")
+    regret = add(
+        kinds, "regret", "what the planner picks against the best, in a sweep or at random",
+        "A sweep is one that bench crossover wrote. --random draws problems and measures them: "
+        "log-uniform sizes over all cells, dtypes, passes and layouts.",
+    )  # fmt: skip
     layer = add(
         kinds, "layer", "layers on the CPU beside their matrix products alone and beside NumPy"
     )
@@ -95,13 +100,14 @@ def parser() -> argparse.ArgumentParser:
         "It measures as bench crossover does, or takes such a sweep, and writes your own profile.",
     )  # fmt: skip
 
-    for sub in (crossover, tune):
+    for sub in (crossover, tune, regret):
         sub.add_argument("--device", type=device, default="cpu", help="cpu (default) or cuda")
         sub.add_argument(
-            "--grid", choices=("small", "full"), default="small", help="minutes (small), or more"
-        )
-        sub.add_argument(
             "--minutes", type=positive(float), help="stop after so many, between two points"
+        )
+    for sub in (crossover, tune):
+        sub.add_argument(
+            "--grid", choices=("small", "full"), default="small", help="minutes (small), or more"
         )
     crossover.add_argument("--out", type=Path, help="JSON (bench/results/DEVICE-crossover.json)")
     crossover.add_argument("--resume", action="store_true", help="go on where --out ends")
@@ -111,7 +117,13 @@ def parser() -> argparse.ArgumentParser:
         help="JSON of bench crossover to fit to, on whatever device: nothing is measured",
     )  # fmt: skip
 
-    regret.add_argument("sweep", type=Path, help="JSON of bench crossover")
+    source = regret.add_mutually_exclusive_group(required=True)
+    source.add_argument("sweep", type=Path, nargs="?", help="JSON of bench crossover")
+    source.add_argument(
+        "--random", type=positive(int), metavar="N", help="draw so many problems, and measure them"
+    )
+    regret.add_argument("--seed", type=int, default=0, help="of --random (0)")
+    regret.add_argument("--save", type=Path, metavar="JSON", help="keep what --random measures")
     regret.add_argument(
         "--profile", help="a profile's file or a built-in one's name (that of the sweep's device)"
     )
@@ -123,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
         help="JSON (bench/results/cpu-layer.json)",
     )  # fmt: skip
     swept = [*names, SCAN]
-    for sub, known in ((crossover, swept), (tune, swept), (layer, names)):
+    for sub, known in ((crossover, swept), (tune, swept), (regret, swept), (layer, names)):
         sub.add_argument(
             "--cells", nargs="+", choices=known, default=known, metavar="CELL",
             help=f"some of {', '.join(known)} (all)",
@@ -143,13 +155,30 @@ def chosen_profile(name: str | None, content: dict[str, Any]) -> _core.Profile:
     raise SystemExit(f"--profile: there is no file and no built-in profile {names[0]!r}")
 
 
+def sweep_of(chosen: argparse.Namespace) -> dict[str, Any]:
+    """The measured sweep, or random problems that are measured now."""
+    from . import crossover
+
+    if chosen.sweep is not None:
+        return measure.load_sweep(chosen.sweep)
+    kind = chosen.device.partition(":")[0]
+    points = list(sizes.drawn(chosen.random, chosen.seed, chosen.cells, kind))
+    name = f"{chosen.random} random, seed {chosen.seed}"
+    return crossover.run(name, points, chosen.device, chosen.save, chosen.minutes)
+
+
 def main(arguments: list[str] | None = None) -> None:
-    chosen = parser().parse_args(arguments)
     try:
-        run(chosen)
+        try:
+            run(parser().parse_args(arguments))
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None  # as a shell says it
+    except BrokenPipeError:  # whoever read us has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the flush at the end of the process
+        raise SystemExit(141) from None
 
 
 def run(chosen: argparse.Namespace) -> None:
@@ -170,12 +199,13 @@ def run(chosen: argparse.Namespace) -> None:
 
         kind = chosen.device.partition(":")[0]
         out = chosen.out or Path("bench/results", f"{kind}-crossover.json")
-        crossover.run(chosen.grid, chosen.cells, chosen.device, out, chosen.minutes, chosen.resume)
+        points = list(sizes.wanted(chosen.grid, chosen.cells, kind))
+        crossover.run(chosen.grid, points, chosen.device, out, chosen.minutes, chosen.resume)
     elif chosen.kind == "regret":
         from . import regret
 
-        found = chosen_profile(chosen.profile, measure.load_sweep(chosen.sweep))
-        regret.run(chosen.sweep, found, chosen.out)
+        content = sweep_of(chosen)
+        regret.run(content, chosen_profile(chosen.profile, content), chosen.out)
     else:
         from . import layer_bench
 

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from . import _core, measure, optional
-from .sizes import SCAN, Shape, cell_of, is_linear, wanted
+from .sizes import PASSES, SCAN, Shape, cell_of, is_linear
 
-PASSES = ("forward", "forward_backward")
-DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
+DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16", "float16")}
 # A parallel scan is split in two ways on a GPU, of which a plan names one.
 WAYS: dict[str, dict[str, tuple[str, bool | None]]] = {
     "cpu": {name: (name, None) for name in _core.strategies()},
@@ -37,9 +36,12 @@ HOPELESS = 8  # times the best: such a way is timed once, and not again for long
 ROUNDS = {("cpu", "full"): 2}
 
 
-def layer_of(cell: str, H: int, dtype: str, domain: str = "log") -> _core.Layer:
+def layer_of(
+    cell: str, H: int, dtype: str, domain: str = "log", layout: str = "TBH"
+) -> _core.Layer:
     """A description with C = H; it is on no device."""
-    options = (1, True, False, 0.0, False, cell_of(cell).variants[0], domain, dtype)
+    variant = cell_of(cell).variants[0]
+    options = (1, True, layout == "BTH", 0.0, False, variant, domain, dtype)
     return _core.Layer(cell, H, H, *options)
 
 
@@ -63,16 +65,18 @@ class Sweep:
         self.device, self.kind = _core.Device(device), device.partition(":")[0]
         self.seconds, self.rows = seconds, rows
         self.wrong: list[str] = []
-        self.hopeless: set[tuple[Any, ...]] = set()
+        self.hopeless: dict[tuple[Any, ...], int] = {}  # from how many steps on
         self.turn = 1
         self.point: list[dict[str, Any]] = []  # rows of a point that is not finished
         self.known = {_way_of(row): row for row in rows}
 
     def has(self, cell: str, shape: Shape, times: int) -> bool:
         """Whether this was measured so many times."""
-        key = (cell, shape.B, shape.T, shape.H)
+        key = (cell, shape.layout, shape.B, shape.T, shape.H)
         return any(
-            (r["cell"], r["B"], r["T"], r["H"]) == key and r["rounds"] >= times for r in self.rows
+            tuple(r[name] for name in ("cell", "layout", "B", "T", "H")) == key
+            and r["rounds"] >= times
+            for r in self.rows
         )
 
     def measure(self, cell: str, shape: Shape, turn: int) -> None:
@@ -80,7 +84,7 @@ class Sweep:
         where an interrupt ends it, nothing.
         """
         if turn != self.turn:
-            self.turn, self.hopeless = turn, set()
+            self.turn, self.hopeless = turn, {}
         self.point = []
         if cell == SCAN:
             self._measure_scan(shape)
@@ -90,18 +94,21 @@ class Sweep:
             self._keep(row)
 
     def _measure_layer(self, cell: str, shape: Shape) -> None:
-        B, T, H, _ = shape
-        exact = _core.Workload(layer_of(cell, H, "float64"), self.device, T, B, True)
+        B, T, H, layout = shape.B, shape.T, shape.H, shape.layout
+        trains = shape.direction != PASSES[0]
+        of_exact = layer_of(cell, H, "float64", layout=layout)
+        exact = _core.Workload(of_exact, self.device, T, B, trains)
         # Sequential steps are the reference; a cell that has another way only gets its planner's.
         exact.record("fused_sequential" if is_linear(cell) else None, None)
         ways = WAYS[self.kind]
         if not is_linear(cell):  # a planner may mix two ways, which cannot be forced: it goes last
             ways = {**ways, "auto": (None, None)}
         one_kernel = {LOG_ONLY: ways[LOG_ONLY]} if LOG_ONLY in ways else {}
-        for dtype, direction in itertools.product(DTYPES[self.kind], PASSES):
+        directions = (shape.direction,) if shape.direction else PASSES
+        for dtype, direction in itertools.product(self._dtypes(shape), directions):
             row = {"cell": cell, "pass": direction, **shape.row(), "C": H, "dtype": dtype}
-            for domain in ("log", "linear") if cell == "MinGRU" and one_kernel else ("log",):
-                layer = layer_of(cell, H, dtype, domain)
+            for domain in ("log", "linear") if is_linear(cell) and one_kernel else ("log",):
+                layer = layer_of(cell, H, dtype, domain, layout)
                 workload = _core.Workload(layer, self.device, T, B, direction != "forward")
                 tried = ways if domain == "log" else one_kernel
                 bounds = tolerances(dtype, T, H)
@@ -109,16 +116,23 @@ class Sweep:
                 self._measure(workload, exact, row, tried, bounds, by_domain)
 
     def _measure_scan(self, shape: Shape) -> None:
-        _, T, rows, _ = shape
+        T, rows = shape.T, shape.H
         ways = {way: how for way, how in WAYS[self.kind].items() if way != "direct"}
         for domain in ("log", "linear"):
             exact = _core.Workload("float64", self.device, T, rows, domain == "log")
             exact.record("fused_sequential", None)
-            for dtype in DTYPES[self.kind]:
+            for dtype in self._dtypes(shape):
                 row = {"cell": SCAN, "domain": domain, "pass": "forward", **shape.row()}
                 row |= {"C": rows, "dtype": dtype}
                 workload = _core.Workload(dtype, self.device, T, rows, domain == "log")
                 self._measure(workload, exact, row, ways, tolerances(dtype, T, 0), {})
+
+    def _dtypes(self, shape: Shape) -> tuple[str, ...]:
+        """A drawn problem's own; else all, and of the two 16-bit ones each in its turn."""
+        if shape.dtype:
+            return (shape.dtype,)
+        left_out = ("bfloat16", "float16")[(shape.T + shape.B) % 2]
+        return tuple(dtype for dtype in DTYPES[self.kind] if dtype != left_out)
 
     def _measure(
         self,
@@ -132,10 +146,11 @@ class Sweep:
         """A row for each way, with what `extra` has for it."""
         recorded: dict[str, _core.Recorded] = {}
         errors, once = {}, {}
-        series = tuple(row.get(key) for key in ("cell", "domain", "dtype", "pass", "B", "H"))
+        names = ("cell", "domain", "dtype", "pass", "layout", "B", "H")
+        series = tuple(row.get(key) for key in names)
         for way, (strategy, across_blocks) in ways.items():
             too_many = way == "direct" and DIRECT_TOKENS[self.kind] < row["B"] * row["T"]
-            if too_many or (*series, way) in self.hopeless:
+            if too_many or row["T"] >= self.hopeless.get((*series, way), math.inf):
                 continue
             try:
                 found = workload.record(strategy, across_blocks)
@@ -159,13 +174,12 @@ class Sweep:
         times |= measure.replayed(live, once, self.seconds, self.kind == "cuda")
         for way, timing in times.items():
             if way not in live and way in ("direct", "fused_sequential") and row["T"] > 1:
-                self.hopeless.add((*series, way))
+                self.hopeless[*series, way] = row["T"]
             self.point.append(
                 {
                     "bench": "crossover",
                     "impl": "scanrnn",
                     "strategy": way,
-                    "layout": "TBH",
                     **row,
                     **extra.get(way, {}),
                     **timing.row(),
@@ -185,7 +199,7 @@ class Sweep:
 
 
 def _way_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    names = ("cell", "domain", "pass", "dtype", "B", "T", "H", "strategy")
+    names = ("cell", "domain", "pass", "dtype", "layout", "B", "T", "H", "strategy")
     return tuple(row.get(name) for name in names)
 
 
@@ -197,13 +211,15 @@ def cost(cell: str, shape: Shape, device: str) -> float:
 
 def run(
     grid: str,
-    names: list[str],
+    points: list[tuple[str, Shape]],
     device: str,
     out: Path | None = None,
     minutes: float | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
-    """The sweep's content, which is written to `out`, also when the sweep is interrupted."""
+    """The sweep's content, which is written to `out`, also when the sweep is interrupted; `grid` is
+    what its points are called.
+    """
     content = measure.provenance(_core.Device(device)) | {"grid": grid, "rows": []}
     if out is not None:
         measure.ready(out)
@@ -216,7 +232,7 @@ def run(
     left = [
         (cell, shape, turn)
         for turn in range(1, rounds + 1)
-        for cell, shape in wanted(grid, names, kind)
+        for cell, shape in points
         if not sweep.has(cell, shape, turn)
     ]
     if not left and not rows:

@@ -9,15 +9,15 @@ far off weighs more than many that are a little off.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _core, profile
+from . import _core, crossover, profile
 from .arguments import Array
-from .crossover import HOPELESS
 from .sizes import SCAN, cell_of
 
 NOISE = 0.02  # a difference that timing cannot tell
@@ -25,6 +25,7 @@ ENOUGH = 0.1  # regret whose loss is twice that of half of it, four times
 WORTH = 1.0  # loss that a further rule must take away
 MOST_RULES = 30  # of a kind of cells
 FEWEST = 2  # problems of a rule
+layer_of = functools.cache(crossover.layer_of)
 BITS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -35,6 +36,7 @@ class Problem(NamedTuple):
     direction: str
     dtype: str
     domain: str
+    layout: str
     B: int
     T: int
     H: int
@@ -47,7 +49,7 @@ class Problem(NamedTuple):
 
     def regret(self, way: str) -> float:
         """A way that was not measured was hopeless, and counts as just that."""
-        return self.ms.get(way, HOPELESS * self.ms[self.best]) / self.ms[self.best] - 1
+        return self.ms.get(way, crossover.HOPELESS * self.ms[self.best]) / self.ms[self.best] - 1
 
     def features(self, units: int) -> dict[str, float]:
         return {
@@ -70,7 +72,7 @@ def problems(content: dict[str, Any]) -> list[Problem]:
     for row in content["rows"]:
         if row["bench"] != "crossover":
             continue
-        key = tuple(row[name] for name in ("cell", "pass", "dtype", "B", "T", "H"))
+        key = tuple(row[name] for name in ("cell", "pass", "dtype", "layout", "B", "T", "H"))
         held_out[key] = row.get("held_out", False)
         by_domain = found.setdefault(key, {})
         by_domain.setdefault(row.get("domain", ""), {})[row["strategy"]] = row["ms"]
@@ -78,10 +80,18 @@ def problems(content: dict[str, Any]) -> list[Problem]:
     for key, by_domain in found.items():
         both = by_domain.pop("", {})
         for domain, ms in (by_domain or {"log": {}}).items():
-            cell, direction, dtype, B, T, H = key
-            times = both | ms
-            out.append(Problem(cell, direction, dtype, domain, B, T, H, held_out[key], times))
+            cell, direction, dtype, layout, B, T, H = key
+            sizes = layout, B, T, H, held_out[key]
+            out.append(Problem(cell, direction, dtype, domain, *sizes, both | ms))
     return out
+
+
+def core_problem(p: Problem) -> _core.Problem:
+    """As the planner sees it."""
+    if p.cell == SCAN:
+        return _core.scan_problem(p.dtype, p.T, p.H, p.domain == "log")
+    layer = layer_of(p.cell, p.H, p.dtype, p.domain, p.layout)
+    return _core.layer_problem(layer, p.T, p.B, p.direction != "forward")
 
 
 def units_of(content: dict[str, Any]) -> int:
@@ -174,14 +184,14 @@ class Tree:
             axis=0
         )
         ranked = [self.ways[index] for index in np.argsort(total, kind="stable")]
-        strategy = _strategy(ranked[0])
-        others = (way for way in ranked if _strategy(way) != strategy)
+        strategy = strategy_of(ranked[0])
+        others = (way for way in ranked if strategy_of(way) != strategy)
         second = next(others, ranked[0])  # a cell may have one strategy alone
         pairs = [self.problems[index].ms for index in leaf.members]
         margins = [ms[second] / ms[ranked[0]] for ms in pairs if second in ms and ranked[0] in ms]
         over_blocks = "parallel_scan, device", "parallel_scan, block"
         split = next((way for way in ranked if way in over_blocks), None)
-        rule: dict[str, Any] = {"strategy": strategy, "runner_up": _strategy(second)}
+        rule: dict[str, Any] = {"strategy": strategy, "runner_up": strategy_of(second)}
         rule["across_blocks"] = split == over_blocks[0]
         rule["margin"] = round(float(np.median(margins)), 2) if margins else 0
         for side, index in (("above", 0), ("at_most", 1)):
@@ -207,7 +217,7 @@ def between(name: str, low: float, high: float) -> float:
     return low
 
 
-def _strategy(way: str) -> str:
+def strategy_of(way: str) -> str:
     return way.partition(",")[0]
 
 

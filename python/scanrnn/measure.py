@@ -214,7 +214,9 @@ def ready(path: Path) -> None:
 
 def save(path: Path, content: dict[str, Any], quiet: bool = False) -> None:
     """One row or rule a line, so that two files can be compared."""
-    lists = {key: value for key, value in content.items() if key in ("rows", "rules") and value}
+    lists = {
+        key: value for key, value in content.items() if key in ("rows", "rules", "costs") and value
+    }
     head = {key: value for key, value in content.items() if key not in lists}
     text = json.dumps(head, indent=2)
     for key, values in lists.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles: what was measured to be fastest where, as rules in JSON files.
+"""Profiles in JSON files: rules that say what is fastest where, or costs that predict times.
 
 A user's own profile, written by `python -m scanrnn tune`, is read at first use. A file that cannot
 be used is named in a warning and left alone: the built-in profile decides then.
@@ -18,7 +18,10 @@ from typing import Any
 from . import _core
 from .registry import version
 
-FEATURES = _core.features()
+FEATURES, TERMS = _core.features(), _core.terms()
+CLASS = {  # of problems whose time is predicted alike
+    "kind": str, "gates": int, "bytes": int, "alignment": int, "training": bool, "log_form": bool
+}  # fmt: skip
 OPEN = {"above": -1.0, "at_most": math.inf}  # what a bound is where a rule has none
 
 
@@ -33,11 +36,32 @@ def parse(content: Any, origin: str) -> _core.Profile:
     """A profile from what its file holds; ValueError says what is wrong with it."""
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
-    rules = content.get("rules")
-    if not isinstance(rules, list) or not rules:
-        raise ValueError("'rules' must be a list of at least one rule")
+    rules, costs = content.get("rules", []), content.get("costs", [])
+    if not isinstance(rules, list) or not isinstance(costs, list) or not rules + costs:
+        raise ValueError("'rules' or 'costs' must be a list of at least one")
     parsed = [_rule(f"rules[{index}]", rule) for index, rule in enumerate(rules)]
-    return _core.Profile(str(content.get("name", "unnamed")), origin, parsed)
+    priced = [_cost(f"costs[{index}]", cost) for index, cost in enumerate(costs)]
+    return _core.Profile(str(content.get("name", "unnamed")), origin, parsed, priced)
+
+
+def _cost(where: str, cost: Any) -> Any:
+    if not isinstance(cost, dict):
+        raise ValueError(f"{where} must be an object, not {cost!r}")
+    of = {name: cost.get(name) for name in CLASS}
+    for name, kind in CLASS.items():
+        if type(of[name]) is not kind:
+            raise ValueError(f"{where}.{name} must be a {kind.__name__}, not {of[name]!r}")
+    known = _core.strategies()
+    if cost.get("strategy") not in known:
+        raise ValueError(f"{where}.strategy must be one of {known}, not {cost.get('strategy')!r}")
+    if not isinstance(cost.get("across_blocks"), bool):
+        raise ValueError(f"{where}.across_blocks must be true or false")
+    us = cost.get("us")
+    if not isinstance(us, dict) or not us or not set(us) <= set(TERMS):
+        raise ValueError(f"{where}.us must hold microseconds of {', '.join(TERMS)}")
+    each = {name: _number(f"{where}.us.{name}", value) for name, value in us.items()}
+    terms = [each.get(name, 0.0) for name in TERMS]
+    return tuple(of.values()), cost["strategy"], cost["across_blocks"], terms
 
 
 def _rule(where: str, rule: Any) -> _core.Rule:
@@ -77,13 +101,24 @@ def as_json(profile: _core.Profile) -> dict[str, Any]:
             if given:
                 rule[side] = {n: int(v) if v == int(v) else v for n, v in given.items()}
         rules.append(rule)
-    return {"name": profile.name, "rules": rules}
+    costs = []
+    for of, strategy, across_blocks, us in profile.costs:
+        cost = dict(zip(CLASS, of, strict=True)) | {"strategy": strategy}
+        each = {name: float(f"{value:.7g}") for name, value in zip(TERMS, us, strict=True) if value}
+        costs.append(cost | {"across_blocks": across_blocks, "us": each})
+    lists = {"rules": rules, "costs": costs}
+    return {"name": profile.name} | {key: value for key, value in lists.items() if value}
 
 
 def words(profile: _core.Profile) -> str:
-    """One line for each rule, as a person reads them."""
+    """One line for each rule, and one that counts the costs, as a person reads them."""
     lines = []
-    for rule in as_json(profile)["rules"]:
+    described = as_json(profile)
+    if "costs" in described:
+        ways = [cost["strategy"] for cost in described["costs"]]
+        found = ", ".join(f"{way} {ways.count(way)}" for way in dict.fromkeys(ways))
+        lines.append(f"    predicted times, classes of problems by strategy: {found}")
+    for rule in described.get("rules", []):
         bounds = [f"{name} > {value}" for name, value in rule.get("above", {}).items()]
         bounds += [f"{name} <= {value}" for name, value in rule.get("at_most", {}).items()]
         over = " over blocks" if rule["across_blocks"] and "scan" in rule["strategy"] else ""

@@ -6,7 +6,6 @@ The planner itself is asked, with the units of the device that was measured; it 
 
 from __future__ import annotations
 
-import functools
 import math
 import textwrap
 from collections.abc import Callable
@@ -15,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, crossover, measure, optional
-from .fit import Problem, problems, units_of
-from .sizes import SCAN
+from . import _core, measure, optional
+from .fit import Problem, core_problem, problems, units_of
 
 CLOSE, FAR = 0.05, 0.2
 MARKS = {
@@ -31,20 +29,13 @@ MARKS = {
 }
 PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
 
-layer_of = functools.cache(crossover.layer_of)
-
 
 def picker(content: dict[str, Any], profile: _core.Profile) -> Callable[[Problem], str]:
     cuda = content["device"] == "cuda"
     limits = cuda, units_of(content), content.get("shared_bytes", 0)
 
     def pick(p: Problem) -> str:
-        if p.cell == SCAN:
-            problem = _core.scan_problem(p.dtype, p.T, p.H, p.domain == "log")
-        else:
-            layer = layer_of(p.cell, p.H, p.dtype, p.domain)
-            problem = _core.layer_problem(layer, p.T, p.B, p.direction != "forward")
-        strategy, across_blocks, _ = _core.pick(profile, *limits, problem)
+        strategy, across_blocks, *_ = _core.pick(profile, *limits, core_problem(p))
         if cuda and strategy == "parallel_scan":
             return f"{strategy}, {'device' if across_blocks else 'block'}"
         return strategy
@@ -140,8 +131,7 @@ def draw(content: dict[str, Any], profile: _core.Profile, cell: str, path: Path)
     optional.save_figure(figure, path)
 
 
-def run(file: Path, profile: _core.Profile, out: Path | None) -> None:
-    content = measure.load_sweep(file)
+def run(content: dict[str, Any], profile: _core.Profile, out: Path | None) -> None:
     text = report(content, profile)
     print(text)
     if out is None:

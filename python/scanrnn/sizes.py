@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The problems of a sweep: sizes of layers and of bare scans, on a grid and held out from it."""
+"""The problems of a sweep: sizes on a grid, those that people quote, and sizes drawn at random."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
+import random
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -13,14 +15,16 @@ from .registry import CellInfo, cells
 SCAN = (
     "scan"  # stands where a cell's name does: the bare recurrence, of B*H rows and one batch entry
 )
-# Larger problems cost much and tell nothing: on a CPU (multiply-adds of a forward pass) all is the
-# GEMM, on a GPU (elements of B*T*H) the best way is that of half as many steps.
-MAX_GEMM, MAX_ELEMENTS = 1.5e9, 2**24
-LONGEST = (1, 2**20, 64)  # is measured all the same
-DENSE_STEPS = 1024  # of cells that can only walk: twice as many take twice as long
+PASSES = ("forward", "forward_backward")
+# Larger problems take too long: multiply-adds of a forward pass on a CPU; on a GPU elements of
+# B*T*H, and steps of a cell that can only walk.
+MAX_GEMM, MAX_ELEMENTS, MAX_SCAN = 1.5e9, 2**28, 2**30
+MAX_DENSE_STEPS = 1024
+# Where sizes are drawn, uniformly by their logarithms.
+RANGES = {"B": (1, 256), "T": (1, 8192), "H": (8, 2048)}
+SHORT = 24  # steps of every fourth one that is drawn to fit to: short sequences have most choices
 
 POWERS = tuple(2**k for k in range(21))
-ODD = tuple(3 * power // 2 + 1 for power in POWERS[2:])  # between the powers, not even by alignment
 # Of each grid the batches by hidden size, and T; held out: measured to judge a fit, and not shown
 # to it.
 GRIDS: dict[str, dict[str, tuple[dict[int, tuple[int, ...]], tuple[int, ...]]]] = {
@@ -37,34 +41,44 @@ GRIDS: dict[str, dict[str, tuple[dict[int, tuple[int, ...]], tuple[int, ...]]]] 
     },
     "cuda": {
         "small": ({64: (1,), 1024: (1, 16, 128)}, POWERS[::3]),
-        "full": (
-            {64: (1, 16), 256: (1, 8, 32), 1024: (1, 4, 16, 32, 64, 128, 256), 2048: (512,)},
-            (*POWERS, *ODD[::2]),
-        ),
-        "held out": (
-            {96: (1,), 320: (3,), 512: (24,), 640: (96,), 768: (6, 40), 1536: (192,)},
-            (1, 7, 23, 100, 600, 3000, 20000, 150000),
-        ),
+        "full": ({256: (1,), 1024: (1, 16, 128)}, POWERS),
     },
 }
+# What people quote, of layers (B, T, H) and of bare scans (rows, T), with the largest of each.
+QUOTED = (
+    (8, 4096, 1024), (16, 1024, 768), (1, 65536, 1024), (2, 16384, 512), (32, 512, 384),
+    (128, 256, 512), (32, 128, 512), (16, 1024, 128), (64, 4096, 1024), (1, 2**18, 1024),
+)  # fmt: skip
+QUOTED_SCANS = (
+    *((12288, 4096), (12288, 1024), (1024, 65536), (64, 2**20), (98304, 4096), (1, 2**20)),
+    *((8, 2**20), (32, 2**20), (1, 2**24), (16, 2**24), (1024, 2**18), (2**16, 2**12)),
+    *((2**20, 2**8), (1024, 2**20), (2**16, 2**14), (2**20, 2**10)),
+)
+DRAWN = 1000  # shapes of a GPU's full grid beside those
+DTYPES = ("float32", "bfloat16", "float16")  # of problems that are drawn
 
 
 class Shape(NamedTuple):
+    """Sizes, and of a problem that was drawn by itself what else it is."""
+
     B: int
     T: int
     H: int
     held_out: bool = False
+    layout: str = "TBH"
+    dtype: str | None = None  # None: all of them, and both passes
+    direction: str | None = None
 
     def row(self) -> dict[str, Any]:
-        out = {"B": self.B, "T": self.T, "H": self.H}
+        out = {"layout": self.layout, "B": self.B, "T": self.T, "H": self.H}
         return out | ({"held_out": True} if self.held_out else {})
 
 
 def shapes(grid: str, device: str) -> list[Shape]:
-    """By B and H, and then from short to long; the full grid comes with what is held out."""
+    """By B and H, and then from short to long; a CPU's full grid comes with what is held out."""
     out = []
     for name in (grid, "held out") if grid == "full" else (grid,):
-        rows, lengths = GRIDS[device][name]
+        rows, lengths = GRIDS[device].get(name, ({}, ()))
         for H, batches in rows.items():
             for B, T in itertools.product(batches, sorted(lengths)):
                 shape = Shape(B, T, H, name == "held out")
@@ -72,11 +86,13 @@ def shapes(grid: str, device: str) -> list[Shape]:
     return out
 
 
-def _is_worth(shape: Shape, device: str) -> bool:
+def _is_worth(shape: Shape, device: str, cell: str = "") -> bool:
     elements = shape.B * shape.T * shape.H
     if device == "cpu":
         return 2 * elements * shape.H <= MAX_GEMM
-    return elements <= MAX_ELEMENTS or shape[:3] == LONGEST
+    if cell and not is_linear(cell) and shape.T > MAX_DENSE_STEPS:
+        return False
+    return elements <= (MAX_SCAN if cell == SCAN else MAX_ELEMENTS)
 
 
 def scan_shapes(grid: str, device: str) -> list[Shape]:
@@ -93,18 +109,46 @@ def is_linear(cell: str) -> bool:
     return cell == SCAN or cell_of(cell).recurrence == "linear"
 
 
+def has_choice(cell: str, device: str) -> bool:
+    return device != "cpu" or is_linear(cell)
+
+
 def wanted(grid: str, names: Iterable[str], device: str) -> Iterator[tuple[str, Shape]]:
-    """All shapes for the first cell. The others share its kernels and differ in bytes alone, so on
-    a GPU they take half of the shapes, in turns, and those held out.
+    """What a sweep measures. A GPU's full grid is one for pictures, of the first cell and of scans,
+    and what is quoted; what fits best is learnt from sizes that are drawn.
     """
-    for turn, cell in enumerate(names):
+    names = [name for name in names if has_choice(name, device)]
+    learnt = grid == "full" and device != "cpu"
+    for cell in names if not learnt else [name for name in names if name in (names[0], SCAN)]:
+        found = scan_shapes(grid, device) if cell == SCAN else shapes(grid, device)
+        yield from ((cell, shape) for shape in found if _is_worth(shape, device, cell))
+    if not learnt:
+        return
+    for cell in names:
+        quoted = [(1, T, rows) for rows, T in QUOTED_SCANS] if cell == SCAN else QUOTED
+        found = [Shape(*sizes) for sizes in quoted]
+        yield from ((cell, shape) for shape in found if _is_worth(shape, device, cell))
+    for index, (cell, shape) in enumerate(drawn(DRAWN, 0, names, device)):
+        held_out = index % 5 == 0
+        T = 1 + shape.T % SHORT if index % 4 == 0 else shape.T
+        yield cell, shape._replace(T=T, held_out=held_out, dtype=None, direction=None)
+
+
+def drawn(count: int, seed: int, names: Iterable[str], device: str) -> Iterator[tuple[str, Shape]]:
+    """Problems of one pass, dtype and layout each; one seed gives the same ones everywhere."""
+    source = random.Random(seed)
+    names = [name for name in names if has_choice(name, device)]
+    while names and count > 0:
+        cell = source.choice(names)
+        sizes = {
+            name: round(math.exp(source.uniform(math.log(low), math.log(high))))
+            for name, (low, high) in RANGES.items()
+        }
+        layout, dtype = source.choice(("TBH", "BTH")), source.choice(DTYPES)
+        direction = source.choice(PASSES)
+        shape = Shape(**sizes, layout=layout, dtype=dtype, direction=direction)
         if cell == SCAN:
-            yield from ((cell, shape) for shape in scan_shapes(grid, device))
-            continue
-        for index, shape in enumerate(shapes(grid, device)):
-            if not is_linear(cell) and shape.T > DENSE_STEPS:
-                continue
-            if device == "cpu" and not is_linear(cell):
-                continue  # there is no choice
-            if turn == 0 or device == "cpu" or shape.held_out or (index + turn) % 2:
-                yield cell, shape
+            shape = Shape(1, shape.T, shape.B * shape.H, dtype=dtype, direction="forward")
+        if _is_worth(shape, device, cell):
+            count -= 1
+            yield cell, shape

@@ -6,14 +6,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from . import _core, crossover, fit, measure, profile, regret
+from . import _core, costs, crossover, fit, measure, profile, regret, sizes
 
 
 def fitted(content: dict[str, Any], name: str) -> dict[str, Any]:
-    """A profile's file: rules, and where the sweep that they are from was measured."""
-    rules = fit.fit(fit.problems(content), fit.units_of(content))
+    """A profile's file: rules or on a GPU costs, whichever loses less time at the points that were
+    held out, and where the sweep that they are from was measured.
+    """
+    found, units = fit.problems(content), fit.units_of(content)
+    choices: dict[str, list[dict[str, Any]]] = {"rules": fit.fit(found, units)}
+    if content["device"] == "cuda":
+        choices["costs"] = costs.fit(found, units, content["shared_bytes"])
+    judges = [p for p in found if p.held_out] or found
+    lost = {}
+    for kind, fits in choices.items():
+        tried = profile.parse({kind: fits}, kind)
+        pick = regret.picker(content, tried)
+        lost[kind] = sum(p.regret(pick(p)) for p in judges) / len(judges)
+        print(f"{kind}, {len(fits)}:\n{_summary(content, tried)}")
+    kept = min(lost, key=lambda kind: lost[kind])
     head = {key: value for key, value in content.items() if key != "rows"}
-    return {"name": name, **head, "fitted": measure.command(), "rules": rules}
+    return {"name": name, **head, "fitted": measure.command(), kept: choices[kept]}
 
 
 def run(
@@ -30,7 +43,8 @@ def run(
     else:
         now = _core.profile(_core.Device(device))
         measure.ready(out or profile.user_file(device.partition(":")[0]))
-        content = crossover.run(grid, names, device, minutes=minutes)
+        points = list(sizes.wanted(grid, names, device.partition(":")[0]))
+        content = crossover.run(grid, points, device, minutes=minutes)
         if not content["rows"]:
             raise SystemExit("nothing was measured, so there is nothing to fit")
         print(f"now [profile {now.name}]:\n{_summary(content, now)}")

@@ -125,6 +125,8 @@ inline const char* name_of(dispatch::Reason reason) {
       return "empty";
     case dispatch::Reason::measured:
       return "measured";
+    case dispatch::Reason::predicted:
+      return "predicted";
     case dispatch::Reason::no_rule:
       return "no_rule";
     case dispatch::Reason::every_step:

@@ -19,9 +19,6 @@ namespace py = pybind11;
 
 using Sizes64 = std::vector<std::int64_t>;
 
-// A null pointer is an absent tensor, and a tensor of no elements is not absent.
-alignas(256) char nothing[256];
-
 TensorView make_view(const std::string& name, void* data, Dtype dtype, Device device,
                      const Sizes64& sizes, const std::optional<Sizes64>& strides) {
   if (sizes.size() > kMaxRank) {
@@ -33,7 +30,7 @@ TensorView make_view(const std::string& name, void* data, Dtype dtype, Device de
                       " axes, got " + std::to_string(strides->size()));
   }
   TensorView out;
-  out.data = data ? data : nothing;
+  out.data = data;
   out.dtype = dtype;
   out.device = device;
   std::int64_t packed = 1;

@@ -13,14 +13,30 @@
 namespace scanrnn {
 namespace {
 
+using dispatch::Cost;
 using dispatch::Profile;
 using dispatch::Rule;
 using Bounds = std::array<double, dispatch::kFeatures>;
 using RuleValues = std::tuple<std::string, std::string, bool, double, Bounds, Bounds>;
 
+// The fields of a ProblemClass, a strategy and how it splits time, microseconds of each term.
+using ClassValues = std::tuple<std::string, int, int, int, bool, bool>;
+using CostValues = std::tuple<ClassValues, std::string, bool, std::array<float, dispatch::kTerms>>;
+
+ClassValues values_of(const dispatch::ProblemClass& of) {
+  return {name(of.kind), of.gates, of.bytes, of.alignment, of.training, of.log_form};
+}
+dispatch::ProblemClass class_of(const ClassValues& values) {
+  dispatch::ProblemClass out;
+  std::string kind;
+  std::tie(kind, out.gates, out.bytes, out.alignment, out.training, out.log_form) = values;
+  out.kind = find_named("kind", kind, dispatch::kKinds, [](dispatch::Kind k) { return name(k); });
+  return out;
+}
+
 Profile make_profile(const std::string& name, const std::string& origin,
-                     const std::vector<RuleValues>& rules) {
-  if (rules.empty() || rules.size() > dispatch::kMaxRules) {
+                     const std::vector<RuleValues>& rules, const std::vector<CostValues>& costs) {
+  if ((rules.empty() && costs.empty()) || rules.size() > dispatch::kMaxRules) {
     throw value_error("rules: expected 1 to " + std::to_string(dispatch::kMaxRules) + ", got " +
                       std::to_string(rules.size()));
   }
@@ -30,6 +46,20 @@ Profile make_profile(const std::string& name, const std::string& origin,
   for (const auto& [strategy, runner_up, across_blocks, margin, above, at_most] : rules) {
     out.rules[static_cast<std::size_t>(out.count++)] = {
         parse_strategy(strategy), parse_strategy(runner_up), across_blocks, margin, above, at_most};
+  }
+  std::vector<Cost> parsed;
+  for (const auto& [of, strategy, across_blocks, us] : costs) {
+    parsed.push_back({class_of(of), parse_strategy(strategy), across_blocks, us});
+  }
+  if (!parsed.empty()) out.costs = std::make_shared<const std::vector<Cost>>(std::move(parsed));
+  return out;
+}
+
+std::vector<CostValues> costs_of(const Profile& profile) {
+  std::vector<CostValues> out;
+  if (!profile.costs) return out;
+  for (const Cost& cost : *profile.costs) {
+    out.emplace_back(values_of(cost.of), name(cost.strategy), cost.across_blocks, cost.us);
   }
   return out;
 }
@@ -51,21 +81,28 @@ std::vector<std::string> names_of(const Values& values) {
   return out;
 }
 
-std::vector<std::string> features() {
+// Those of an enumeration without holes.
+template <class Enumeration>
+std::vector<std::string> names_of(int count) {
   std::vector<std::string> out;
-  for (int i = 0; i < dispatch::kFeatures; ++i) {
-    out.emplace_back(name(static_cast<dispatch::Feature>(i)));
-  }
+  for (int i = 0; i < count; ++i) out.emplace_back(name(static_cast<Enumeration>(i)));
   return out;
+}
+
+dispatch::DeviceLimits limits(bool cuda, std::int64_t units, std::int64_t shared_bytes) {
+  return {cuda ? dispatch::Processor::cuda : dispatch::Processor::cpu, units, shared_bytes};
 }
 
 // What the planner would do on a device that need not be here.
 py::tuple pick(const Profile& profile, bool cuda, std::int64_t units, std::int64_t shared_bytes,
                const dispatch::Problem& problem) {
-  const dispatch::DeviceLimits device{cuda ? dispatch::Processor::cuda : dispatch::Processor::cpu,
-                                      units, shared_bytes};
-  const auto plan = dispatch::plan(problem, device, profile);
-  return py::make_tuple(name(plan.strategy), plan.across_blocks, explain(plan));
+  const auto plan = dispatch::plan(problem, limits(cuda, units, shared_bytes), profile);
+  return py::make_tuple(name(plan.strategy), plan.across_blocks, explain(plan), plan.expected_us);
+}
+// What costs are fitted to: the class of a problem, and its counts.
+py::tuple counted(std::int64_t units, std::int64_t shared_bytes, const dispatch::Problem& problem) {
+  return py::make_tuple(values_of(dispatch::class_of(problem)),
+                        dispatch::counts(problem, limits(true, units, shared_bytes)));
 }
 dispatch::Problem layer_problem(const Layer& layer, std::int64_t steps, std::int64_t batch,
                                 bool training) {
@@ -91,16 +128,19 @@ void bind_planning(py::module_& m) {
       .def(py::init(&make_profile))
       .def_property_readonly("name", [](const Profile& p) { return p.name; })
       .def_property_readonly("origin", [](const Profile& p) { return p.origin; })
-      .def_property_readonly("rules", &rules_of);
+      .def_property_readonly("rules", &rules_of)
+      .def_property_readonly("costs", &costs_of);
   m.def(
       "built_in_profile", [](const std::string& name) { return dispatch::find_profile(name); },
       py::return_value_policy::reference);
-  m.def("features", &features);
+  m.def("features", [] { return names_of<dispatch::Feature>(dispatch::kFeatures); });
+  m.def("terms", [] { return names_of<dispatch::Term>(dispatch::kTerms); });
   m.def("strategies", [] { return names_of(dispatch::kStrategies); });
   py::class_<dispatch::Problem>(m, "Problem");
   m.def("layer_problem", &layer_problem);
   m.def("scan_problem", &scan_problem);
   m.def("pick", &pick);
+  m.def("counted", &counted);
 
   py::class_<Workload::Recorded>(m, "Recorded")
       .def_property_readonly("strategy",

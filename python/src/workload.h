@@ -87,7 +87,7 @@ class Workload {
   struct Tensor {
     Buffer memory;
     std::size_t count = 0;
-    mutable std::unique_ptr<double[]> host = {};  // of an exact result, once it was asked for
+    mutable std::unique_ptr<double[]> host = {};  // what is compared of an exact result, once asked
   };
 
   Workload(Dtype dtype, Device device) : context_(where(device)), dtype_(dtype) {}
@@ -102,19 +102,18 @@ class Workload {
   // Multiples of 2^-7 in [-1, 1), or in [-1, 0] as logarithms of decays are, by 2^-shift.
   Tensor random(std::size_t count, int shift, bool negative = false) {
     constexpr std::size_t kPeriod = 1000003;  // a prime: no stride of a tensor meets it
-    const std::unique_ptr<char[]> host(new char[bytes(count)]);
     const std::size_t period = std::min(count, kPeriod);
+    const std::unique_ptr<char[]> host(new char[bytes(period)]);
     std::uint64_t state = 0x9e3779b97f4a7c15ull * (count + 1 + (++made_ << 40));
     for (std::size_t i = 0; i < period; ++i) {
       state = state * 6364136223846793005ull + 1442695040888963407ull;
       const int unit = static_cast<int>(state >> 56) - 128;
       write(host.get() + bytes(i), std::ldexp(negative ? -std::abs(unit) : unit, -7 - shift));
     }
-    for (std::size_t at = period; at < count; at += period) {
-      std::memcpy(host.get() + bytes(at), host.get(), bytes(std::min(period, count - at)));
-    }
     Tensor out = empty(count);
-    out.memory.upload(host.get(), bytes(count));
+    for (std::size_t at = 0; at < count; at += period) {
+      out.memory.upload(host.get(), bytes(std::min(period, count - at)), bytes(at));
+    }
     return out;
   }
 
@@ -188,16 +187,30 @@ class Workload {
     return bits >> 15 ? -size : size;
   }
 
-  std::pair<double, double> compare(const Tensor& got, const Tensor& exact) const {
-    if (!exact.host) {
-      exact.host.reset(new double[exact.count]);
-      exact.memory.download(exact.host.get(), exact.count * sizeof(double));
+  // Of a large tensor its beginning, its middle and its end are compared.
+  static constexpr std::size_t kCompared = std::size_t{1} << 22, kPieces = 3;
+  static std::size_t compared(std::size_t count) { return std::min(count, kPieces * kCompared); }
+  static void download(const Tensor& from, std::size_t element_bytes, void* to) {
+    const std::size_t count = compared(from.count);
+    const std::size_t pieces = count < from.count ? kPieces : 1, each = count / pieces;
+    for (std::size_t piece = 0; piece < pieces; ++piece) {
+      const std::size_t first = pieces == 1 ? 0 : (from.count - each) / (pieces - 1) * piece;
+      from.memory.download(static_cast<char*>(to) + piece * each * element_bytes,
+                           each * element_bytes, first * element_bytes);
     }
-    const std::unique_ptr<char[]> host(new char[bytes(got.count)]);
-    got.memory.download(host.get(), bytes(got.count));
+  }
+
+  std::pair<double, double> compare(const Tensor& got, const Tensor& exact) const {
+    const std::size_t count = compared(got.count);
+    if (!exact.host) {
+      exact.host.reset(new double[count]);
+      download(exact, sizeof(double), exact.host.get());
+    }
+    const std::unique_ptr<char[]> host(new char[bytes(count)]);
+    download(got, size_of(dtype_), host.get());
     double largest = 0, worst = 0, squares = 0, off = 0;
 #pragma omp parallel for reduction(max : largest, worst) reduction(+ : squares, off)
-    for (std::size_t i = 0; i < got.count; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       const double want = exact.host[i], error = std::abs(read(host.get() + bytes(i)) - want);
       largest = std::max(largest, std::abs(want));
       worst = std::max(worst, error);

@@ -148,7 +148,7 @@ TEST(Registry, ProfileOfTheContextDecides) {
   options.input_size = options.hidden_size = 4;
   const Layer layer(options);
   using dispatch::Strategy;
-  dispatch::Profile profile{"mine", "a test", 2, {}};
+  dispatch::Profile profile{"mine", "a test", 2, {}, nullptr};
   profile.rules[0] = dispatch::everywhere(Strategy::parallel_scan, Strategy::direct);
   profile.rules[0].at_most[dispatch::index_of(dispatch::Feature::training)] = 0;
   profile.rules[1] = dispatch::everywhere(Strategy::fused_sequential, Strategy::direct);

@@ -48,8 +48,7 @@ Index tile_steps(Kernel kernel) {
   static_assert(parts<Op, From>() == parts<LibraryOp, typename S::From>());
   if (kernel == Kernel::sequential) return steps_per_thread<From>();
   if (kernel == Kernel::block) return kCudaBlockWarps * steps_per_thread<From>();
-  std::size_t shared = 0;
-  REQUIRE_CUDA(shared_limit(shared));
+  const auto shared = static_cast<std::size_t>(shared_context(1).limits().shared_bytes);
   return workers_for<Op, From, To, warps<Op, From, To>()>(shared) * device_steps<From>();
 }
 
@@ -216,7 +215,8 @@ class CudaEngineTest : public CudaTest {
     Both<unsigned char> workspace(context, bytes + kGuard);
     std::fill(workspace.host.begin(), workspace.host.end(), static_cast<unsigned char>(0x5A));
     workspace.upload();
-    const scan::Launch on{nullptr, static_cast<int>(context.limits().units)};
+    const scan::Launch on{nullptr, static_cast<int>(context.limits().units),
+                          static_cast<std::size_t>(context.limits().shared_bytes)};
     ASSERT_EQ(launch<Op>(trial, problem, workspace.device(), on), cudaSuccess) << text(trial);
     ASSERT_TRUE(problem.same()) << text(trial);
     const auto after = workspace.download();

@@ -40,8 +40,7 @@ std::vector<std::int64_t> tiles_in(Cell cell, std::size_t shared) {
 }  // namespace
 
 std::vector<std::int64_t> device_tiles(Cell cell, Dtype dtype) {
-  std::size_t shared = 0;
-  REQUIRE_CUDA(scan::cuda::shared_limit(shared));
+  const auto shared = static_cast<std::size_t>(shared_context(1).limits().shared_bytes);
   switch (dtype) {
     case Dtype::float64:
       return tiles_in<scan::Units<double>>(cell, shared);

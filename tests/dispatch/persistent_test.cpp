@@ -111,7 +111,7 @@ TEST(PersistentShape, SmallLayersNeedNoExchange) {
 
 // What decides where no rule does.
 TEST(PersistentShape, ChosenWhereItFits) {
-  const Profile profile{"none", "this file", 0, {}};
+  const Profile profile{"none", "this file", 0, {}, nullptr};
   const auto choice = [&](Problem p, std::int64_t units = 132) {
     const Plan out = plan(p, device_of(units), profile);
     EXPECT_FALSE(explain(out).empty());

@@ -28,7 +28,7 @@ Rule rule(Strategy strategy, bool across_blocks, std::initializer_list<Bound> ab
   return out;
 }
 Profile profile_of(std::initializer_list<Rule> rules) {
-  Profile out{"test-profile", "this file", 0, {}};
+  Profile out{"test-profile", "this file", 0, {}, nullptr};
   for (const Rule& one : rules) out.rules[static_cast<std::size_t>(out.count++)] = one;
   return out;
 }

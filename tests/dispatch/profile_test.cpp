@@ -48,7 +48,7 @@ TEST(Names, UnknownLeavesTheStrategyAlone) {
 TEST(Profile, GenericOnesAreUsable) {
   for (const Profile* generic : {&generic_cpu_profile(), &generic_cuda_profile()}) {
     EXPECT_STREQ(generic->origin, "built in");
-    ASSERT_GE(generic->count, 1);
+    ASSERT_TRUE(generic->count >= 1 || generic->costs);
     for (int i = 0; i < generic->count; ++i) {
       const Rule& r = generic->rules[static_cast<std::size_t>(i)];
       EXPECT_NE(r.strategy, Strategy::automatic);
@@ -56,7 +56,7 @@ TEST(Profile, GenericOnesAreUsable) {
       EXPECT_GE(r.margin, 0);
     }
   }
-  // Every problem meets a rule, and on CUDA one step of one sequence is direct.
+  // Every problem meets a rule or is predicted, and on CUDA one step of one sequence is direct.
   for (const auto& [profile, processor] : {std::pair(&generic_cpu_profile(), Processor::cpu),
                                            std::pair(&generic_cuda_profile(), Processor::cuda),
                                            std::pair(find_profile("sm_90"), Processor::cuda)}) {
@@ -74,7 +74,8 @@ TEST(Profile, GenericOnesAreUsable) {
           wanted.log_domain = bits & 2;
           wanted.storage_bytes = bits & 4 ? 2 : 4;
           const Plan got = plan(wanted, {processor, units}, *profile);
-          EXPECT_EQ(got.reason, Reason::measured) << explain(got);
+          EXPECT_TRUE(got.reason == Reason::measured || got.reason == Reason::predicted)
+              << explain(got);
         }
       }
     }

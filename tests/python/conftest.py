@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the tests run: Hypothesis without deadlines, and no profile of this machine's user."""
+"""How the tests run: Hypothesis without deadlines, and no profile of this machine's user.
+
+SCANRNN_REQUIRE_GPU=1 says that a GPU and every library are here: a skip is then a failure.
+"""
 
 import os
 import sys
@@ -19,6 +22,29 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("default")
+
+
+REQUIRED = os.environ.get("SCANRNN_REQUIRE_GPU") == "1"
+WITHOUT_GPU = "there is a CUDA device"  # the reason of tests that are for other machines
+
+
+def required(report):
+    if REQUIRED and report.skipped and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr[2])
+        if WITHOUT_GPU not in reason:
+            report.outcome = "failed"
+            report.longrepr = f"SCANRNN_REQUIRE_GPU is 1. {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    return required((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    return required((yield))
 
 
 @pytest.fixture(autouse=True)

@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle: every cell in float64 NumPy, one step at a time, straight from its formula."""
+"""The oracle: every cell in float64 NumPy, one step at a time, straight from its formula.
+
+The formulas take complex numbers too, by whose imaginary part gradients.py differentiates them.
+"""
 
 import numpy as np
 
 
 def sigmoid(x):
     """And 1 - sigmoid(x) is sigmoid(-x), whose last digits a subtraction would lose."""
-    e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+    positive = np.real(x) >= 0
+    e = np.exp(np.where(positive, -x, x))
+    return np.where(positive, 1 / (1 + e), e / (1 + e))
 
 
 CANDIDATES = {
-    "g": lambda v: np.where(v >= 0, v + 0.5, sigmoid(v)),
+    "g": lambda v: np.where(np.real(v) >= 0, v + 0.5, sigmoid(v)),
     "linear": lambda v: v,
     "tanh": np.tanh,
 }
-ACTIVATIONS = {"identity": lambda c: c, "tanh": np.tanh, "relu": lambda c: np.maximum(c, 0)}
+ACTIVATIONS = {
+    "identity": lambda c: c,
+    "tanh": np.tanh,
+    "relu": lambda c: np.where(np.real(c) > 0, c, 0),
+}
 
 
 def mingru(gates, h, x, variant):
@@ -96,17 +104,31 @@ def scan(a, b, h_0=None, reverse=False):
     return out
 
 
-def _dense_step(cell, params, x, h, c):
-    weight, recurrent, bias, recurrent_bias = params
-    u, m = x @ weight.T + bias, h @ recurrent.T + recurrent_bias
-    if cell == "LSTM":
-        i, f, g, o = np.split(u + m, 4, axis=-1)
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        return sigmoid(o) * np.tanh(c), c
-    (r, z, n), (mr, mz, mn) = np.split(u, 3, axis=-1), np.split(m, 3, axis=-1)
+def lstm(u, m, h, c):
+    i, f, g, o = (from_x + from_h for from_x, from_h in zip(u, m, strict=True))
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def gru(u, m, h):
+    (r, z, n), (mr, mz, mn) = u, m
     r, z = sigmoid(r + mr), sigmoid(z + mz)
     n = np.tanh(n + r * mn)
-    return (1 - z) * n + z * h, c
+    return ((1 - z) * n + z * h,)
+
+
+# From the products with x and with h, by gates, and the state before, to the state.
+DENSE_STEP = {"LSTM": lstm, "GRU": gru}
+
+
+def _dense_step(cell, params, x, h, c):
+    weight, recurrent, bias, recurrent_bias = params
+    gates = {"LSTM": 4, "GRU": 3}[cell]
+    u = np.split(x @ weight.T + bias, gates, axis=-1)
+    m = np.split(h @ recurrent.T + recurrent_bias, gates, axis=-1)
+    before = (h, c) if cell == "LSTM" else (h,)
+    h, *rest = DENSE_STEP[cell](u, m, *before)
+    return h, rest[0] if rest else c
 
 
 def run_dense(rnn, x, state=None):

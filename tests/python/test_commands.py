@@ -4,8 +4,11 @@
 import itertools
 import json
 import math
+import os
+import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +47,24 @@ def test_info_says_what_is_ignored(capsys):
     finally:
         profile.load_users.cache_clear()
     assert f"your own: {file} is ignored\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", [["info"], ["--help"], ["bench", "--help"], ["bench", "regret", "sweep.json"]]
+)
+def test_a_reader_may_go(command):
+    """As `| head -1` does: no traceback, and the status of a broken pipe where we write."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    results = Path(__file__).parents[2] / "bench/results/cpu-crossover.json"
+    words = [str(results) if word == "sweep.json" else word for word in command]
+    program = [sys.executable, "-m", "scanrnn", *words]
+    try:
+        done = subprocess.run(program, stdout=theirs, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(theirs)
+    assert done.stderr == ""
+    assert done.returncode == 141 or ("--help" in command and done.returncode == 0)  # argparse's
 
 
 def test_demo_learns(tmp_path, capsys):

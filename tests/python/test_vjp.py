@@ -15,9 +15,9 @@ from support import (
     STRATEGIES,
     VARIANTS,
     assert_close,
-    gradient_tolerance,
     make,
     normal,
+    one_layer_tolerance,
 )
 
 
@@ -119,7 +119,7 @@ def test_gradients_in_less_precision(cell, strategy, dtype):
     ]:
         assert got.dtype == rnn.dtype
         error = np.sqrt(np.square(got.astype(np.float64) - want).mean() / np.square(want).mean())
-        assert error <= gradient_tolerance(dtype, want.size)
+        assert error <= one_layer_tolerance(dtype, want.size)
 
 
 @pytest.mark.parametrize("cell", CELLS)

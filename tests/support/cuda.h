@@ -26,7 +26,7 @@ class CudaTest : public testing::Test {
   }
 };
 
-// Steps of a tile of the device kernel, forward and backward, on the current device.
+// Steps of a tile of the device kernel, forward and backward, on the tests' device.
 std::vector<std::int64_t> device_tiles(Cell cell, Dtype dtype);
 
 // Not ordered with the default stream: what is enqueued on the wrong one shows.

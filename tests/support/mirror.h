@@ -35,7 +35,7 @@ class Mirror {
 
   TensorView view(Tensor& tensor) {
     TensorView out = tensor.view();
-    out.data = at(out.data, tensor.bytes());
+    if (out.data) out.data = at(out.data, tensor.bytes());
     out.device = context_.options().device;
     return out;
   }

@@ -133,9 +133,10 @@ class Tensor {
   // And no value was written since poison().
   bool untouched() const { return blank(bytes_.data(), bytes_.data() + bytes_.size()); }
 
+  // Null where there is nothing, as an allocator gives it.
   TensorView view() {
     TensorView out;
-    out.data = const_cast<std::uint8_t*>(address(0));
+    if (count() > 0) out.data = const_cast<std::uint8_t*>(address(0));
     out.dtype = dtype_;
     out.rank = static_cast<int>(sizes_.size());
     std::int64_t stride = 1;

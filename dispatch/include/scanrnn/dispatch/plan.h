@@ -41,7 +41,8 @@ struct DeviceLimits {
 enum class Reason : std::uint8_t {
   forced,
   empty,
-  measured,  // a rule of the profile
+  measured,   // a rule of the profile
+  predicted,  // by costs of the profile
   no_rule,
   every_step,  // a dense recurrence can only be walked
   on_chip,     // and its weights stay in registers
@@ -61,6 +62,7 @@ struct PersistentShape {
   bool split_products = false;
   int block_words = 0;     // of the exchange for one value of all units of a line
   int line_floats = 0;     // of shared memory for one line of a warp's partial sums
+  int shared_bytes = 0;    // that a block can have on the device
   std::int64_t lines = 0;  // of the batch, in one launch
   std::int64_t steps = 0;  // in one launch
 };
@@ -71,7 +73,9 @@ struct Plan {
   Strategy strategy = Strategy::fused_sequential;
   Strategy runner_up = Strategy::parallel_scan;
   Reason reason = Reason::no_rule;
-  Rule rule{};            // that decided, if one did
+  Rule rule{};             // that decided, if one did
+  double expected_us = 0;  // predicted for the strategy, and for the runner-up; 0: not known
+  double runner_up_us = 0;
   char profile[64] = {};  // and whose it is
   char origin[96] = {};
   std::int64_t tile_steps = 0;   // CPU: steps of one projection tile
@@ -89,6 +93,10 @@ std::string misfit(const Problem& problem, const DeviceLimits& device);
 PersistentShape persistent_shape(const Problem& problem, const DeviceLimits& device, bool backward);
 // Bytes of its exchange in one launch.
 std::int64_t exchange_bytes(const Problem& problem, const PersistentShape& shape, bool backward);
+
+// What of a problem takes time, CUDA only, and the class that it is of.
+Counts counts(const Problem& problem, const DeviceLimits& device);
+ProblemClass class_of(const Problem& problem);
 
 // The forced strategy must fit.
 Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile);

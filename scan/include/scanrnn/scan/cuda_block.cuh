@@ -17,11 +17,24 @@ constexpr int block_stages() {
   return bytes >= 4096 ? 2 : bytes >= 2048 ? 4 : 6;
 }
 
-// A state is handed over at the receiver's barrier: one warp arrives, the other waits. racecheck
-// does not follow such a pair of named barriers, so builds for it take mbarriers, which are slower.
+// A state is handed over at the receiver's barrier: one warp arrives, the other waits. The barriers
+// are the hardware's named ones, one for each warp. racecheck does not follow such a pair;
+// docs/architecture.md says why nothing can be overtaken.
 template <int kWarps>
-struct Turns {
-#ifdef SCANRNN_RACECHECK
+struct BarrierTurns {
+  __device__ __forceinline__ void init() {}
+  __device__ __forceinline__ void hand_over(int receiver) {
+    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(receiver), "n"(2 * kLanes) : "memory");
+  }
+  __device__ __forceinline__ void take_over(int receiver, unsigned) {
+    asm volatile("barrier.cta.sync %0, %1;" ::"r"(receiver), "n"(2 * kLanes) : "memory");
+  }
+};
+
+// The same by barriers in shared memory, which are slower and which racecheck follows: of the
+// tests.
+template <int kWarps>
+struct SignalTurns {
   Signal signals[kWarps];
 
   __device__ __forceinline__ void init() {
@@ -34,18 +47,9 @@ struct Turns {
   __device__ __forceinline__ void take_over(int receiver, unsigned round) {
     signals[receiver].wait(round);
   }
-#else
-  __device__ __forceinline__ void init() {}
-  __device__ __forceinline__ void hand_over(int receiver) {
-    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(receiver), "n"(2 * kLanes) : "memory");
-  }
-  __device__ __forceinline__ void take_over(int receiver, unsigned) {
-    asm volatile("barrier.cta.sync %0, %1;" ::"r"(receiver), "n"(2 * kLanes) : "memory");
-  }
-#endif
 };
 
-template <class Op, class Source, class Sink, class Ends, int kWarps>
+template <class Op, class Source, class Sink, class Ends, int kWarps, template <int> class Turns>
 __global__ void __launch_bounds__(kWarps* kLanes)
     block_kernel(const Extent extent, const Index row_blocks, const Source source, const Sink sink,
                  const Ends ends, const bool vectors) {
@@ -110,7 +114,8 @@ __global__ void __launch_bounds__(kWarps* kLanes)
 
 }  // namespace cuda
 
-template <class Op, int kWarps, class Source, class Sink, class Ends>
+template <class Op, int kWarps, template <int> class Turns = cuda::BarrierTurns, class Source,
+          class Sink, class Ends>
 cudaError_t launch_block(const Extent& extent, const Source& source, const Sink& sink,
                          const Ends& ends, const Launch& launch) {
   using namespace cuda;
@@ -120,7 +125,7 @@ cudaError_t launch_block(const Extent& extent, const Source& source, const Sink&
   if (count == 0 || extent.steps == 0) {
     return launch_sequential<Op>(extent, source, sink, ends, launch);
   }
-  return cuda::launch(block_kernel<Op, Source, Sink, Ends, kWarps>, count, kWarps * kLanes,
+  return cuda::launch(block_kernel<Op, Source, Sink, Ends, kWarps, Turns>, count, kWarps * kLanes,
                       kWarps * block_stages<Source, kSteps>() * tile_elements<Source, kSteps>() *
                           sizeof(typename Source::T),
                       launch.stream, extent, row_blocks(extent), source, sink, ends,

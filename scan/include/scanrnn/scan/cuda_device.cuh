@@ -244,18 +244,6 @@ Index device_tiles(const Extent& extent, int workers) {
   return (extent.steps + tile - 1) / tile;
 }
 
-// What a block may take of this device's shared memory.
-inline cudaError_t shared_limit(std::size_t& shared) {
-  int device, bytes;
-  auto status = cudaGetDevice(&device);
-  if (status != cudaSuccess) return status;
-  status = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (status != cudaSuccess) return status;
-  if (bytes < static_cast<int>(kLeastShared)) return cudaErrorInvalidConfiguration;
-  shared = bytes;
-  return cudaSuccess;
-}
-
 }  // namespace cuda
 
 // Bytes of workspace that launch_device needs on any device; their contents do not matter.
@@ -279,17 +267,15 @@ cudaError_t launch_device(const Extent& extent, const Source& source, const Sink
     using Wide = typename Widened<Op, typename Source::V>::Op;
     return launch_sequential<Wide>(extent, source, sink, ends, launch);
   }
-  std::size_t shared;
-  auto status = shared_limit(shared);
-  if (status != cudaSuccess) return status;
-  const int workers = workers_for<Op, Source, Sink, kWarps>(shared);
+  if (launch.shared < kLeastShared) return cudaErrorInvalidConfiguration;
+  const int workers = workers_for<Op, Source, Sink, kWarps>(launch.shared);
   const Index tiles = device_tiles<Source>(extent, workers);
   // Tickets are 32-bit words, and every running block takes a few beyond the last tile.
   if (tiles * count > Index{1} << 31) return cudaErrorInvalidConfiguration;
   Exchange<Op> exchange;
   const std::size_t bytes =
       exchange.place(static_cast<char*>(workspace), count * parts<Op, Source>(), tiles);
-  status = exchange.clear(bytes, launch);
+  const auto status = exchange.clear(bytes, launch);
   if (status != cudaSuccess) return status;
   return cuda::launch(device_kernel<Op, Source, Sink, Ends, kWarps>,
                       tiles * count < launch.units ? tiles * count : launch.units,

@@ -10,10 +10,15 @@
 
 namespace scanrnn::scan {
 
-// What a launch needs besides its arguments. `units` is the number of multiprocessors.
+// What a block may take of shared memory on any device from compute capability 8.0 on.
+inline constexpr std::size_t kLeastShared = 99 * 1024;
+
+// What a launch needs besides its arguments; nothing here asks the device. `units` is the number of
+// multiprocessors, `shared` the bytes of shared memory that a block may take.
 struct Launch {
   cudaStream_t stream = nullptr;
   int units = 1;
+  std::size_t shared = kLeastShared;
 };
 
 namespace cuda {

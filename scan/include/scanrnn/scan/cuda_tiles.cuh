@@ -115,10 +115,9 @@ constexpr int service_warps() {
   return (1 + kResolvers) * parts<Op, Source>();
 }
 
-// What a block may take of shared memory: of compute capability 9.0, where it is one block a
-// multiprocessor with all of it, since tiles twice as long need half the exchanges; and the least
-// of any from 8.0 on.
-inline constexpr std::size_t kMostShared = 227 * 1024, kLeastShared = 99 * 1024;
+// What a block may take of shared memory on compute capability 9.0, where it is one block a
+// multiprocessor with all of it, since tiles twice as long need half the exchanges.
+inline constexpr std::size_t kMostShared = 227 * 1024;
 
 // Workers of a block: as many as kMostShared holds, up to kMost, and with the service warps up to
 // five for each scheduler, so that a thread has 96 registers.

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that every dtype holds, and whether a result is right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from rows import Row
+from torch import Tensor
+
+
+def numbers(*shape: int, shift: int = 0) -> Tensor:
+    """Random multiples of 2^-7 in [-1, 1) times 2^-shift, which every dtype holds."""
+    whole = torch.randint(-128, 128, shape, device="cuda", dtype=torch.int16)
+    return whole.float() * 2.0 ** (-7 - shift)
+
+
+def finite(error: Tensor) -> float:
+    """NaN as infinity, so that no comparison lets it pass."""
+    return math.inf if math.isnan(float(error)) else float(error)
+
+
+def check(
+    y: Tensor,
+    want: Tensor,
+    gradients: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    bounds: tuple[float, float] = (0.1, 0.1),
+) -> Row:
+    """Errors for a row: y's largest over the largest value, and of the gradients the largest
+    relative RMS. It raises where one is beyond its bound, or NaN."""
+    if gradients.keys() != wanted.keys():
+        raise AssertionError(f"gradients of {sorted(gradients)}, not of {sorted(wanted)}")
+    off = (y.double() - want).abs().max() / want.abs().max()
+    found = {"max_error": finite(off)}
+    for name, gradient in gradients.items():
+        off = (gradient.double().reshape(wanted[name].shape) - wanted[name]).norm()
+        error = finite(off / wanted[name].norm())
+        found["gradient_error"] = max(error, found.get("gradient_error", 0.0))
+    for (name, error), bound in zip(found.items(), bounds, strict=False):
+        if error > bound:
+            raise AssertionError(f"wrong result: {name} {error:.2g}, bound {bound:.2g}")
+    return {name: float(f"{error:.2g}") for name, error in found.items()}

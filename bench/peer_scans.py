@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bare recurrence beside its peers, each in the layout that it is made for and in the user's.
+
+Layouts by their axes, T time, B batch, H channels: TBH is scanrnn's, BTH fla's, BHT, where time is
+contiguous, accelerated-scan's. In another layout than its own a call has its transpositions, and
+logarithms if it wants them, in its time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import our_ways
+import peer_models as models
+import scanrnn.torch
+import torch
+from checks import check
+from gpu_timing import GPU, Bench, Contest, Run, failure
+from rows import OURS, Row
+from scanrnn import _core, crossover, measure
+from torch import Tensor
+
+Call = Callable[..., Any]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SCANS = [  # B, T, C, dtype
+    (8, 4096, 1536, "float32"),
+    (8, 4096, 1536, "bfloat16"),
+    (16, 1024, 768, "float32"),
+    (1, 65536, 1024, "float32"),
+    (1, 1048576, 64, "float32"),
+]
+LONGEST = {"torch, log space": 65536, "jax": 4096}  # beyond it a second and more
+FROM_TBH = {"TBH": (0, 1, 2), "BTH": (1, 0, 2), "BHT": (1, 2, 0)}
+TO_TBH = {"TBH": (0, 1, 2), "BTH": (1, 0, 2), "BHT": (2, 0, 1)}
+
+
+def optional(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as problem:
+        print(f"{name} does not take part: {problem!r}"[:300], flush=True)
+        return None
+
+
+def turned(value: Tensor, of: str, to: str) -> Tensor:
+    """From one layout to another, copied where they differ."""
+    if of == to:
+        return value
+    whole = value.permute(TO_TBH[of])
+    return whole.permute(FROM_TBH[to]).contiguous()
+
+
+def scans(bench: Bench) -> None:
+    for shape in SCANS:
+        one_scan(bench, *shape)
+
+
+def one_scan(bench: Bench, B: int, T: int, C: int, dtype: str) -> None:
+    row: Row = {"bench": "scan", "domain": "linear", "pass": "forward", "B": B, "T": T, "C": C}
+    row |= {"H": C, "dtype": dtype}
+    if not bench.only.search(" ".join(map(str, row.values())) + " scanrnn"):
+        return
+    kind = DTYPES[dtype]
+    a = torch.sigmoid(3 * torch.rand(T, B, C, device="cuda") - 1).to(kind)
+    b = torch.rand(T, B, C, device="cuda").to(kind) + 0.01
+    want = models.exact_scan(a, b)
+    contest = Contest(bench, row)
+
+    def add(impl: str, made_for: str, layout: str, prepare: Call, call: Call) -> None:
+        """`call` takes what `prepare` makes of a and b in the layout that it is made for."""
+        given = [turned(value, "TBH", layout) for value in (a, b)]
+        ready = prepare(*given) if layout == made_for else None
+
+        def run() -> Tensor:
+            operands = ready or prepare(*(turned(value, layout, made_for) for value in given))
+            return turned(call(*operands), made_for, layout)
+
+        def make() -> tuple[Run, Row]:
+            return run, check(run().permute(TO_TBH[layout]), want, {}, {})
+
+        contest.enter({"impl": impl, "layout": layout}, make)
+
+    add(OURS, "TBH", "TBH", as_they_are, scanrnn.torch.scan)
+    workload = _core.Workload(dtype, GPU, T, B * C, False)
+    bounds = crossover.tolerances(dtype, T, 0)
+    exact = lambda: our_ways.exact_scan(T, B * C, False)  # noqa: E731
+    our_ways.enter_better(contest, workload, exact, bounds)
+    if B > 1:
+        add(OURS, "TBH", "BTH", as_they_are, scanrnn.torch.scan)
+    for impl, made_for, prepare, call in peers():
+        for layout in dict.fromkeys((made_for, "TBH")):
+            if (B > 1 or layout == made_for) and LONGEST.get(impl, T) >= T:
+                add(impl, made_for, layout, prepare, call)
+    elements = 3 * B * T * C * kind.itemsize
+
+    def finish(row: Row, sticks: dict[str, float]) -> Row:
+        gbps = elements / row["ms"] / 1e6
+        return row | {"gbps": round(gbps), "copy_share": round(gbps / row["copy_gbps"], 3)}
+
+    contest.measure(finish)
+    if LONGEST["jax"] >= T and (jax := optional("jax")) is not None:
+        through_jax(bench, jax, row | {"layout": "BTH"}, (a, b), want)
+
+
+def as_they_are(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    return a, b
+
+
+def peers() -> list[tuple[str, str, Call, Call]]:
+    """Name, the layout that it is made for, what it wants of a and b, and the call."""
+    found: list[tuple[str, str, Call, Call]] = []
+    if (warp := optional("accelerated_scan.warp")) is not None:
+        found.append(("accelerated-scan warp", "BHT", as_they_are, warp.scan))
+    if (hgrn := optional("fla.ops.hgrn")) is not None:
+
+        def with_log_decay(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+            return b, a.float().log().to(a.dtype)
+
+        found.append(
+            ("fla chunk_hgrn", "BTH", with_log_decay, lambda b, g: hgrn.chunk_hgrn(b, g)[0])
+        )
+
+    def logarithms(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return a.float().log(), b.float().log()
+
+    found.append(("torch, log space", "BTH", logarithms, models.log_scan))
+    torch.compiler.reset()
+    compiled = torch.compile(models.torch_associative_scan)
+    found.append(("torch associative_scan, compiled", "BTH", as_they_are, compiled))
+    return found
+
+
+def through_jax(
+    bench: Bench, jax: Any, row: Row, pair: tuple[Tensor, Tensor], want: Tensor
+) -> None:
+    """JAX launches on a stream of its own, so it takes no turn, and the clock is the host's."""
+    row = row | {"impl": f"jax {jax.__version__} associative_scan"}
+    if not bench.wanted(row):
+        return
+    run = jax.jit(lambda a, b: jax.lax.associative_scan(models.combine, (a, b), axis=1)[1])
+    try:
+        a, b = (jax.dlpack.from_dlpack(turned(value, "TBH", "BTH")) for value in pair)
+        h = run(a, b)
+        found = check(torch.from_dlpack(h).permute(TO_TBH["BTH"]), want, {}, {})
+        times = []
+        for _ in range(8):
+            start = time.perf_counter()
+            for _ in range(10):
+                h = run(a, b)
+            h.block_until_ready()
+            times.append(100 * (time.perf_counter() - start))
+        found |= {**measure.Timing.of(times).row(), "timing": "clock"}
+    except Exception as problem:
+        found = failure(problem)
+    bench.keep(row | found)
+    bench.save()

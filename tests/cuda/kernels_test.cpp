@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every kernel of the library on a small case of its own, named for it: what `make sanitize-cuda`
+// and the run of PTX take. Outputs and workspace are memory that nobody has set, so that initcheck
+// sees what is read before it is written.
+#include <functional>
+#include <optional>
+
+#include "scanrnn/dispatch/tiles.h"
+#include "support/cases.h"
+#include "support/conform.h"
+#include "support/cuda.h"
+#include "support/unset.h"
+
+namespace scanrnn::test {
+namespace {
+
+using dispatch::Plan;
+using dispatch::Strategy;
+
+// Forward in training mode and backward, by a plan that may differ from the planner's.
+Result run(const Case& c, const Data& data, Context& context, const Plan& plan) {
+  const Layer layer(c.layer);
+  const Dtype dtype = c.layer.dtype;
+  const std::int64_t hidden = c.layer.hidden_size, width = c.directions() * hidden;
+  const std::vector<std::int64_t> states{c.layer.num_layers * c.directions(), c.batch, hidden},
+      inputs{c.steps, c.batch, c.layer.input_size}, outputs{c.steps, c.batch, width};
+  Unset memory(context);
+  const auto given_state = [&](const Values& h, const Values& second) {
+    State out{memory.given(dtype, states, h), {}};
+    if (c.pair()) out.c = memory.given(dtype, states, second);
+    return out;
+  };
+  const auto unset_state = [&] {
+    State out{memory.unset(dtype, states), {}};
+    if (c.pair()) out.c = memory.unset(dtype, states);
+    return out;
+  };
+  BackwardArgs backward;
+  for (std::size_t i = 0; i < data.params.size(); ++i) {
+    const auto& sizes = layer.parameters()[i].sizes;
+    backward.params.push_back(memory.given(dtype, sizes, data.params[i]));
+    backward.dparams.push_back(memory.unset(dtype, sizes));
+  }
+  backward.x = memory.given(dtype, inputs, data.x);
+  backward.h0 = given_state(data.h0, data.c0);
+  backward.y = memory.unset(dtype, outputs);
+  backward.dy = memory.given(dtype, outputs, data.dy);
+  backward.dhn = given_state(data.dhn, data.dcn);
+  backward.dx = memory.unset(dtype, inputs);
+  backward.dh0 = unset_state();
+  const Sizes sizes = layer.sizes(plan);
+  backward.workspace = memory.span(sizes.workspace);
+  backward.reserve = memory.span(sizes.reserve);
+  backward.seed = 5;
+  ForwardArgs forward;
+  forward.params = backward.params;
+  forward.x = backward.x;
+  forward.h0 = backward.h0;
+  forward.y = backward.y;
+  forward.hn = unset_state();
+  forward.workspace = backward.workspace;
+  forward.reserve = backward.reserve;
+  forward.seed = backward.seed;
+  layer.forward(context, plan, forward);
+  layer.backward(context, plan, backward);
+
+  Result out;
+  out.y = memory.values(backward.y);
+  out.hn = memory.values(forward.hn.h);
+  out.dx = memory.values(backward.dx);
+  out.dh0 = memory.values(backward.dh0.h);
+  if (c.pair()) {
+    out.cn = memory.values(forward.hn.c);
+    out.dc0 = memory.values(backward.dh0.c);
+  }
+  for (const TensorView& gradient : backward.dparams)
+    out.dparams.push_back(memory.values(gradient));
+  return out;
+}
+
+// A case, and what its plan has to be so that the kernel of its name runs.
+struct Small {
+  std::string kernel;
+  Case c;
+  std::function<void(Plan&)> change = [](Plan&) {};
+  MatmulPrecision precision = MatmulPrecision::highest;
+
+  std::string name() const {
+    return kernel + "_" + info(c.layer.cell).name + "_" + scanrnn::name(c.layer.dtype);
+  }
+};
+std::ostream& operator<<(std::ostream& out, const Small& small) { return out << small.name(); }
+
+// All of a small layer in each block, whatever the planner would rather do.
+void put_in_block(Plan& plan, int unit_blocks) {
+  const auto& p = plan.problem;
+  const auto block = dispatch::persistent_block(unit_blocks, p.gates, p.storage_bytes);
+  dispatch::PersistentShape& shape = plan.persistent;
+  shape = {};
+  shape.in_block = true;
+  shape.tile = unit_blocks - 1;
+  shape.units = 8 * unit_blocks * dispatch::kPersistentWarps;
+  shape.slices = 1;
+  shape.groups = static_cast<int>(std::min(plan.device.units, p.batch));
+  shape.split_products = p.split_products;
+  shape.lines = std::int64_t{block.lines} * shape.groups;
+  shape.steps = p.steps;
+}
+
+Case small_case(const CellInfo& cell, Dtype dtype, Strategy strategy, std::int64_t steps,
+                std::int64_t batch, std::int64_t hidden = 40) {
+  Case c;
+  c.layer.cell = cell.cell;
+  c.layer.dtype = dtype;
+  c.layer.input_size = 24;
+  c.layer.hidden_size = hidden;
+  c.steps = steps;
+  c.batch = batch;
+  c.way = strategy;
+  return c;
+}
+
+void add_linear(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
+  const auto add = [&](const char* kernel, Strategy strategy, std::int64_t steps, bool across,
+                       Domain domain = Domain::log, std::int64_t hidden = 40) {
+    Small small{kernel, small_case(cell, dtype, strategy, steps, 2, hidden)};
+    small.c.layer.domain = domain;
+    small.change = [across](Plan& plan) { plan.across_blocks = across; };
+    out.push_back(small);
+  };
+  add("direct", Strategy::direct, 3, false);
+  add("sequential", Strategy::fused_sequential, 37, false);
+  add("block", Strategy::parallel_scan, 150, false);
+  add("device_log", Strategy::parallel_scan, 600, true);
+  add("device_linear", Strategy::parallel_scan, 600, true, Domain::linear);
+  // Sizes of which no vector can be made.
+  add("direct_odd", Strategy::direct, 3, false, Domain::log, 37);
+  add("sequential_odd", Strategy::fused_sequential, 37, false, Domain::log, 37);
+  add("block_odd", Strategy::parallel_scan, 150, false, Domain::log, 37);
+  add("device_odd", Strategy::parallel_scan, 600, true, Domain::log, 37);
+}
+
+void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
+  const auto add = [&](const char* kernel, Strategy strategy, std::int64_t steps,
+                       std::int64_t batch, std::int64_t hidden = 40) -> Small& {
+    out.push_back({kernel, small_case(cell, dtype, strategy, steps, batch, hidden)});
+    return out.back();
+  };
+  const auto fused = [](bool wanted) {
+    return [wanted](Plan& plan) { EXPECT_EQ(plan.fused_steps, wanted); };
+  };
+  add("step", Strategy::step_loop, 3, 21).change = fused(false);
+  add("fused_step", Strategy::step_loop, 3, 3).change = fused(true);
+  add("fused_step_odd", Strategy::step_loop, 3, 3, 37).change = fused(true);
+  add("fused_single", Strategy::step_loop, 1, 1).change = fused(true);
+  if (dtype == Dtype::bfloat16) add("fused_lines", Strategy::step_loop, 2, 9).change = fused(true);
+  add("persistent_block", Strategy::persistent, 6, 3).change = [](Plan& p) { put_in_block(p, 1); };
+  if (dtype == Dtype::bfloat16) {
+    add("persistent_wide_block", Strategy::persistent, 6, 3, 100).change = [](Plan& p) {
+      put_in_block(p, 2);
+    };
+  }
+  const auto in_slices = [](Plan& plan) {
+    EXPECT_TRUE(plan.persistent.tile >= 0 && !plan.persistent.in_block);
+    EXPECT_GE(plan.persistent_vjp.tile, 0);
+  };
+  add("persistent_slices", Strategy::persistent, 6, 5, 200).change = in_slices;
+  add("persistent_slices_odd", Strategy::persistent, 6, 11, 137).change = in_slices;
+  if (dtype != Dtype::float32) return;
+  add("persistent_slices_tf32", Strategy::persistent, 6, 5, 200).precision = MatmulPrecision::high;
+  add("fused_lines_tf32", Strategy::step_loop, 2, 9).precision = MatmulPrecision::high;
+}
+
+std::vector<Small> small_cases() {
+  std::vector<Small> out;
+  for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+    for (const CellInfo& cell : cells()) {
+      const bool linear = cell.recurrence == dispatch::Recurrence::linear;
+      (linear ? add_linear : add_dense)(cell, dtype, out);
+      out.push_back({"no_steps", small_case(cell, dtype, Strategy::automatic, 0, 3)});
+      out.push_back({"no_lines", small_case(cell, dtype, Strategy::automatic, 5, 0)});
+      // Both directions of two layers, the first of which has what SRU adds to its output.
+      Small stack{"stack", small_case(cell, dtype, Strategy::automatic, 9, 3)};
+      stack.c.layer.input_size = stack.c.layer.hidden_size;
+      stack.c.layer.num_layers = 2;
+      stack.c.layer.bidirectional = true;
+      out.push_back(stack);
+      stack.kernel = "dropout";
+      stack.c.layer.dropout = 0.25;
+      out.push_back(stack);
+    }
+  }
+  return out;
+}
+
+class CudaKernelsTest : public CudaTest, public testing::WithParamInterface<Small> {};
+
+TEST_P(CudaKernelsTest, OnASmallCase) {
+  const Small& small = GetParam();
+  const Case& c = small.c;
+  Random random(31);
+  const Data data = random_data(c, random);
+  ContextOptions options;
+  options.device = test_device();
+  options.matmul_precision = small.precision;
+  std::optional<Context> own;
+  if (small.precision != MatmulPrecision::highest) own.emplace(options);
+  Context& context = own ? *own : shared_context(1);
+  Plan plan = Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, c.way.strategy);
+  small.change(plan);
+  const Result got = run(c, data, context, plan);
+  if (c.layer.dropout == 0 && small.precision == MatmulPrecision::highest) {
+    expect_conforms(c, got, oracle::run(c, data));
+    return;
+  }
+  for (const Values* values : {&got.y, &got.hn, &got.cn, &got.dx, &got.dh0, &got.dc0}) {
+    for (double value : *values) ASSERT_TRUE(std::isfinite(value));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaKernelsTest, testing::ValuesIn(small_cases()),
+                         [](const auto& of) { return of.param.name(); });
+
+// The bare scan: h_t = h_{t-1} / 2 + 1 from 0 on, which is 2 - 2^(1-t).
+struct SmallScan {
+  const char* kernel;
+  Strategy strategy;
+  bool across_blocks;
+  std::int64_t steps, rows;
+};
+std::ostream& operator<<(std::ostream& out, const SmallScan& s) { return out << s.kernel; }
+
+class CudaScanKernelsTest : public CudaTest, public testing::WithParamInterface<SmallScan> {};
+
+TEST_P(CudaScanKernelsTest, OnASmallCase) {
+  const SmallScan& s = GetParam();
+  Context& context = shared_context(1);
+  for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+    for (const bool log_form : {false, true}) {
+      Unset memory(context);
+      const std::vector<std::int64_t> sizes{s.steps, s.rows};
+      const auto count = static_cast<std::size_t>(s.steps * s.rows);
+      ScanArgs args;
+      args.a = memory.given(dtype, sizes, Values(count, log_form ? std::log(0.5) : 0.5));
+      args.b = memory.given(dtype, sizes, Values(count, log_form ? 0.0 : 1.0));
+      args.h = memory.unset(dtype, sizes);
+      args.log_form = log_form;
+      Plan plan = linear_scan_plan(context, s.steps, s.rows, dtype, log_form, s.strategy);
+      plan.across_blocks = s.across_blocks;
+      args.workspace = memory.span(linear_scan_workspace(plan));
+      linear_scan(context, plan, args);
+      const Values got = memory.values(args.h);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const double t = static_cast<double>(i / static_cast<std::size_t>(s.rows)) + 1;
+        ASSERT_NEAR(got[i], 2 - std::exp2(1 - t), 0.02) << name(dtype) << " at " << i;
+      }
+    }
+  }
+}
+// An odd number of rows has no pairs; so many as the last ones have them outside the device scan.
+const SmallScan kScans[] = {
+    {"sequential", Strategy::fused_sequential, false, 37, 70},
+    {"block", Strategy::parallel_scan, false, 150, 70},
+    {"device", Strategy::parallel_scan, true, 600, 70},
+    {"device_odd", Strategy::parallel_scan, true, 600, 71},
+    {"sequential_pairs", Strategy::fused_sequential, false, 3, 256 * 200},
+    {"block_pairs", Strategy::parallel_scan, false, 9, 256 * 200},
+    {"no_steps", Strategy::automatic, false, 0, 70},
+    {"no_rows", Strategy::automatic, false, 9, 0},
+};
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaScanKernelsTest, testing::ValuesIn(kScans),
+                         [](const auto& of) { return std::string(of.param.kernel); });
+
+}  // namespace
+}  // namespace scanrnn::test

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""compute-sanitizer's four tools over every kernel of the library, each on a small case.
+
+`make sanitize-cuda` runs it: the tests of kernels_test.cpp and turns_test.cu, whose names say which
+kernel is meant, the tools at the same time. What they find is kept as JSON, by tool and case.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+CASES = "*CudaKernelsTest*:*CudaScanKernelsTest*:CudaTurnsTest*"
+# The block kernel as it is shipped hands over by named barriers, which racecheck does not follow:
+# docs/architecture.md says why they are right. turns_test.cpp runs the kernel by others.
+NOT_FOLLOWED = "12block_kernel.*12BarrierTurns"
+OURS = ["--kernel-name", "kns=scanrnn"]  # cuBLASLt's kernels are not ours to check
+OPTIONS = {
+    "memcheck": OURS,
+    "racecheck": [
+        *OURS, "--kernel-name-exclude", f"regex={NOT_FOLLOWED}",
+        "--num-cuda-barriers", "64",  # of a block: the device kernel has most of them, 32
+    ],
+    "initcheck": [],  # of all kernels, since what cuBLASLt's have written is set
+    "synccheck": OURS,
+}  # fmt: skip
+RUN = re.compile(r"^\[ RUN +\] (\S+)")
+ENDED = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] ([^\s,]+).*\(\d+ ms\)$")
+# A finding is a line that is not indented below another; the rest are the tools' own words.
+FINDING = re.compile(r"^========= (?! )(?!COMPUTE-SANITIZER|\w+ SUMMARY|Target application|Info)\S")
+LAUNCH = re.compile(r"^========= .*\blaunch", re.IGNORECASE)  # by --dump-kernel-launches
+FAILURE = re.compile(r"error|fail|invalid", re.IGNORECASE)
+KERNEL = re.compile(r"scanrnn::(?:\w+::|\(anonymous namespace\)::)*(\w+)<")
+SUMMARY = re.compile(r"^========= (?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)", re.M)
+HAZARDS = re.compile(r"\[(\d+) hazards?\]")
+
+
+class Found:
+    """What one tool's output says of each case."""
+
+    def __init__(self, output):
+        self.cases, self.outside = {}, []
+        case = None
+        for line in output.splitlines():
+            if started := RUN.match(line):
+                case = self.cases.setdefault(
+                    started[1],
+                    {"result": "unfinished", "kernels": set(), "findings": [], "hazards": 0},
+                )
+            elif ended := ENDED.match(line):
+                self.cases[ended[2]]["result"] = ended[1].lower()
+                case = None
+            elif line.startswith("========="):
+                if case is not None:
+                    case["kernels"].update(KERNEL.findall(line))
+                    case["hazards"] += sum(map(int, HAZARDS.findall(line)))
+                if FINDING.match(line) and (FAILURE.search(line) or not LAUNCH.match(line)):
+                    (self.outside if case is None else case["findings"]).append(line[10:])
+        counts = SUMMARY.findall(output)
+        self.total = int(counts[-1]) if counts else None
+
+    def rows(self, tool):
+        for name, case in self.cases.items():
+            row = {"tool": tool, "case": name, "result": case["result"]}
+            if case["kernels"]:
+                row["kernels"] = sorted(case["kernels"])
+            row["errors"] = len(case["findings"])
+            if tool == "racecheck":
+                row["hazards"] = case["hazards"]
+            if case["findings"]:
+                row["first"] = case["findings"][0]
+            yield row
+
+
+def run(tool, sanitizer, program, cases, seconds, log):
+    dump = "dump-kernel-launches"  # says which kernels a case has reached, where the tool can
+    told = tool == "memcheck" and dump in options_of(sanitizer)
+    extra = [f"--{dump}"] if told else []
+    command = [
+        sanitizer, "--tool", tool, "--show-backtrace", "no", "--print-limit", "10000",
+        "--error-exitcode", "9", *extra, *OPTIONS[tool], program, f"--gtest_filter={cases}",
+    ]  # fmt: skip
+    environment = os.environ | {"SCANRNN_TEST_DEVICE": "cuda", "SCANRNN_REQUIRE_GPU": "1"}
+    start = time.monotonic()
+    with log.open("w+", encoding="utf-8", errors="replace") as out:
+        try:
+            done = subprocess.run(
+                command, stdout=out, stderr=subprocess.STDOUT, env=environment, timeout=seconds
+            )
+            status = str(done.returncode)
+        except subprocess.TimeoutExpired:
+            status = f"stopped after {seconds:.0f} s"
+        out.seek(0)
+        found = Found(out.read())
+    return {"tool": tool, "status": status, "seconds": time.monotonic() - start, "found": found}
+
+
+def options_of(sanitizer):
+    return subprocess.run([sanitizer, "--help"], capture_output=True, text=True).stdout
+
+
+def trouble(done):
+    """What is wrong with a tool's run, or nothing."""
+    found = done["found"]
+    not_ok = [name for name, case in found.cases.items() if case["result"] != "ok"]
+    words = []
+    if done["status"] != "0":
+        words.append(f"status {done['status']}")
+    if found.total is None:
+        words.append("it said no summary")
+    texts = [text for case in found.cases.values() for text in case["findings"]] + found.outside
+    if found.total or texts:
+        words.append(f"{found.total} errors or hazards: {texts[:1]}")
+    if not found.cases:
+        words.append("no case ran")
+    if not_ok:
+        words.append(f"{len(not_ok)} cases not ok, such as {not_ok[0]}")
+    return ", ".join(words)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", type=Path, help="scanrnn_tests, built with CUDA")
+    parser.add_argument("--out", type=Path, required=True, help="JSON")
+    parser.add_argument("--logs", type=Path, default=Path("build/sanitize"), help="folder")
+    parser.add_argument("--sanitizer", default="compute-sanitizer")
+    parser.add_argument("--tools", nargs="+", choices=OPTIONS, default=list(OPTIONS))
+    parser.add_argument("--cases", default=CASES, help="a filter of GoogleTest")
+    parser.add_argument("--seconds", type=float, default=500, help="after which a tool is stopped")
+    chosen = parser.parse_args()
+    chosen.logs.mkdir(parents=True, exist_ok=True)
+    said = subprocess.run([chosen.sanitizer, "--version"], capture_output=True, text=True).stdout
+    version = re.search(r"[Vv]ersion ([\d.]+)", said)
+    with ThreadPoolExecutor(len(chosen.tools)) as pool:
+        jobs = [
+            pool.submit(
+                run, tool, chosen.sanitizer, str(chosen.program), chosen.cases, chosen.seconds,
+                chosen.logs / f"{tool}.log",
+            )
+            for tool in chosen.tools
+        ]  # fmt: skip
+        results = [job.result() for job in jobs]
+
+    from scanrnn import _core, measure  # not before: a context takes memory from the tools
+
+    content = measure.provenance(_core.Device("cuda")) | {
+        "sanitizer": version[1] if version else said.strip(),
+        "not_followed_by_racecheck": NOT_FOLLOWED,
+        "tools": {
+            done["tool"]: {
+                "errors": done["found"].total,
+                "cases": len(done["found"].cases),
+                "seconds": round(done["seconds"], 1),
+                "trouble": trouble(done),
+            }
+            for done in results
+        },
+        "rows": [row for done in results for row in done["found"].rows(done["tool"])],
+    }
+    measure.save(chosen.out, content)
+    for done in results:
+        print(
+            f"{done['tool']}: {len(done['found'].cases)} cases, {done['seconds']:.0f} s,", end=" "
+        )
+        print(trouble(done) or "nothing found")
+    sys.exit(any(trouble(done) for done in results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random cases for test_fuzz.py: a seed is a layer, a call and its arrays, all drawn from it.
+
+Layers run in every strategy, layout, dtype and array library that there is; forward, step and
+gradients are held to the float64 oracle. One case in five is empty, in steps or in sequences.
+"""
+
+import functools
+import importlib.util
+import math
+from typing import Any, NamedTuple
+
+import gradients
+import numpy as np
+import scanrnn
+from fuzz_arrays import Arrays
+from scanrnn import arguments
+from support import (
+    ALL_CELLS,
+    DEVICE,
+    STRATEGIES,
+    WIDE,
+    assert_close,
+    assert_close_rms,
+    gradient_tolerance,
+    make,
+    tolerance,
+)
+
+FLOOR = {"float16": 2.0**-25}  # half of the least number; of others what float32 flushes to zero
+
+
+class Case(NamedTuple):
+    """A layer and a call, before any array is there."""
+
+    seed: int
+    cell: str
+    sizes: tuple[int, int]  # input_size, hidden_size
+    options: dict[str, Any]
+    steps: int
+    batch: int | None  # None: x without a batch axis
+    strategy: str | None
+    library: str
+    state: bool
+    training: bool
+    scale: float  # of x
+
+    def __str__(self):
+        return f"{self.cell}{self.sizes} {self._asdict()}"
+
+
+def draw(seed):
+    random = np.random.default_rng([1, seed])
+
+    def chosen(*values):
+        return values[random.integers(len(values))]
+
+    def size(most):
+        """Log-uniform from 1 on: small sizes are where tails and edges are."""
+        return int(math.exp(random.uniform(0, math.log(most + 1))))
+
+    cell = chosen(*ALL_CELLS)
+    dense = cell not in gradients.reference.STEP
+    info = next(found for found in scanrnn.cells() if found.name == cell)
+    dtype, layers = chosen(*arguments.DTYPES), chosen(1, 1, 1, 2, 3)
+    variants = smooth(info.variants) if dtype not in WIDE and DEVICE != "cpu" else info.variants
+    library = chosen(*libraries(dtype))
+    hidden = size(chosen(9, 40, 80))
+    options = {
+        "num_layers": layers,
+        "bias": bool(random.random() < 0.8),
+        "batch_first": bool(random.random() < 0.4),
+        "bidirectional": bool(random.random() < 0.3),
+        "dropout": chosen(0.25, 0.5) if random.random() < 0.2 and library != "jax" else 0.0,
+        "dtype": dtype,
+    }
+    if info.variant_option:
+        options[info.variant_option] = chosen(*variants)
+    if not dense:
+        options["domain"] = chosen("log", "linear")
+    inputs = hidden if random.random() < 0.25 else size(40)  # SRU's skip needs no projection there
+    steps, batch = size(chosen(4, 20, 40 if dense else 130)), size(chosen(3, 9))
+    if random.random() < 0.01 and not dense:
+        steps *= 12
+    if random.random() < 0.2:
+        steps, batch = chosen((0, batch), (steps, 0), (0, 0), (0, batch), (steps, 0))
+    strategy = chosen(None, None, *(dense_strategies(dtype) if dense else STRATEGIES))
+    return Case(
+        seed, cell, (inputs, hidden), options, steps,
+        None if random.random() < 0.1 else batch, strategy, library,
+        bool(random.random() < 0.6), bool(random.random() < 0.6),
+        min(1.0, math.sqrt(2 * hidden / inputs)),
+    )  # fmt: skip
+
+
+def smooth(variants):
+    """Those whose slope has no jump: a logit that is stored in 16 bits may be on its other side."""
+    return [name for name in variants if name not in ("g", "relu")]
+
+
+def dense_strategies(dtype):
+    return ["step_loop"] if DEVICE == "cpu" or dtype == "float64" else ["step_loop", "persistent"]
+
+
+def libraries(dtype):
+    """NumPy's arrays most of the time; JAX compiles each shape anew, so seldom its."""
+    out = ["numpy"] * 36
+    out += ["torch"] * 10 if there("torch") else []
+    out += ["cupy"] * 10 if DEVICE != "cpu" and there("cupy") else []
+    out += ["jax"] if dtype != "float64" and there("jax") else []
+    return out
+
+
+@functools.cache
+def there(name):
+    """Whether the library is here, and can use the tests' device."""
+    if importlib.util.find_spec(name) is None:
+        return False
+    library = importlib.import_module(name)
+    if DEVICE == "cpu" or name == "cupy":
+        return True
+    return library.cuda.is_available() if name == "torch" else library.default_backend() != "cpu"
+
+
+# ---- a case, run and held to the oracle
+
+
+class Running:
+    """One case: its layer, its arrays in both worlds, and what must come out."""
+
+    def __init__(self, case):
+        self.case, self.arrays = case, Arrays(case)
+        self.rnn = make(case.cell, *case.sizes, seed=case.seed, **case.options)
+        self.told = gradients.Description.of(self.rnn)
+        self.states = self.rnn._cell.states
+        self.batch = 1 if case.batch is None else case.batch
+        inputs = case.sizes[0]
+        self.rows = case.options["num_layers"] * self.told.directions
+        self.x = self.arrays.values(case.steps, self.batch, inputs, scale=case.scale)
+        self.initial = [self.of_states() for _ in range(self.states)]
+        if not case.state:
+            self.initial = [np.zeros_like(part) for part in self.initial]
+        self.given_x = self.give(self.x)
+        self.given_state = self.give_state(self.initial) if case.state else None
+        self.dtype = case.options["dtype"]
+
+    def of_states(self):
+        return self.arrays.values(self.rows, self.batch, self.case.sizes[1], scale=2 / 3)
+
+    def give(self, time_first):
+        """[T,B,.] in the layout of the call."""
+        if self.case.batch is None:
+            return self.arrays.give(time_first[:, 0])
+        first = self.case.options["batch_first"]
+        return self.arrays.give(time_first.swapaxes(0, 1) if first else time_first)
+
+    def take(self, array):
+        values = self.arrays.take(array)
+        if self.case.batch is None:
+            return values[:, None]
+        return values.swapaxes(0, 1) if self.case.options["batch_first"] else values
+
+    def give_state(self, parts):
+        single = self.case.batch is None
+        given = [self.arrays.give(part[:, 0] if single else part) for part in parts]
+        return tuple(given) if self.states == 2 else given[0]
+
+    def take_state(self, state):
+        parts = [self.arrays.take(part) for part in (state if self.states == 2 else [state])]
+        return [part[:, None] for part in parts] if self.case.batch is None else parts
+
+    def share(self):
+        return self.told.num_layers * tolerance(self.dtype, self.case.steps)
+
+    def check_forward(self, y, state, oracle, what):
+        for name, got, wanted in [
+            (f"{what}: y", self.take(y), oracle.y),
+            *self.paired(f"{what}: state", self.take_state(state), oracle.finals),
+        ]:
+            assert_close(got, wanted, self.share(), name, largest=oracle.largest)
+        if self.case.steps == 0:
+            for name, got, wanted in self.paired(what, self.take_state(state), self.initial):
+                np.testing.assert_array_equal(got, wanted, f"{name}: no step, another state")
+
+    @staticmethod
+    def paired(name, got, wanted):
+        return [(f"{name} {i}", g, w) for i, (g, w) in enumerate(zip(got, wanted, strict=True))]
+
+    def run(self):
+        case = self.case
+        oracle = gradients.Oracle(self.told, self.x, self.initial)
+        y, state = self.rnn(self.given_x, self.given_state, strategy=case.strategy)
+        self.check_forward(y, state, oracle, "call")
+        if case.training:
+            self.run_vjp()
+        if case.steps and not case.options["bidirectional"]:
+            self.run_step()
+        self.arrays.left_alone()
+
+    def run_step(self):
+        oracle = gradients.Oracle(self.told, self.x[:1], self.initial)
+        axis = 1 if self.case.options["batch_first"] and self.case.batch is not None else 0
+        x_t = self.given_x[:, 0] if axis else self.given_x[0]
+        y, state = self.rnn.step(x_t, self.given_state)
+        values = self.arrays.take(y)
+        values = values[None, None] if self.case.batch is None else values[None]
+        assert_close(values, oracle.y, self.share(), "step: y", largest=oracle.largest)
+        for name, got, wanted in self.paired("step", self.take_state(state), oracle.finals):
+            assert_close(got, wanted, self.share(), name, largest=oracle.largest)
+
+    def run_vjp(self):
+        case, random = self.case, self.arrays.random
+        seed = int(random.integers(1 << 31))
+        masks = {}
+        if case.options["dropout"]:
+            drawn = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
+            shape = (case.steps, self.batch, self.told.directions * case.sizes[1])
+            masks = gradients.drop_masks(self.told, shape, case.options["dropout"], drawn)
+        oracle = gradients.Oracle(self.told, self.x, self.initial, masks)
+        (y, state), pullback = self.rnn.vjp(
+            self.given_x, self.given_state, strategy=case.strategy, seed=seed
+        )
+        self.check_forward(y, state, oracle, "vjp")
+        dy = np.zeros(oracle.y.shape)
+        dfinals = [np.zeros(part.shape) for part in self.initial]
+        which = random.integers(4)
+        given_dy = given_dfinals = None
+        if which != 0:
+            dy = self.arrays.values(*dy.shape)
+            given_dy = self.give(dy)
+        if which != 1:
+            dfinals = [self.of_states() for _ in dfinals]
+            given_dfinals = self.give_state(dfinals)
+        dx, dstate, dparams = pullback(given_dy, given_dfinals)
+        wanted, scales = oracle.vjp(dy, dfinals)
+        assert list(dparams) == list(self.told.params)
+        named = [("dx", self.take(dx), wanted[0], scales[0])]
+        for index, got in enumerate(self.take_state(dstate)):
+            named.append((f"dstate {index}", got, wanted[1][index], scales[1][index]))
+        for name, got in dparams.items():
+            named.append((f"d{name}", self.arrays.take(got), wanted[2][name], scales[2][name]))
+        self.check_gradients(named)
+        if 0 in (case.steps, self.batch):
+            self.check_empty(named, dfinals)
+
+    def check_gradients(self, named):
+        inputs, hidden = self.case.sizes
+        tokens = self.case.steps * self.batch
+        terms = max(1, tokens, self.rnn._cell.gates * hidden, inputs)
+        floor = FLOOR.get(self.dtype, 2.0**-126) * (1 + 3 * math.sqrt(terms))
+        share = self.told.num_layers * gradient_tolerance(self.dtype)  # each hands its error on
+        for name, got, wanted, scale in named:
+            assert_close_rms(got, wanted, share, name, scale, floor)
+
+    def check_empty(self, named, dfinals):
+        """Nothing ran: dh_0 is dh_n to the bit, and all else is zero."""
+        states = iter(dfinals)
+        for name, got, _, _ in named:
+            wanted = next(states) if name.startswith("dstate") else np.zeros(got.shape)
+            np.testing.assert_array_equal(got, wanted, f"{name} of an empty call")
+
+
+# ---- the bare recurrence
+
+
+def run_scan(seed):
+    """h_t = a_t h_{t-1} + b_t on random shapes of any rank, linear and by logarithms."""
+    random = np.random.default_rng([3, seed])
+    case = draw(seed)
+    arrays = Arrays(case)
+    shape = [case.steps, *random.integers(1, 12, random.integers(4))]
+    if random.random() < 0.2:
+        shape[random.integers(len(shape))] = 0
+    dtype = case.options["dtype"]
+    reverse, logs = bool(random.random() < 0.5), bool(random.random() < 0.4) and dtype in WIDE
+    device = DEVICE if case.library == "numpy" else None
+    log_a = -np.exp(arrays.values(*shape))
+    log_a = arrays.rounded(log_a)
+    b, h_0 = arrays.values(*shape), arrays.values(*shape[1:]) if case.state else None
+    given_h = None if h_0 is None else arrays.give(h_0)
+    if logs:
+        log_b = arrays.rounded(np.log(np.abs(b) + 1e-3))
+        operands = [arrays.give(v) for v in (log_a, log_b, np.sign(b))]
+        got = scanrnn.scan_log(*operands, given_h, reverse=reverse, device=device)
+        a, b = np.exp(log_a), np.sign(b) * np.exp(log_b)
+    else:
+        a = arrays.rounded(np.exp(log_a))
+        got = scanrnn.scan(arrays.give(a), arrays.give(b), given_h, reverse=reverse, device=device)
+    wanted = gradients.reference.scan(a, b, h_0, reverse)
+    share = (4 if logs else 1) * tolerance(dtype, shape[0])
+    largest = max((float(np.abs(v).max()) for v in (b, h_0) if v is not None and v.size), default=0)
+    assert_close(arrays.take(got), wanted, share, f"scan of {shape}", largest=largest)
+    arrays.left_alone()
+
+
+def run_layer(seed):
+    Running(draw(seed)).run()

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benches say: which losses are listed, what tables show, what is refused as wrong."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SIZE = {"bench": "layer", "cell": "LSTM", "pass": "forward", "layout": "TBH", "B": 16, "T": 1024}
+SIZE |= {"H": 768, "dtype": "float16", "domain": "linear"}
+HEAD = {"gpu": "a GPU", "commit": "0123456789", "command": "a command"}
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """Imports a module of bench."""
+    monkeypatch.syspath_prepend(ROOT / "bench")
+    return importlib.import_module
+
+
+def row(impl, ms, **other):
+    return SIZE | {"impl": impl, "ms": ms} | other
+
+
+def test_losses_are_to_the_fastest_in_the_same_layout(bench):
+    losses = bench("losses")
+    rows = [row("scanrnn", 2.0), row("scanrnn", 3.0, layout="BTH")]
+    rows += [row("slow", 2.5), row("fast", 1.0), row("faster", 0.5), row("its", 2.9, layout="BTH")]
+    rows += [row("another problem", 0.1, T=7), row("no time", 0.1) | {"ms": None}]
+    del rows[-1]["ms"]
+    (loss,) = losses.losses(rows)
+    assert (loss.row["impl"], loss.ratio) == ("faster", 4.0)
+    assert [found.row["impl"] for found in losses.losses([*rows[:3], rows[5]])] == ["its"]
+    assert losses.list_of(rows[:3]) == "- nowhere"
+    assert losses.compared(rows) == 1
+    assert losses.compared(rows[:2]) == 0
+
+
+def test_a_way_that_was_not_picked_counts_from_three_percent_on(bench):
+    losses = bench("losses")
+    rows = [row("scanrnn", 1.0), row(losses.OTHER_WAY, 0.98)]
+    assert losses.losses(rows) == []
+    rows.append(row(losses.OTHER_WAY, 0.9, strategy="block"))
+    assert "1.11 x as fast, scanrnn, not picked (block)" in losses.list_of(rows)
+
+
+def test_tables_show_the_pick_and_what_would_be_faster(bench):
+    tables = bench("tables")
+    scan = {"bench": "scan", "copy_share": 0.9, "gbps": 1}
+    rows = [row("scanrnn", 1.0, **scan | {"copy_share": 0.8}, picked=True, strategy="direct")]
+    rows += [row("scanrnn", 0.9, **scan, picked=False, strategy="block")]
+    text = tables.gpu_scans(HEAD | {"rows": rows})
+    assert "| B16 T1024 H768 | float16 | scan | direct | 80% † | 90%, block |" in text
+    assert "† less than was asked for, 85% of a copy. B16 T1024 H768: not explained yet." in text
+    rows[0]["copy_share"], rows[1]["ms"] = 0.86, 0.98
+    text = tables.gpu_scans(HEAD | {"rows": rows})
+    assert "| direct | 86% |  |" in text
+    assert "†" not in text
+    ways = tables.as_ways([*rows, SIZE | {"ms": 1.0}])
+    assert [way["impl"] for way in ways] == ["scanrnn", "scanrnn, not picked"]
+
+
+def test_cudnn_stands_with_its_algorithm(bench):
+    tables = bench("tables")
+    rows = [row("scanrnn", 1.5), row("cuDNN 9, best", 2.0, algorithm="standard")]
+    rows += [row("torch.nn, eager", 9.0), row("cuDNN 9 LSTM", 1.0)]
+    for found in rows:
+        del found["domain"]
+    text = tables.gpu_cudnn(HEAD | {"rows": rows})
+    assert "| LSTM | B16 T1024 H768 | float16 | 1.50 | 2.00, standard | 9.00 |" in text
+
+
+def test_wrong_results_are_refused(bench):
+    torch = pytest.importorskip("torch")
+    check = bench("checks").check
+    want = torch.arange(4, dtype=torch.float64) + 1
+    found = check(want + 0.004, want, {"w": want * 1.01}, {"w": want}, (0.01, 0.02))
+    assert found == {"max_error": 0.001, "gradient_error": 0.01}
+    for y, gradient in ((want + 1, want), (want, want * 2), (want, want * float("nan"))):
+        with pytest.raises(AssertionError, match="wrong result"):
+            check(y, want, {"w": gradient}, {"w": want}, (0.01, 0.02))
+    with pytest.raises(AssertionError, match="gradients of"):
+        check(want, want, {}, {"w": want})

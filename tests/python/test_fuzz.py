@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thousands of random cases against the oracle, and random malformed calls.
+
+SCANRNN_FUZZ names other seeds: one, as a failure's message does, or a range such as 5000-5999.
+"""
+
+import os
+
+import fuzz
+import fuzz_errors
+import gradients
+import numpy as np
+import pytest
+import reference
+from support import ALL_VARIANTS, DEVICE, OPTION, assert_close, make, normal
+
+PARTS = 10  # a failure ends its part, and the others go on
+RUNS = {3: fuzz_errors.run, 8: fuzz_errors.run, 9: fuzz.run_scan}  # by a seed's last digit
+COUNT = 1000 if DEVICE == "cpu" else 10_000
+
+
+def seeds():
+    """The first and the last, of all parts."""
+    first, _, last = os.environ.get("SCANRNN_FUZZ", f"0-{COUNT - 1}").partition("-")
+    return int(first), int(last or first)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_cases(part):
+    first, last = seeds()
+    for seed in range(first + (part - first) % PARTS, last + 1, PARTS):
+        try:
+            RUNS.get(part, fuzz.run_layer)(seed)
+        except (Exception, pytest.fail.Exception) as problem:
+            device = "" if DEVICE == "cpu" else f"SCANRNN_TEST_DEVICE={DEVICE} "
+            again = f"{device}SCANRNN_FUZZ={seed} python -m pytest tests/python/test_fuzz.py"
+            text = f"{type(problem).__name__}: {problem}\n{fuzz.draw(seed)}\n{again}"
+            raise AssertionError(text) from problem
+
+
+# ---- the oracle and the fuzzer themselves
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("cell", "variant"), ALL_VARIANTS)
+def test_the_fast_oracle_is_the_plain_one(cell, variant, bidirectional):
+    """Forward it is reference.py's own result; its gradients are those of that result."""
+    options = {OPTION[cell]: variant} if cell in OPTION else {}
+    options |= {"num_layers": 2, "bidirectional": bidirectional, "dtype": "float64"}
+    rnn = make(cell, 5 if bidirectional else 6, 6, device="cpu", **options)
+    told, dense = gradients.Description.of(rnn), cell not in OPTION
+    rows, x = 4 if bidirectional else 2, normal(9, 3, rnn.input_size, dtype=np.float64)
+    initial = [normal(rows, 3, 6, dtype=np.float64, seed=i) for i in range(rnn._cell.states)]
+
+    def plain(x, initial):
+        if dense:
+            y, finals = reference.run_dense(rnn, x, initial)
+            return y, finals[: len(initial)]
+        y, final = reference.run(rnn, x, initial[0])
+        return y, [final]
+
+    oracle = gradients.Oracle(told, x, initial)
+    wanted_y, wanted_finals = plain(x, initial)
+    assert_close(oracle.y, wanted_y, 1e-14)
+    for got, wanted in zip(oracle.finals, wanted_finals, strict=True):
+        assert_close(got, wanted, 1e-14)
+
+    dy = normal(*oracle.y.shape, dtype=np.float64, seed=8)
+    dfinals = [normal(*part.shape, dtype=np.float64, seed=9) for part in initial]
+    (dx, dinitials, dparams), _ = oracle.vjp(dy, dfinals)
+
+    def value(x, initial, params):
+        rnn.load_state_dict(params)
+        y, finals = plain(x, initial)
+        return np.vdot(dy, y) + sum(map(np.vdot, dfinals, finals))
+
+    arguments = [x, *initial, *told.params.values()]
+    for index, gradient in enumerate([dx, *dinitials, *dparams.values()]):
+        direction, moved = normal(*gradient.shape, dtype=np.float64, seed=index), []
+        for step in (1e-6, -1e-6):
+            now = list(arguments)
+            now[index] = now[index] + step * direction
+            params = dict(zip(told.params, now[1 + len(initial) :], strict=True))
+            moved.append(value(now[0], now[1 : 1 + len(initial)], params))
+        wanted = (moved[0] - moved[1]) / 2e-6
+        scale = np.linalg.norm(gradient) * np.linalg.norm(direction)
+        assert abs(np.vdot(gradient, direction) - wanted) <= 1e-7 * scale + 1e-8, index
+
+
+def test_every_kind_of_case_is_drawn():
+    cases = [fuzz.draw(seed) for seed in range(2000)]
+    assert 0.15 < np.mean([0 in (case.steps, case.batch) for case in cases]) < 0.35
+    for of in (
+        lambda case: case.cell, lambda case: case.strategy, lambda case: case.library,
+        lambda case: case.options["dtype"], lambda case: case.options["num_layers"],
+    ):  # fmt: skip
+        kinds = [of(case) for case in cases]
+        assert min(kinds.count(kind) for kind in set(kinds)) >= 10, set(kinds)
+    drawn = [fuzz_errors.chosen(np.random.default_rng([4, seed])) for seed in range(500)]
+    assert {call for _, call in drawn} == {call for _, call in fuzz_errors.KINDS}
+
+
+# In float32, whose bounds are tight: one element is off by a thousandth.
+@pytest.mark.parametrize("what", ["y", "finals", "dx", "dparams"])
+def test_a_wrong_element_is_found_and_told(monkeypatch, what):
+    told = [(seed, fuzz.draw(seed)) for seed in range(4000, 4200) if seed % 10 not in RUNS]
+    seed = next(
+        seed for seed, case in told
+        if case.options["dtype"] == "float32" and case.training and case.steps > 1 and case.batch
+    )  # fmt: skip
+
+    def spoilt(values):
+        values = np.array(values)
+        values.flat[values.size // 2] += 1e-3 * (1 + np.abs(values).max())
+        return values
+
+    whole = gradients.Oracle.vjp
+
+    def vjp(self, *cotangents):
+        (dx, dinitials, dparams), scales = whole(self, *cotangents)
+        if what == "dx":
+            dx = spoilt(dx)
+        if what == "dparams":
+            dparams = dparams | {"weight_ih_l0": spoilt(dparams["weight_ih_l0"])}
+        return (dx, dinitials, dparams), scales
+
+    class Spoilt(gradients.Oracle):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            if what == "y":
+                self.y = spoilt(self.y)
+            if what == "finals":
+                self.finals = [spoilt(part) for part in self.finals]
+
+    monkeypatch.setattr(gradients.Oracle, "vjp", vjp)
+    monkeypatch.setattr(gradients, "Oracle", Spoilt)
+    monkeypatch.setenv("SCANRNN_FUZZ", str(seed))
+    with pytest.raises(AssertionError, match=rf"SCANRNN_FUZZ={seed} python -m pytest"):
+        test_random_cases(seed % PARTS)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reads the output of other tools: the sanitizers', device code in a library, skips."""
+
+import importlib.util
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def script(path):
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+CLEAN = """========= COMPUTE-SANITIZER
+[ RUN      ] Kernels/CudaKernelsTest.OnASmallCase/block
+========= Launch #1: void scanrnn::scan::cuda::block_kernel<float>(int)
+[       OK ] Kernels/CudaKernelsTest.OnASmallCase/block (12 ms)
+[ RUN      ] CudaTurnsTest.Float32
+[       OK ] CudaTurnsTest.Float32 (3 ms)
+========= ERROR SUMMARY: 0 errors
+"""
+RACES = """========= COMPUTE-SANITIZER
+[ RUN      ] Kernels/CudaKernelsTest.OnASmallCase/block
+========= Error: Race reported between Write access at scanrnn::kernel<float>(int)+0x10
+=========     and Read access at scanrnn::kernel<float>(int)+0x20 [4 hazards]
+[  FAILED  ] Kernels/CudaKernelsTest.OnASmallCase/block, where GetParam() = block (12 ms)
+[ RUN      ] CudaTurnsTest.Float32
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+
+
+def run_of(sanitize, output, status="0"):
+    return {"found": sanitize.Found(output), "status": status}
+
+
+def test_what_a_sanitizer_has_found_is_told_by_case():
+    sanitize = script("tests/cuda/sanitize.py")
+    assert sanitize.trouble(run_of(sanitize, CLEAN)) == ""
+    block, turns = sanitize.Found(CLEAN).rows("memcheck")
+    assert block["kernels"] == ["block_kernel"]
+    assert (block["errors"], block["result"], turns["errors"]) == (0, "ok", 0)
+    block, turns = sanitize.Found(RACES).rows("racecheck")
+    assert (block["errors"], block["hazards"], block["result"]) == (1, 4, "failed")
+    assert block["first"].startswith("Error: Race reported")
+    assert (turns["errors"], turns["result"]) == (0, "unfinished")
+    told = sanitize.trouble(run_of(sanitize, RACES))
+    assert "1 errors or hazards" in told
+    assert "2 cases not ok" in told
+
+
+def test_a_run_that_says_nothing_is_no_success():
+    sanitize = script("tests/cuda/sanitize.py")
+    assert "no summary" in sanitize.trouble(run_of(sanitize, ""))
+    assert "no case ran" in sanitize.trouble(run_of(sanitize, "========= ERROR SUMMARY: 0 errors"))
+    assert "status 9" in sanitize.trouble(run_of(sanitize, CLEAN, "9"))
+    lost = CLEAN.replace("ERROR SUMMARY: 0", "ERROR SUMMARY: 2")
+    assert "2 errors" in sanitize.trouble(run_of(sanitize, lost))
+    late = CLEAN + "========= Program hit cudaErrorLaunchFailure: unspecified launch failure\n"
+    assert "launch failure" in sanitize.trouble(run_of(sanitize, late))
+
+
+def library(images):
+    """An ELF file whose only content is device code: (kind, architecture, bytes) for each image."""
+    entries = b"".join(
+        struct.pack("<HHIQ12xI32x", kind, 0, 64, size, architecture) + bytes(size)
+        for kind, architecture, size in images
+    )
+    code = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries)) + entries
+    names = b"\0.nv_fatbin\0"
+    table = 64 + len(code) + len(names)
+    sections = [(0, 0, 0), (1, 64, len(code)), (0, 64 + len(code), len(names))]
+    headers = b"".join(
+        struct.pack("<IIQQQQ", name, 1, 0, 0, start, size) + bytes(24)
+        for name, start, size in sections
+    )
+    head = b"\x7fELF".ljust(0x28, b"\0") + struct.pack("<Q", table)
+    head = head.ljust(0x3A, b"\0") + struct.pack("<HHH", 64, len(sections), 2)
+    return head + code + names + headers
+
+
+def test_device_code_is_told_by_architecture():
+    wheel = script("tests/package/wheel.py")
+    found = wheel.device_code(library([(2, 80, 100), (2, 90, 40), (1, 90, 7), (2, 80, 1)]))
+    assert found == {(2, 80): 2 * 64 + 101, (2, 90): 64 + 40, (1, 90): 64 + 7}
+    assert wheel.device_code(library([])) == {}
+
+
+def test_the_wheel_has_what_the_build_says():
+    """Machine code for each of the default list, PTX where it says so."""
+    found = script("tests/package/wheel.py").wanted()
+    assert {kind for kind, _ in found} == {1, 2}
+    assert {architecture for _, architecture in found} == {80, 90}
+
+
+SKIPS = """
+import pytest
+
+def test_of_a_library():
+    pytest.importorskip("no_such_library")
+
+@pytest.mark.skipif(True, reason="there is a CUDA device")
+def test_for_other_machines():
+    raise AssertionError
+"""
+MODULE = "import pytest\npytest.skip('no GPU', allow_module_level=True)\n"
+
+
+@pytest.mark.parametrize("required", ["", "1"])
+def test_a_skip_is_a_failure_where_a_gpu_is_required(tmp_path, required):
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    (tmp_path / "test_skips.py").write_text(SKIPS)
+    (tmp_path / "test_module.py").write_text(MODULE)
+    command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", str(tmp_path)]
+    environment = os.environ | {"SCANRNN_REQUIRE_GPU": required}
+    done = subprocess.run(
+        [*command, "--continue-on-collection-errors"],
+        capture_output=True, text=True, env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    last = done.stdout.splitlines()[-1]
+    if required:
+        assert "1 failed, 1 skipped, 1 error" in last, done.stdout
+        assert (
+            "SCANRNN_REQUIRE_GPU is 1. Skipped: could not import 'no_such_library'" in done.stdout
+        )
+        assert "SCANRNN_REQUIRE_GPU is 1. Skipped: no GPU" in done.stdout
+    else:
+        assert "3 skipped" in last, done.stdout
