@@ -34,10 +34,10 @@ bool loses_signs(const Case& c) {
 // One reference, every strategy and domain.
 void check_everywhere(Case c, const Data& data, const std::string& what) {
   const oracle::Answer want = oracle::run(c, data);
-  for (Strategy strategy : strategies(c.layer)) {
+  for (const Way& way : ways(c.layer)) {
     for (Domain domain : {Domain::log, Domain::linear}) {
-      if (domain == Domain::linear && strategy != Strategy::parallel_scan) continue;  // one code
-      c.strategy = strategy;
+      if (domain == Domain::linear && way != Strategy::parallel_scan) continue;  // one code
+      c.way = way;
       c.layer.domain = domain;
       const Result got = library(c, data);
       expect_forward(c, got, want, what + ": ");

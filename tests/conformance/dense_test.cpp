@@ -285,7 +285,7 @@ TEST(DenseErrors, StrategiesOfTheOtherKind) {
     for (Strategy strategy : dispatch::kStrategies) {
       const std::string words =
           value_error_of([&] { layer.plan(context, 10, 2, Mode::inference, strategy); });
-      const std::vector<Strategy> fit = strategies(options);
+      const std::vector<Way> fit = ways(options);
       if (std::find(fit.begin(), fit.end(), strategy) != fit.end()) {
         EXPECT_EQ(words, "nothing was thrown") << name(strategy);
       } else if (!(on_cuda() && is_dense(options) && strategy == Strategy::persistent)) {

@@ -73,10 +73,10 @@ TEST(Dropout, IsNotOfTheThreadsTheLayoutOrTheStrategy) {
   const Values want = forward(c, data, Mode::training, 1);
   const Tolerance tolerance = forward_tolerance(c.layer.dtype, c.steps, 2);
   for (int threads : {1, 3}) {
-    for (dispatch::Strategy strategy : strategies(c.layer)) {
+    for (const Way& way : ways(c.layer)) {
       for (bool batch_first : {false, true}) {
         c.threads = threads;
-        c.strategy = strategy;
+        c.way = way;
         c.layer.batch_first = batch_first;
         EXPECT_TRUE(close("y", forward(c, data, Mode::training, 1), want, tolerance)) << text(c);
       }

@@ -84,8 +84,8 @@ TEST_P(EmptyTest, StatesPassAndGradientsAreZeros) {
           options.num_layers = layers;
           options.bidirectional = bidirectional;
           Case c = empty_case(options, steps, batch);
-          for (dispatch::Strategy strategy : strategies(options)) {
-            c.strategy = strategy;
+          for (const Way& way : ways(options)) {
+            c.way = way;
             c.h0 = layers == 2;
             c.layer.batch_first = bidirectional;
             check(c, false);

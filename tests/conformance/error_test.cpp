@@ -278,9 +278,9 @@ TEST_F(ErrorTest, PairAsState) {
 }
 
 TEST_F(ErrorTest, WorkspaceAndReserve) {
-  for (Strategy strategy : dispatch::kLinearStrategies) {
+  for (const Way& way : linear_ways()) {
     Case c = error_case();
-    c.strategy = strategy;
+    c.way = way;
     Random random(56);
     Buffers buffers(c, random_data(c, random));
     Context context = make_context(2);
@@ -291,7 +291,7 @@ TEST_F(ErrorTest, WorkspaceAndReserve) {
       return [&, change] { buffers.backward(context, 0, change); };
     };
     // The plan is in the message, since it is what the bytes come from.
-    const std::vector<std::string> small{"workspace", "bytes", name(strategy)};
+    const std::vector<std::string> small{"workspace", "bytes", name(way.strategy)};
     expect_error<value_error>(forward([](ForwardArgs& a) { --a.workspace.bytes; }), small);
     expect_error<value_error>(forward([](ForwardArgs& a) { a.workspace = {}; }), small);
     expect_error<value_error>(forward([](ForwardArgs& a) { --a.reserve.bytes; }),

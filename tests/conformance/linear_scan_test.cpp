@@ -14,16 +14,16 @@ using dispatch::Strategy;
 struct Scan {
   std::int64_t steps, rows;
   Dtype dtype = Dtype::float32;
-  Strategy strategy = Strategy::automatic;
+  Way way = {};
   bool log_form = false, signs = true, h0 = true, reverse = false;
   Memory memory = {};
 };
 
 std::string text(const Scan& s) {
   std::ostringstream out;
-  out << "T" << s.steps << "_N" << s.rows << '_' << name(s.dtype) << '_'
-      << dispatch::name(s.strategy) << (s.log_form ? "_log" : "") << (s.signs ? "_signs" : "")
-      << (s.h0 ? "_h0" : "") << (s.reverse ? "_reverse" : "");
+  out << "T" << s.steps << "_N" << s.rows << '_' << name(s.dtype) << '_' << name(s.way)
+      << (s.log_form ? "_log" : "") << (s.signs ? "_signs" : "") << (s.h0 ? "_h0" : "")
+      << (s.reverse ? "_reverse" : "");
   return out.str();
 }
 
@@ -71,7 +71,7 @@ Values run(const Scan& s, const ScanData& data, Context& context, F&& change = [
       sign_b(s.dtype, sizes, data.sign_b, s.memory), h0(s.dtype, {s.rows}, data.h0, s.memory),
       h(s.dtype, sizes, s.memory);
   const dispatch::Plan plan =
-      linear_scan_plan(context, s.steps, s.rows, s.dtype, s.log_form, s.strategy);
+      s.way.splits(linear_scan_plan(context, s.steps, s.rows, s.dtype, s.log_form, s.way.strategy));
   Scratch workspace(context, linear_scan_workspace(plan));
   Mirror mirror(context);
   ScanArgs args;
@@ -110,11 +110,11 @@ TEST(LinearScan, MatchesTheLoop) {
   Random random(71);
   Context context = make_context(3);
   for (Dtype dtype : dtypes()) {
-    for (Strategy strategy : dispatch::kLinearStrategies) {
+    for (const Way& way : linear_ways()) {
       for (std::int64_t steps : lengths(16, 1031)) {
         for (std::int64_t rows : {0, 1, 7, 16, 33}) {
           for (int bits = 0; bits < 4; ++bits) {
-            Scan s{steps, rows, dtype, strategy};
+            Scan s{steps, rows, dtype, way};
             s.log_form = bits & 1;
             s.reverse = bits & 2;
             s.signs = rows != 7;
@@ -136,8 +136,8 @@ TEST(LinearScan, EveryAlignment) {
   Random random(78);
   Context context = make_context(2);
   for (Dtype dtype : dtypes()) {
-    for (Strategy strategy : dispatch::kLinearStrategies) {
-      Scan s{203, 72, dtype, strategy};
+    for (const Way& way : linear_ways()) {
+      Scan s{203, 72, dtype, way};
       const ScanData data = draw(s, random);
       const Values want = reference(s, data);
       for (std::int64_t gap : {0, 1, 2, 4, 8}) {
@@ -164,8 +164,8 @@ TEST(LinearScan, AMillionSteps) {
       data.a[i] = rounded(log_form ? std::log1p(-z) : 1 - z, s.dtype);
     }
     const Values want = reference(s, data);
-    for (Strategy strategy : dispatch::kLinearStrategies) {
-      s.strategy = strategy;
+    for (const Way& way : linear_ways()) {
+      s.way = way;
       EXPECT_TRUE(close("h", run(s, data, context), want, tolerance_of(s))) << text(s);
     }
   }
@@ -180,8 +180,8 @@ TEST(LinearScan, AnyDecay) {
     ScanData data = draw(s, random);
     std::fill(data.a.begin(), data.a.end(), rounded(a, s.dtype));
     const Values want = reference(s, data);
-    for (Strategy strategy : dispatch::kLinearStrategies) {
-      s.strategy = strategy;
+    for (const Way& way : linear_ways()) {
+      s.way = way;
       // 1.01^300 is 20: nothing is forgotten, so an error grows as the state does.
       EXPECT_TRUE(close("h", run(s, data, context), want, tolerance_of(s)))
           << text(s) << " a " << a;
@@ -192,9 +192,9 @@ TEST(LinearScan, AnyDecay) {
 TEST(LinearScan, NothingIsMinusInfinity) {
   Random random(74);
   Context context = make_context(2);
-  for (Strategy strategy : dispatch::kLinearStrategies) {
+  for (const Way& way : linear_ways()) {
     Scan s{90, 5};
-    s.strategy = strategy;
+    s.way = way;
     s.log_form = true;
     ScanData data = draw(s, random);
     for (std::size_t i = 0; i < data.b.size(); i += 3) data.b[i] = -INFINITY;
@@ -209,10 +209,10 @@ TEST(LinearScan, NothingIsMinusInfinity) {
 TEST(LinearScan, NanStaysInItsRow) {
   Random random(75);
   Context context = make_context(2);
-  for (Strategy strategy : dispatch::kLinearStrategies) {
+  for (const Way& way : linear_ways()) {
     for (bool log_form : {false, true}) {
       Scan s{90, 5};
-      s.strategy = strategy;
+      s.way = way;
       s.log_form = log_form;
       ScanData data = draw(s, random);
       const Values clean = run(s, data, context);
@@ -232,9 +232,9 @@ TEST(LinearScan, NanStaysInItsRow) {
 TEST(LinearScan, RepeatedRunsGiveTheSameBits) {
   Random random(76);
   Context context = make_context(3);
-  for (Strategy strategy : dispatch::kLinearStrategies) {
+  for (const Way& way : linear_ways()) {
     Scan s{3001, 19};
-    s.strategy = strategy;
+    s.way = way;
     const ScanData data = draw(s, random);
     const Values first = run(s, data, context);
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(same_bits("h", run(s, data, context), first));
@@ -271,10 +271,10 @@ TEST(LinearScan, Errors) {
   EXPECT_TRUE(begins(message([](ScanArgs& a) { a.sign_b = a.b; }), "sign_b: "));
   // A parallel scan that needs workspace on any device: on CUDA time has to go over blocks.
   Scan tall{1 << 16, 4};
-  tall.strategy = Strategy::parallel_scan;
+  tall.way = {Strategy::parallel_scan, Way::Split::across_blocks};
   const ScanData many = draw(tall, random);
-  const auto plan =
-      linear_scan_plan(context, tall.steps, tall.rows, tall.dtype, false, Strategy::parallel_scan);
+  const auto plan = tall.way.splits(
+      linear_scan_plan(context, tall.steps, tall.rows, tall.dtype, false, tall.way.strategy));
   ASSERT_GT(linear_scan_workspace(plan), 0u) << dispatch::explain(plan);
   try {
     run(tall, many, context, [](ScanArgs& a) { --a.workspace.bytes; });

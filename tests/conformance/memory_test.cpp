@@ -29,9 +29,9 @@ Case memory_case(const LayerOptions& options) {
 // given.
 TEST(Memory, AnyOrderOfTheOuterAxes) {
   for (const LayerOptions& options : few_variants()) {
-    for (Strategy strategy : strategies(options)) {
+    for (const Way& way : ways(options)) {
       Case c = memory_case(options);
-      c.strategy = strategy;
+      c.way = way;
       Random random(41);
       const Data data = random_data(c, random);
       const oracle::Answer want = oracle::run(c, data);
@@ -40,7 +40,7 @@ TEST(Memory, AnyOrderOfTheOuterAxes) {
       Buffers buffers(swapped, data, {2, 1});
       const Layer layer(c.layer);  // and what the layer is told
       Context context = make_context(c.threads);
-      const dispatch::Plan plan = layer.plan(context, c.steps, c.batch, Mode::training, strategy);
+      const dispatch::Plan plan = buffers.plan_for(context, Mode::training);
       const Sizes bytes = layer.sizes(plan);
       Workspace workspace(bytes.workspace), reserve(bytes.reserve);
       const auto transposed = [](TensorView view) {
@@ -170,13 +170,15 @@ TEST(Memory, SizesArePureAlignedAndLastInTraining) {
   const Context context = make_context(3);
   for (const LayerOptions& options : all_variants()) {
     for (Dtype dtype : dtypes()) {
-      for (Strategy strategy : strategies(options)) {
+      for (const Way& way : ways(options)) {
         Case c = memory_case(options);
         c.layer.dtype = dtype;
         const Layer layer(c.layer);
         for (std::int64_t steps : {0, 1, 17, 1000}) {
-          const auto inference = layer.plan(context, steps, 3, Mode::inference, strategy);
-          const auto training = layer.plan(context, steps, 3, Mode::training, strategy);
+          const auto plan = [&](Mode mode) {
+            return way.splits(layer.plan(context, steps, 3, mode, way.strategy));
+          };
+          const auto inference = plan(Mode::inference), training = plan(Mode::training);
           const Sizes a = layer.sizes(inference), b = layer.sizes(training);
           EXPECT_EQ(a.workspace % 256, 0u);
           EXPECT_EQ(b.workspace % 256, 0u);

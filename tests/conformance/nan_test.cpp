@@ -8,18 +8,16 @@
 namespace scanrnn::test {
 namespace {
 
-using dispatch::Strategy;
-
 constexpr std::int64_t kSteps = 53, kBatch = 3, kRow = 1, kStep = 21;
 
-Case nan_case(const LayerOptions& options, Strategy strategy, bool bidirectional) {
+Case nan_case(const LayerOptions& options, const Way& way, bool bidirectional) {
   Case c;
   c.layer = options;
   c.layer.input_size = 4;
   c.layer.hidden_size = 18;
   c.layer.bidirectional = bidirectional;
   c.layer.num_layers = bidirectional ? 1 : 2;
-  c.strategy = strategy;
+  c.way = way;
   c.steps = kSteps;
   c.batch = kBatch;
   c.threads = 2;
@@ -46,10 +44,10 @@ void expect_nan(const Values& got, const Values& clean, std::int64_t width, F&& 
 template <class F>
 void for_cases(F&& check) {
   for (const LayerOptions& options : all_variants()) {
-    for (Strategy strategy : strategies(options)) {
+    for (const Way& way : ways(options)) {
       for (bool bidirectional : {false, true}) {
         for (Domain domain : {Domain::log, Domain::linear}) {
-          Case c = nan_case(options, strategy, bidirectional);
+          Case c = nan_case(options, way, bidirectional);
           c.layer.domain = domain;
           SCOPED_TRACE(text(c));
           Random random(31);

@@ -42,22 +42,21 @@ void PrintTo(const Trial& trial, std::ostream* out) { *out << text(trial.run); }
 
 std::vector<Trial> trials() {
   const std::vector<LayerOptions> variants = all_variants();
-  const std::vector<Strategy> strategies{Strategy::direct, Strategy::fused_sequential,
-                                         Strategy::parallel_scan, Strategy::automatic};
+  std::vector<Way> ways = linear_ways();
+  ways.emplace_back(Strategy::automatic);
   const std::vector<std::int64_t> steps = lengths(16, 257), batches{0, 1, 3},
                                   hidden{1, 7, 16, 17, 64, 129};
   const auto count = [](const auto& values) { return static_cast<int>(values.size()); };
   std::vector<Trial> out;
-  for (const auto& row :
-       pairwise({count(variants), count(dtypes()), count(strategies), count(steps), count(batches),
-                 count(hidden), 3, 3, 2, 2, 2, 2, 2, 2, 2, 2})) {
+  for (const auto& row : pairwise({count(variants), count(dtypes()), count(ways), count(steps),
+                                   count(batches), count(hidden), 3, 3, 2, 2, 2, 2, 2, 2, 2, 2})) {
     const auto at = [](const auto& values, int i) { return values[static_cast<std::size_t>(i)]; };
     Trial trial;
     Case& c = trial.run;
     c.layer = at(variants, row[0]);
     c.layer.dtype = at(dtypes(), row[1]);
-    c.strategy = at(strategies, row[2]);
-    if (is_dense(c.layer) && c.strategy != Strategy::automatic) c.strategy = Strategy::step_loop;
+    c.way = at(ways, row[2]);
+    if (is_dense(c.layer) && c.way != Strategy::automatic) c.way = Strategy::step_loop;
     c.steps = at(steps, row[3]);
     c.batch = at(batches, row[4]);
     c.layer.hidden_size = at(hidden, row[5]);
@@ -101,7 +100,7 @@ TEST(Rows, MoreThanSixteenBits) {
   for (const CellInfo& cell : cells()) {
     LayerOptions options;
     options.cell = cell.cell;
-    for (Strategy strategy : strategies(options)) {
+    for (const Way& way : ways(options)) {
       for (bool wide : {false, true}) {
         if (wide && is_dense(options)) continue;  // its weights would be a square of that size
         Case c;
@@ -112,7 +111,7 @@ TEST(Rows, MoreThanSixteenBits) {
         c.layer.dtype = wide ? Dtype::bfloat16 : Dtype::float32;
         c.steps = 3;
         c.batch = wide ? 1 : 70001;
-        c.strategy = strategy;
+        c.way = way;
         c.threads = 2;
         const Data data = random_data(c, random);
         expect_conforms(c, library(c, data), oracle::run(c, data));
@@ -123,7 +122,7 @@ TEST(Rows, MoreThanSixteenBits) {
 }
 
 // Lengths around the tile that the planner itself chose.
-class LengthTest : public testing::TestWithParam<Strategy> {};
+class LengthTest : public testing::TestWithParam<Way> {};
 
 TEST_P(LengthTest, AroundTheTile) {
   Random random(11);
@@ -131,11 +130,11 @@ TEST_P(LengthTest, AroundTheTile) {
     for (int layout = 0; layout < 8; ++layout) {
       Case c;
       c.layer.cell = cell.cell;
-      c.strategy = GetParam();
-      if (is_dense(c.layer) != (c.strategy == Strategy::step_loop)) continue;
+      c.way = GetParam();
+      if (is_dense(c.layer) != (c.way == Strategy::step_loop)) continue;
       // A large product lets threads on the CPU take the tiles of a fused-sequential layer in turn.
       const bool in_turn = layout & 4;
-      if (in_turn && (on_cuda() || c.strategy != Strategy::fused_sequential)) continue;
+      if (in_turn && (on_cuda() || c.way != Strategy::fused_sequential)) continue;
       c.layer.input_size = in_turn ? 32 : 2;
       c.layer.hidden_size = in_turn ? 9 : 3;
       c.layer.batch_first = layout & 1;
@@ -144,12 +143,12 @@ TEST_P(LengthTest, AroundTheTile) {
       c.batch = 2;
       const Context context = make_context(c.threads);
       const dispatch::Plan plan =
-          Layer(c.layer).plan(context, 2000, c.batch, Mode::training, c.strategy);
+          Layer(c.layer).plan(context, 2000, c.batch, Mode::training, c.way.strategy);
       ASSERT_EQ(plan.in_turn, in_turn);
-      const std::int64_t tile = on_cuda() ? 128  // the longest of them
-                                : c.strategy == Strategy::parallel_scan ? plan.chunk_steps
-                                : c.strategy == Strategy::direct        ? 3
-                                                                        : plan.tile_steps;
+      const std::int64_t tile = on_cuda()                          ? 128  // the longest of them
+                                : c.way == Strategy::parallel_scan ? plan.chunk_steps
+                                : c.way == Strategy::direct        ? 3
+                                                                   : plan.tile_steps;
       for (std::int64_t steps : lengths(tile, 2 * tile + 7)) {
         c.steps = steps;
         const Data data = random_data(c, random);
@@ -161,10 +160,13 @@ TEST_P(LengthTest, AroundTheTile) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Strategy, LengthTest,
-                         testing::Values(Strategy::direct, Strategy::fused_sequential,
-                                         Strategy::parallel_scan, Strategy::step_loop),
-                         [](const auto& info) { return std::string(name(info.param)); });
+std::vector<Way> all_ways() {
+  std::vector<Way> out = linear_ways();
+  out.emplace_back(Strategy::step_loop);
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Way, LengthTest, testing::ValuesIn(all_ways()),
+                         [](const auto& info) { return name(info.param); });
 
 }  // namespace
 }  // namespace scanrnn::test

@@ -135,8 +135,8 @@ TEST(Registry, PlansSayWhatTheyAreFor) {
     EXPECT_EQ(plan.problem.compute_bytes, 4);
     EXPECT_TRUE(plan.problem.training);
     EXPECT_FALSE(plan.problem.log_domain);
-    for (dispatch::Strategy strategy : strategies(options)) {
-      EXPECT_EQ(layer.plan(context, 100, 3, Mode::training, strategy).strategy, strategy);
+    for (const Way& way : ways(options)) {
+      EXPECT_EQ(layer.plan(context, 100, 3, Mode::training, way.strategy).strategy, way.strategy);
     }
   }
 }

@@ -116,7 +116,7 @@ Case small_case(const CellInfo& cell, Dtype dtype, Strategy strategy, std::int64
   c.layer.hidden_size = hidden;
   c.steps = steps;
   c.batch = batch;
-  c.strategy = strategy;
+  c.way = strategy;
   return c;
 }
 
@@ -206,7 +206,7 @@ TEST_P(CudaKernelsTest, OnASmallCase) {
   std::optional<Context> own;
   if (small.precision != MatmulPrecision::highest) own.emplace(options);
   Context& context = own ? *own : shared_context(1);
-  Plan plan = Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, c.strategy);
+  Plan plan = Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, c.way.strategy);
   small.change(plan);
   const Result got = run(c, data, context, plan);
   if (c.layer.dropout == 0 && small.precision == MatmulPrecision::highest) {

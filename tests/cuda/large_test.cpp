@@ -98,13 +98,14 @@ TEST_P(CudaLargeLayerTest, EveryCopyOfASequenceIsTheSame) {
   Context context = make_context(1);
   const Layer layer(few.layer);
   const Repeated repeated{few, copies, context};
-  for (Strategy strategy : strategies(few.layer)) {
-    SCOPED_TRACE(name(strategy));
-    const auto plan = layer.plan(context, few.steps, batch, Mode::training, strategy);
+  for (const Way& way : ways(few.layer)) {
+    SCOPED_TRACE(name(way));
+    const auto plan =
+        way.splits(layer.plan(context, few.steps, batch, Mode::training, way.strategy));
     const Sizes bytes = layer.sizes(plan);
     const auto outputs = static_cast<std::size_t>(few.steps * batch * hidden) * size_of(kDtype);
     if (lacks(bytes.workspace + bytes.reserve + 2 * outputs + (std::size_t{4} << 30))) {
-      GTEST_SKIP() << "not enough memory";
+      SCANRNN_LACKS_GPUS(1, "not enough memory");
     }
     const Buffer workspace(context, bytes.workspace), reserve(context, bytes.reserve);
     std::vector<Buffer> memory;
@@ -186,7 +187,9 @@ TEST_P(CudaLargeLayerTest, EveryCopyOfASequenceIsTheSame) {
         const std::size_t all = Training::bytes_of(view);
         got.dparams.push_back(fetch(view.data, all, 0, all, 1, kDtype));
       }
-      expect_conforms(few, got, want, "copy " + std::to_string(copy) + ": ");
+      // Tensor cores cut off what a float32 sum has no bits for, each time they add 16 products.
+      const double cut_off = static_cast<double>(few.steps * batch) / 16 * 0x1p-24;
+      expect_conforms(few, got, want, "copy " + std::to_string(copy) + ": ", cut_off);
       if (HasFailure()) return;
     }
   }
@@ -205,7 +208,7 @@ TEST_F(CudaLargeTest, EveryCopyOfARowIsTheSame) {
   constexpr std::int64_t kSteps = 40003, kRows = 16, kCopies = 3357, kAll = kRows * kCopies;
   static_assert(kSteps * kAll > kMany);
   const std::size_t all_bytes = static_cast<std::size_t>(kSteps * kAll) * sizeof(float);
-  if (lacks(3 * all_bytes + (std::size_t{4} << 30))) GTEST_SKIP() << "not enough memory";
+  if (lacks(3 * all_bytes + (std::size_t{4} << 30))) SCANRNN_LACKS_GPUS(1, "not enough memory");
   Random random(92);
   Values a = random.uniform(kSteps * kRows, 0.9, 1), b = random.uniform(kSteps * kRows, -1, 1);
   for (Values* values : {&a, &b}) {
@@ -233,9 +236,11 @@ TEST_F(CudaLargeTest, EveryCopyOfARowIsTheSame) {
                  Dtype::float32);
   };
   ASSERT_TRUE(same_bits("a", copy_of(a_all, kCopies - 1), a));
-  for (Strategy strategy : {Strategy::fused_sequential, Strategy::parallel_scan}) {
-    SCOPED_TRACE(name(strategy));
-    const auto plan = linear_scan_plan(context, kSteps, kAll, Dtype::float32, false, strategy);
+  for (const Way& way : linear_ways()) {
+    if (way == Strategy::direct) continue;
+    SCOPED_TRACE(name(way));
+    const auto plan =
+        way.splits(linear_scan_plan(context, kSteps, kAll, Dtype::float32, false, way.strategy));
     const Buffer workspace(context, linear_scan_workspace(plan));
     REQUIRE_CUDA(cudaMemsetAsync(h.data(), 0xFF, h.bytes(), nullptr));
     ScanArgs args;

@@ -21,7 +21,7 @@ class CudaPersistentTest : public CudaTest {
     c.layer.hidden_size = hidden;
     c.batch = batch;
     c.steps = steps;
-    c.strategy = Strategy::persistent;
+    c.way = Strategy::persistent;
     return c;
   }
   static std::vector<LayerOptions> dense_variants() {
@@ -35,7 +35,7 @@ class CudaPersistentTest : public CudaTest {
     Random random(91);
     const Data data = random_data(c, random);
     const Result got = library(c, data);
-    c.strategy = Strategy::step_loop;
+    c.way = Strategy::step_loop;
     const Result want = library(c, data);
     EXPECT_TRUE(close("y", got.y, want.y, {tolerance, 0, 0})) << text(c);
     EXPECT_TRUE(close("h_n", got.hn, want.hn, {tolerance, 0, 0})) << text(c);

@@ -20,7 +20,7 @@ class CudaStepTest : public CudaTest {
         Case c;
         c.layer = options;
         c.layer.dtype = dtype;
-        c.strategy = Strategy::step_loop;
+        c.way = Strategy::step_loop;
         check(c);
         if (testing::Test::HasFailure()) return;
       }

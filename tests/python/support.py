@@ -34,12 +34,25 @@ def tolerance(dtype, steps, inner=16):
 
 
 def gradient_tolerance(dtype):
-    """Relative RMS as docs/numerics.md states it, and what rounded pre-activations add: their own
-    error, and a jump of a slope that it may cross in that share of the elements."""
+    """Relative RMS of any gradient as docs/numerics.md states it, and what rounded pre-activations
+    add: their own error, and a jump of a slope that it may cross in that share of the elements."""
     bound = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}[dtype]
     if dtype in WIDE or not STORED_LOGITS:
         return bound
     return bound + STORED_LOGITS * ROUNDOFF[dtype] + math.sqrt(ROUNDOFF[dtype])
+
+
+def one_layer_tolerance(dtype, count):
+    """Relative RMS of one layer's gradient of `count` values, as tests/support/tolerance.h derives
+    it. A 16-bit value is stored within u / sqrt(7). The CPU stores states and the gradient; CUDA
+    cotangents of pre-activations, too, and pre-activations, here of about 1, which count twice.
+    Rounding changes no sign, so that the pre-activations of one layer stay on their side of a
+    jump."""
+    if dtype in WIDE:
+        return gradient_tolerance(dtype)
+    roundings = 2 if DEVICE == "cpu" else 3 + 2
+    share = 2 * ROUNDOFF[dtype] * math.sqrt(roundings / 7)
+    return 2e-6 + share * (1 + 2 / math.sqrt(count))
 
 
 def assert_close(got, wanted, share, what="", largest=0.0):

@@ -3,6 +3,7 @@
 // numbers are doubles that the case's dtype can hold, in the order [T,B,.] whatever the layout.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <string>
@@ -16,10 +17,36 @@ namespace scanrnn::test {
 
 using Values = std::vector<double>;
 
+// A strategy, and on CUDA how a parallel scan splits time: as the planner's rule says, or, where a
+// test forces it, inside a block or over blocks. It does not turn into a bare strategy by itself,
+// which would forget the split.
+struct Way {
+  enum class Split { planned, inside_blocks, across_blocks };
+
+  dispatch::Strategy strategy = dispatch::Strategy::automatic;
+  Split split = Split::planned;
+
+  Way() = default;
+  Way(dispatch::Strategy by, Split of_time = Split::planned) : strategy(by), split(of_time) {}
+  bool operator==(dispatch::Strategy other) const { return strategy == other; }
+  bool operator!=(dispatch::Strategy other) const { return strategy != other; }
+
+  // A plan for the strategy, with time split this way.
+  dispatch::Plan splits(dispatch::Plan plan) const {
+    if (split != Split::planned) plan.across_blocks = split == Split::across_blocks;
+    return plan;
+  }
+};
+inline std::string name(const Way& way) {
+  const std::string out = dispatch::name(way.strategy);
+  if (way.split == Way::Split::planned) return out;
+  return out + (way.split == Way::Split::inside_blocks ? "_block" : "_device");
+}
+
 struct Case {
   LayerOptions layer;
   std::int64_t steps = 0, batch = 0;
-  dispatch::Strategy strategy = dispatch::Strategy::automatic;
+  Way way;
   int threads = 1;
   bool h0 = true;
 
@@ -41,9 +68,9 @@ inline std::string text(const Case& c) {
   std::ostringstream out;
   const std::string& variant = cell.variants.at(static_cast<std::size_t>(c.layer.variant));
   out << cell.name << (variant.empty() ? "" : "_" + variant) << '_' << name(c.layer.dtype) << '_'
-      << dispatch::name(c.strategy) << (c.layer.domain == Domain::log ? "_log" : "_linear") << "_T"
-      << c.steps << "_B" << c.batch << "_C" << c.layer.input_size << "_H" << c.layer.hidden_size
-      << "_L" << c.layer.num_layers << (c.layer.bidirectional ? "_bidirectional" : "")
+      << name(c.way) << (c.layer.domain == Domain::log ? "_log" : "_linear") << "_T" << c.steps
+      << "_B" << c.batch << "_C" << c.layer.input_size << "_H" << c.layer.hidden_size << "_L"
+      << c.layer.num_layers << (c.layer.bidirectional ? "_bidirectional" : "")
       << (c.layer.bias ? "" : "_nobias") << (c.h0 ? "" : "_noh0")
       << (c.layer.batch_first ? "_BTH" : "_TBH") << "_threads" << c.threads;
   return out.str();
@@ -65,11 +92,20 @@ struct Result {
 // on its way, of a gradient the root of the sum of its terms' squares.
 struct Terms {
   double state = 0;
+  double logit_error = 0;  // root mean square, of pre-activations that are kept in a 16-bit dtype
   Values dh0;
   std::vector<Values> dparams;
 };
 
-inline Data random_data(const Case& c, Random& random) {
+// Whether a slope has a jump: that of the candidate g, of relu.
+inline bool has_jump(const LayerOptions& layer) {
+  const std::string& variant =
+      info(layer.cell).variants.at(static_cast<std::size_t>(layer.variant));
+  return variant == "g" || variant == "relu";
+}
+
+// Anything, with both sides of a jump near each other.
+inline Data free_data(const Case& c, Random& random) {
   const auto draw = [&](std::int64_t count, double bound) {
     Values out = random.uniform(count, -bound, bound);
     for (double& value : out) value = rounded(value, c.layer.dtype);
@@ -89,6 +125,56 @@ inline Data random_data(const Case& c, Random& random) {
   data.dhn = draw(c.states(), 1);
   if (c.pair() && c.h0) data.c0 = draw(c.states(), 1);
   if (c.pair()) data.dcn = draw(c.states(), 1);
+  return data;
+}
+
+// Keeps away from jumps, so that no rounding takes the other side. What a slope with a jump is
+// taken of, a candidate's pre-activation or SRU's state, becomes a sum of terms of one sign, which
+// is its unit's own: all that a layer reads is positive, and so are, up to that sign, the
+// candidate's rows of the weight, its bias, and h_0 of SRU. A highway projection is positive, as
+// the outputs are. Nothing is near zero. Each of these rows has a weight or two that count, so that
+// each unit of the layer below has one, and the others add up to half of one: sums of many terms
+// would hardly change from step to step, and a gate's gradient, which is a difference of states,
+// would be all rounding.
+inline void keep_from_jumps(const Case& c, Data& data) {
+  const CellInfo& cell = info(c.layer.cell);
+  const std::int64_t hidden = c.layer.hidden_size;
+  const bool of_state = cell.highway;
+  const std::int64_t candidate = of_state ? 0 : cell.gates - 1;  // row block
+  // From a quarter of the bound to all of it; the value was drawn up to `drawn`.
+  const auto set = [&](double& value, double drawn, double bound) {
+    value = rounded(bound * (0.25 + 0.75 * std::fabs(value) / drawn), c.layer.dtype);
+  };
+  const auto sign_of = [](std::int64_t unit) { return unit % 2 ? -1 : 1; };
+  const double drawn = 1 / std::sqrt(static_cast<double>(hidden));
+  const Layer layer(c.layer);
+  for (std::size_t i = 0; i < data.params.size(); ++i) {
+    const std::vector<std::int64_t>& sizes = layer.parameters()[i].sizes;
+    const bool bias = sizes.size() == 1;
+    if (bias && of_state) continue;  // this candidate has none
+    const std::int64_t columns = bias ? 1 : sizes[1];
+    for (std::int64_t row = 0; row < sizes[0]; ++row) {
+      const bool highway = row / hidden == cell.gates;
+      if (row / hidden != candidate && !highway) continue;
+      for (std::int64_t k = 0; k < columns; ++k) {
+        double& value = data.params[i][static_cast<std::size_t>(row * columns + k)];
+        const double rest = 0.5 / static_cast<double>(columns);
+        const bool counts = k == row % columns || (k < 2 * hidden && k % hidden == row % hidden);
+        set(value, drawn, bias ? drawn : counts ? 1 : rest);
+        if (!highway) value *= sign_of(row % hidden);
+      }
+    }
+  }
+  for (double& value : data.x) set(value, 1.5, 1.5);
+  for (std::size_t i = 0; i < data.h0.size(); ++i) {
+    set(data.h0[i], 1, 1);
+    if (of_state) data.h0[i] *= sign_of(static_cast<std::int64_t>(i) % hidden);
+  }
+}
+
+inline Data random_data(const Case& c, Random& random) {
+  Data data = free_data(c, random);
+  if (has_jump(c.layer)) keep_from_jumps(c, data);
   return data;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/case.h"
+#include "support/device.h"
 
 namespace scanrnn::test {
 
@@ -51,10 +52,24 @@ inline std::vector<LayerOptions> few_variants() {
 inline bool is_dense(const LayerOptions& layer) {
   return info(layer.cell).recurrence == dispatch::Recurrence::dense;
 }
-// What a layer can be forced to run by.
-inline std::vector<dispatch::Strategy> strategies(const LayerOptions& layer) {
+// What a linear layer and the bare recurrence can be forced to run by; on CUDA a parallel scan is
+// two kernels.
+inline std::vector<Way> linear_ways() {
+  std::vector<Way> out;
+  for (dispatch::Strategy strategy : dispatch::kLinearStrategies) {
+    if (on_cuda() && strategy == dispatch::Strategy::parallel_scan) {
+      out.emplace_back(strategy, Way::Split::inside_blocks);
+      out.emplace_back(strategy, Way::Split::across_blocks);
+    } else {
+      out.emplace_back(strategy);
+    }
+  }
+  return out;
+}
+// What any layer can.
+inline std::vector<Way> ways(const LayerOptions& layer) {
   if (is_dense(layer)) return {dispatch::Strategy::step_loop};
-  return {std::begin(dispatch::kLinearStrategies), std::end(dispatch::kLinearStrategies)};
+  return linear_ways();
 }
 // The variants of linear cells alone, for tests whose subject is the scan.
 inline std::vector<LayerOptions> linear_variants() {

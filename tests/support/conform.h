@@ -27,30 +27,37 @@ inline void expect_forward(const Case& c, const Result& got, const oracle::Answe
   EXPECT_TRUE(close(what + "c_n", got.cn, want.cn, tolerance, state)) << text(c);
 }
 
+// `more`: relative, beyond what the table says. `as_cuda`: whether `got` was stored as CUDA does.
 inline void expect_backward(const Case& c, const Result& got, const oracle::Answer& want,
-                            const std::string& what = "") {
-  const double relative = gradient_tolerance(c.layer.dtype);
+                            const std::string& what = "", double more = 0,
+                            bool as_cuda = on_cuda()) {
+  const auto close_gradient = [&](const std::string& name, const Values& result,
+                                  const Values& reference, double floor, const Values& terms = {}) {
+    const double relative =
+        more + gradient_tolerance(c.layer.dtype, c.layer.num_layers, want.terms.logit_error,
+                                  reference.size(), as_cuda);
+    return close_rms(what + name, result, reference, relative, floor, terms);
+  };
   const double floor = accuracy(c.layer.dtype).floor;
   const double of_dx =
                    floor * cotangent_roundings(c.layer.hidden_size * info(c.layer.cell).gates, 1),
                of_dparams = floor * cotangent_roundings(c.steps * c.batch, 30);
-  EXPECT_TRUE(close_rms(what + "dx", got.dx, want.dx, relative, of_dx)) << text(c);
-  EXPECT_TRUE(close_rms(what + "dh_0", got.dh0, want.dh0, relative, floor, want.terms.dh0))
-      << text(c);
-  EXPECT_TRUE(close_rms(what + "dc_0", got.dc0, want.dc0, relative, floor)) << text(c);
+  EXPECT_TRUE(close_gradient("dx", got.dx, want.dx, of_dx)) << text(c);
+  EXPECT_TRUE(close_gradient("dh_0", got.dh0, want.dh0, floor, want.terms.dh0)) << text(c);
+  EXPECT_TRUE(close_gradient("dc_0", got.dc0, want.dc0, floor)) << text(c);
   ASSERT_EQ(got.dparams.size(), want.dparams.size());
   const Layer layer(c.layer);
   for (std::size_t i = 0; i < want.dparams.size(); ++i) {
-    EXPECT_TRUE(close_rms(what + "d" + layer.parameters()[i].name, got.dparams[i], want.dparams[i],
-                          relative, of_dparams, want.terms.dparams[i]))
+    EXPECT_TRUE(close_gradient("d" + layer.parameters()[i].name, got.dparams[i], want.dparams[i],
+                               of_dparams, want.terms.dparams[i]))
         << text(c);
   }
 }
 
 inline void expect_conforms(const Case& c, const Result& got, const oracle::Answer& want,
-                            const std::string& what = "") {
+                            const std::string& what = "", double more = 0) {
   expect_forward(c, got, want, what);
-  expect_backward(c, got, want, what);
+  expect_backward(c, got, want, what, more);
 }
 
 }  // namespace scanrnn::test

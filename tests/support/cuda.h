@@ -22,9 +22,12 @@ inline void require_success(cudaError_t status, const char* call) {
 class CudaTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!on_cuda()) GTEST_SKIP() << "SCANRNN_TEST_DEVICE is not cuda";
+    if (!on_cuda()) SCANRNN_LACKS_GPUS(1, "SCANRNN_TEST_DEVICE is not cuda");
   }
 };
+
+// Steps of a tile of the device kernel, forward and backward, on the tests' device.
+std::vector<std::int64_t> device_tiles(Cell cell, Dtype dtype);
 
 // Not ordered with the default stream: what is enqueued on the wrong one shows.
 class Stream {

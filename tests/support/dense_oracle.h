@@ -14,10 +14,12 @@ struct DenseDirection {
   const Values *weight_ih, *weight_hh, *bias_ih, *bias_hh;  // biases may be null
   const Values *h0, *c0;                                    // may be null or empty
   std::size_t state_at;                                     // where this direction's [B,H] begins
+  Storage* store;
 
   std::int64_t gates() const { return cell == "LSTM" ? 4 : 3; }
 
-  // All steps of one sequence: the states before and after each, and W x + b, R h + b.
+  // All steps of one sequence: the states before and after each, and W x + b, R h + b. What is kept
+  // for backward of LSTM is their sum, in u.
   struct Trace {
     std::vector<Reals> h, c;  // [steps + 1][H]
     std::vector<Reals> u, m;  // [steps][gates * H]
@@ -35,6 +37,17 @@ struct DenseDirection {
     }
     return out;
   }
+  // The sums as backward finds them: one of W x + R h where the cell adds them, each of both where
+  // it does not.
+  void keep(Reals& u, Reals& m) const {
+    const auto added = static_cast<std::size_t>((cell == "GRU" ? 2 : 4) * hidden);
+    for (std::size_t i = 0; i < u.size(); ++i) {
+      const Real mine = i < added ? u[i] + m[i] : u[i];
+      const Real change = store->logit(mine) - mine;
+      u[i] += change;
+      if (i >= added) m[i] = store->logit(m[i]);
+    }
+  }
   std::int64_t time(std::int64_t s) const { return reverse ? steps - 1 - s : s; }
 
   Trace trace(const Reals& x, std::int64_t b) const {
@@ -50,8 +63,12 @@ struct DenseDirection {
     out.h.push_back(start(h0));
     out.c.push_back(start(c0));
     for (std::int64_t s = 0; s < steps; ++s) {
-      const Reals u = affine(*weight_ih, bias_ih, x.data() + (time(s) * batch + b) * in, in);
-      const Reals m = affine(*weight_hh, bias_hh, out.h.back().data(), hidden);
+      Reals u = affine(*weight_ih, nullptr, x.data() + (time(s) * batch + b) * in, in);
+      (*store)(u);
+      for (std::size_t i = 0; bias_ih && i < u.size(); ++i) u[i] += (*bias_ih)[i];
+      Reals fed = out.h.back();
+      (*store)(fed);
+      Reals m = affine(*weight_hh, bias_hh, fed.data(), hidden);
       Reals h(H), c(H);
       for (std::size_t j = 0; j < H; ++j) {
         if (cell == "LSTM") {
@@ -68,6 +85,7 @@ struct DenseDirection {
           throw std::logic_error("the oracle has no " + cell);
         }
       }
+      keep(u, m);
       out.u.push_back(u);
       out.m.push_back(m);
       out.h.push_back(h);
@@ -81,14 +99,17 @@ struct DenseDirection {
     for (std::int64_t b = 0; b < batch; ++b) {
       const Trace all = trace(x, b);
       for (std::int64_t s = 0; s < steps; ++s) {
-        const Reals& h = all.h[static_cast<std::size_t>(s) + 1];
+        Reals h = all.h[static_cast<std::size_t>(s) + 1];
+        (*store)(h);
         std::copy(h.begin(), h.end(), y.begin() + (time(s) * batch + b) * width + column);
       }
       for (const Reals& h : all.h) {
         for (Real value : h) largest = std::fmax(largest, std::fabs(value));
       }
-      std::copy(all.h.back().begin(), all.h.back().end(), hn + b * hidden);
-      std::copy(all.c.back().begin(), all.c.back().end(), cn + b * hidden);
+      for (std::int64_t j = 0; j < hidden; ++j) {
+        hn[b * hidden + j] = (*store)(all.h.back()[static_cast<std::size_t>(j)]);
+        cn[b * hidden + j] = (*store)(all.c.back()[static_cast<std::size_t>(j)]);
+      }
     }
   }
 
@@ -113,7 +134,10 @@ struct DenseDirection {
       for (std::int64_t s = steps - 1; s >= 0; --s) {
         const auto step = static_cast<std::size_t>(s);
         const std::int64_t token = time(s) * batch + b;
-        const Reals &u = all.u[step], &m = all.m[step], &before = all.h[step];
+        const Reals &u = all.u[step], &m = all.m[step];
+        Reals before = all.h[step], cells = all.c[step];
+        (*store)(before);
+        (*store)(cells);
         Reals du(rows), dm(rows), dh_before(H), dc_before(H);
         for (std::size_t j = 0; j < H; ++j) {
           const Real out = dh[j] + dy[static_cast<std::size_t>(token * width + column) + j];
@@ -121,10 +145,10 @@ struct DenseDirection {
             const Real i = sigmoid(u[j] + m[j]), f = sigmoid(u[H + j] + m[H + j]);
             const Real g = std::tanh(u[2 * H + j] + m[2 * H + j]);
             const Real o = sigmoid(u[3 * H + j] + m[3 * H + j]);
-            const Real y = std::tanh(all.c[step + 1][j]);
+            const Real y = std::tanh(f * cells[j] + i * g);
             const Real into_c = dc[j] + out * o * (1 - y * y);
             du[j] = into_c * g * i * (1 - i);
-            du[H + j] = into_c * all.c[step][j] * f * (1 - f);
+            du[H + j] = into_c * cells[j] * f * (1 - f);
             du[2 * H + j] = into_c * i * (1 - g * g);
             du[3 * H + j] = out * y * o * (1 - o);
             for (std::size_t gate = 0; gate < 4; ++gate) dm[gate * H + j] = du[gate * H + j];
@@ -140,6 +164,8 @@ struct DenseDirection {
             dh_before[j] = out * z;
           }
         }
+        (*store)(du);
+        (*store)(dm);
         for (std::size_t j = 0; j < H; ++j) squares[j] = dh_before[j] * dh_before[j];
         for (std::size_t row = 0; row < rows; ++row) {
           for (std::size_t k = 0; k < H; ++k) {
@@ -158,15 +184,18 @@ struct DenseDirection {
         dh = dh_before;
         dc = dc_before;
       }
+      (*store)(dh);
+      (*store)(dc);
       std::copy(dh.begin(), dh.end(), dh0 + b * hidden);
       std::copy(dc.begin(), dc.end(), dc0 + b * hidden);
       std::copy(squares.begin(), squares.end(), dh0_squares + b * hidden);
     }
+    (*store)(dx);
   }
 };
 
 // The whole stack of a dense cell.
-inline Answer run_dense(const Case& c, const Data& data, bool with_backward) {
+inline Answer run_dense(const Case& c, const Data& data, bool with_backward, bool as_cuda) {
   const CellInfo& cell = info(c.layer.cell);
   const std::int64_t hidden = c.layer.hidden_size, tokens = c.steps * c.batch;
   const std::int64_t width = c.directions() * hidden;
@@ -174,6 +203,7 @@ inline Answer run_dense(const Case& c, const Data& data, bool with_backward) {
   const auto first = [&](int l, int d) {
     return static_cast<std::size_t>(l * c.directions() + d) * each;
   };
+  Storage store(c.layer.dtype, as_cuda);
   const auto direction = [&](int l, int d) {
     const Values* own = &data.params[first(l, d)];
     const bool bias = c.layer.bias;
@@ -189,7 +219,8 @@ inline Answer run_dense(const Case& c, const Data& data, bool with_backward) {
                           bias ? own + 3 : nullptr,
                           &data.h0,
                           &data.c0,
-                          first(l, d) / each * static_cast<std::size_t>(c.batch * hidden)};
+                          first(l, d) / each * static_cast<std::size_t>(c.batch * hidden),
+                          &store};
   };
   Answer out;
   Real largest = 0;
@@ -208,6 +239,7 @@ inline Answer run_dense(const Case& c, const Data& data, bool with_backward) {
   out.hn = narrow(hn);
   if (cell.states == 2) out.cn = narrow(cn);
   out.terms.state = static_cast<double>(largest);
+  out.terms.logit_error = store.logit_error();
   if (!with_backward) return out;
 
   Reals dy(data.dy.begin(), data.dy.end());
@@ -223,6 +255,9 @@ inline Answer run_dense(const Case& c, const Data& data, bool with_backward) {
       part.backward(inputs[static_cast<std::size_t>(l)], dy, width, d * hidden, data.dhn, data.dcn,
                     dx, dh0.data() + part.state_at, dc0.data() + part.state_at,
                     dh0_squares.data() + part.state_at, gradients);
+      for (Sum* sum : {&gradients.weight_ih, &gradients.weight_hh, &gradients.bias}) {
+        store(sum->values);
+      }
       const auto give = [&](std::size_t i, const Sum& sum, std::size_t begin, std::size_t end) {
         const auto part_of = [&](const Reals& all) {
           return Reals(all.begin() + static_cast<std::ptrdiff_t>(begin),

@@ -16,4 +16,19 @@ inline Device test_device() {
 }
 inline bool on_cuda() { return test_device().kind == Device::Kind::cuda; }
 
+// How many GPUs must be there: the number in SCANRNN_REQUIRE_GPU.
+inline int required_gpus() {
+  const char* count = std::getenv("SCANRNN_REQUIRE_GPU");
+  return count ? std::atoi(count) : 0;
+}
+
+// Ends a test that lacks `count` GPUs. It is skipped and says so, or fails where they are required.
+#define SCANRNN_LACKS_GPUS(count, what)                                                        \
+  do {                                                                                         \
+    if (::scanrnn::test::required_gpus() >= (count)) {                                         \
+      FAIL() << (what) << ", and SCANRNN_REQUIRE_GPU is " << ::scanrnn::test::required_gpus(); \
+    }                                                                                          \
+    GTEST_SKIP() << (what);                                                                    \
+  } while (false)
+
 }  // namespace scanrnn::test

@@ -138,7 +138,8 @@ class Buffers {
     expect_intact();
   }
   dispatch::Plan plan_for(const Context& context, Mode mode) const {
-    return layer_.plan(context, case_.steps, case_.batch, mode, case_.strategy);
+    return case_.way.splits(
+        layer_.plan(context, case_.steps, case_.batch, mode, case_.way.strategy));
   }
 
   Result result() const {

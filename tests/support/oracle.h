@@ -92,6 +92,7 @@ struct Direction {
   bool reverse;
   const Values *weight, *bias, *h0;  // bias and h0 may be null
   std::size_t h0_at;                 // where this direction's [B,H] begins in h0
+  Storage* store;
 
   bool highway() const { return cell.reads_out() && in != hidden; }
   std::int64_t blocks() const { return cell.gates() + (highway() ? 1 : 0); }
@@ -107,7 +108,7 @@ struct Direction {
       if (bias && g < cell.gates() && cell.bias_block(g) >= 0) {
         sum += (*bias)[static_cast<std::size_t>(cell.bias_block(g) * hidden + j)];
       }
-      k[g] = sum;
+      k[g] = store->logit(sum);
     }
   }
   Real start(std::int64_t b, std::int64_t j) const {
@@ -133,11 +134,11 @@ struct Direction {
           const auto step = cell.lift(k);
           h = step.a * h + step.b;
           largest = std::fmax(largest, std::fabs(h));
-          states[static_cast<std::size_t>((t * batch + b) * hidden + j)] = h;
+          states[static_cast<std::size_t>((t * batch + b) * hidden + j)] = (*store)(h);
           y[static_cast<std::size_t>((t * batch + b) * width + column + j)] =
-              cell.reads_out() ? cell.readout(k, h, skip(x_t, j, k)) : h;
+              (*store)(cell.reads_out() ? cell.readout(k, h, skip(x_t, j, k)) : h);
         }
-        hn[b * hidden + j] = h;
+        hn[b * hidden + j] = (*store)(h);
       }
     }
   }
@@ -164,7 +165,7 @@ struct Direction {
             cell.readout_vjp(k, h, skip(x_t, j, k), out, dk, dc, dskip);
             dh += dc;
             squares += dc * dc;
-            (highway() ? dk[3] : dx_t[j]) += dskip;
+            (highway() ? dk[3] : dx_t[j]) += (*store)(dskip);
           } else {
             dh += out;
             squares += out * out;
@@ -175,6 +176,7 @@ struct Direction {
           squares *= a * a;
           for (int g = 0; g < blocks(); ++g) {
             const std::int64_t row = g * hidden + j;
+            dk[g] = (*store)(dk[g]);
             for (std::int64_t c = 0; c < in; ++c) {
               const auto at = static_cast<std::size_t>(row * in + c);
               dweight.add(at, dk[g] * x_t[c]);
@@ -185,20 +187,22 @@ struct Direction {
             }
           }
         }
-        dh0[b * hidden + j] = dh;
+        dh0[b * hidden + j] = (*store)(dh);
         dh0_squares[b * hidden + j] = squares;
       }
     }
+    (*store)(dx);
   }
 };
 
 // The whole stack of a linear cell.
-inline Answer run_linear(const Case& c, const Data& data, bool with_backward) {
+inline Answer run_linear(const Case& c, const Data& data, bool with_backward, bool as_cuda) {
   const CellInfo& cell = info(c.layer.cell);
   const Equations equations{cell.name, cell.variants[static_cast<std::size_t>(c.layer.variant)]};
   const std::int64_t hidden = c.layer.hidden_size, tokens = c.steps * c.batch;
   const std::int64_t width = c.directions() * hidden;
   const std::size_t each = c.layer.bias ? 2 : 1;  // parameters of a direction
+  Storage store(c.layer.dtype, as_cuda);
   const auto direction = [&](int l, int d) {
     const auto at = static_cast<std::size_t>(l * c.directions() + d);
     return Direction{equations,
@@ -210,7 +214,8 @@ inline Answer run_linear(const Case& c, const Data& data, bool with_backward) {
                      &data.params[at * each],
                      c.layer.bias ? &data.params[at * each + 1] : nullptr,
                      c.h0 ? &data.h0 : nullptr,
-                     at * static_cast<std::size_t>(c.batch * hidden)};
+                     at * static_cast<std::size_t>(c.batch * hidden),
+                     &store};
   };
 
   Answer out;
@@ -230,6 +235,7 @@ inline Answer run_linear(const Case& c, const Data& data, bool with_backward) {
   }
   out.hn = narrow(hn);
   out.terms.state = static_cast<double>(largest);
+  out.terms.logit_error = store.logit_error();
   if (!with_backward) return out;
 
   Reals dy(data.dy.begin(), data.dy.end());
@@ -244,6 +250,8 @@ inline Answer run_linear(const Case& c, const Data& data, bool with_backward) {
       part.backward(inputs[static_cast<std::size_t>(l)], states[at], dy, width, d * hidden,
                     data.dhn, dx, dh0.data() + part.h0_at, dh0_squares.data() + part.h0_at, dweight,
                     part.bias ? &dbias : nullptr);
+      store(dweight.values);
+      store(dbias.values);
       out.dparams[at * each] = narrow(dweight.values);
       out.terms.dparams[at * each] = roots(dweight.squares);
       if (part.bias) {
@@ -259,10 +267,12 @@ inline Answer run_linear(const Case& c, const Data& data, bool with_backward) {
   return out;
 }
 
-// The whole stack.
-inline Answer run(const Case& c, const Data& data, bool with_backward = true) {
+// The whole stack; `as_cuda`: what CUDA stores in the tensors' dtype is rounded to it here, too.
+inline Answer run(const Case& c, const Data& data, bool with_backward = true,
+                  bool as_cuda = false) {
   const bool dense = info(c.layer.cell).recurrence == dispatch::Recurrence::dense;
-  return dense ? run_dense(c, data, with_backward) : run_linear(c, data, with_backward);
+  return dense ? run_dense(c, data, with_backward, as_cuda)
+               : run_linear(c, data, with_backward, as_cuda);
 }
 
 }  // namespace scanrnn::test::oracle

@@ -27,6 +27,35 @@ struct Sum {
   }
 };
 
+// What CUDA keeps in the tensors' dtype: the number itself, or, where the oracle is to store as
+// CUDA does, what is left of it there. Watches what that costs the pre-activations.
+struct Storage {
+  Dtype dtype = Dtype::float64;
+  bool rounds = false;
+
+  explicit Storage(Dtype type, bool as_cuda) : dtype(type), rounds(as_cuda) {}
+  Real operator()(Real value) const {
+    return rounds ? rounded(static_cast<double>(value), dtype) : value;
+  }
+  void operator()(Reals& values) const {
+    for (Real& value : values) value = (*this)(value);
+  }
+  // A pre-activation.
+  Real logit(Real value) {
+    if (size_of(dtype) > 2) return value;
+    const Real kept = rounded(static_cast<double>(value), dtype);
+    squares += (kept - value) * (kept - value);
+    ++count;
+    return rounds ? kept : value;
+  }
+  double logit_error() const {
+    return static_cast<double>(std::sqrt(squares / std::max(count, Real(1))));
+  }
+
+ private:
+  Real squares = 0, count = 0;
+};
+
 inline Values narrow(const Reals& values) { return {values.begin(), values.end()}; }
 inline Values roots(const Reals& squares) {
   Values out;

@@ -55,11 +55,35 @@ inline Tolerance forward_tolerance(Dtype dtype, std::int64_t steps, int layers =
   return {(a.forward * doublings + stored_logits(dtype)) * layers, a.rounding, a.floor};
 }
 
-// A gradient has jumps: of relu and of g, at 0. A rounded logit crosses one in a share of the
-// elements that is its relative rounding, and each of these is wrong by its own size.
-inline double gradient_tolerance(Dtype dtype) {
-  const double jumps = on_cuda() ? std::sqrt(accuracy(dtype).rounding) : 0;
-  return accuracy(dtype).gradient + stored_logits(dtype) + jumps;
+// What a stored 16-bit value is off by, relative and root mean square: its rounding is spread
+// evenly over u either way, u^2 / 3 in the mean of squares, and the value over its binade, 7 / 3.
+inline double stored_value(Dtype dtype) { return accuracy(dtype).rounding / std::sqrt(7.0); }
+
+// Relative, root mean square, of a gradient of `count` values.
+//
+// On the CPU two factors of a 16-bit gradient are stored, the states that are the last layer's
+// output and the gradient itself; the rest is float32. On CUDA each layer stores three, these and
+// the cotangents of the pre-activations. It stores the pre-activations, too: an error e in one
+// (`logit_error`, of this case's own) is a relative error of up to e in the slope of its gate, and
+// up to e again in the decays that a cotangent has come through. All are independent, so squares
+// add up. The root counts twice, since terms weigh unevenly; and few values may all have been
+// unlucky.
+inline double gradient_tolerance(Dtype dtype, int layers, double logit_error, std::size_t count,
+                                 bool as_cuda = on_cuda()) {
+  if (size_of(dtype) > 2) return accuracy(dtype).gradient;
+  const double value = stored_value(dtype);
+  const double squares =
+      as_cuda ? layers * (3 * value * value + 2 * logit_error * logit_error) : 2 * value * value;
+  const double few = 1 + 2 / std::sqrt(static_cast<double>(std::max<std::size_t>(count, 1)));
+  return accuracy(Dtype::float32).gradient + 2 * std::sqrt(squares) * few;
+}
+
+// The slopes of relu and of g jump, at 0. An error in what they are taken of, which is about the
+// rounding of what a layer reads, crosses a jump in a share of the `elements` that is the rounding,
+// or in a few of them, and each of these is wrong by its own size.
+inline double jump_tolerance(Dtype dtype, std::int64_t elements, bool as_cuda = on_cuda()) {
+  if (!as_cuda || size_of(dtype) > 2) return 0;
+  return std::sqrt(accuracy(dtype).rounding + 4 / static_cast<double>(elements));
 }
 
 }  // namespace scanrnn::test
