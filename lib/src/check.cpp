@@ -30,12 +30,14 @@ TensorView check(const TensorView& view, const Expected& want) {
   shape.data = &nowhere;
   shape.dtype = want.dtype;
   shape.device = want.device;
-  std::int64_t count = 1;
+  std::int64_t count = 1, elements = view.rank > 0 ? 1 : 0;
   for (std::int64_t size : want.sizes) {
     shape.sizes[static_cast<std::size_t>(shape.rank++)] = size;
     count *= size;
   }
-  if (!view && (count > 0 || view.rank == 0)) {
+  for (int axis = 0; axis < view.rank; ++axis)
+    elements *= view.sizes[static_cast<std::size_t>(axis)];
+  if (!view && (view.rank == 0 || elements > 0)) {
     require(want.optional || count == 0,
             name_of + "expected a tensor of shape " + shape.shape() + ", got none");
     return want.optional ? TensorView{} : shape;

@@ -100,17 +100,24 @@ TEST_P(EmptyTest, StatesPassAndGradientsAreZeros) {
 INSTANTIATE_TEST_SUITE_P(Dtype, EmptyTest, testing::ValuesIn(dtypes()),
                          [](const auto& info) { return name(info.param); });
 
-// A shape is checked although there is nothing behind it.
+// A shape is checked although there is nothing behind it, and an empty tensor in the place of a
+// full one is not an absent one.
 TEST(Empty, WrongShapeIsNamed) {
   Context& context = shared_context(1);
-  const Case c = empty_case({}, 0, 3);
   Random random(7);
-  Buffers buffers(c, random_data(c, random));
-  const auto narrow = [](TensorView& view) { view.sizes[2] -= 1; };
-  EXPECT_THROW(buffers.forward(context, Mode::training, 0, [&](auto& args) { narrow(args.x); }),
-               value_error);
-  EXPECT_THROW(buffers.forward(context, Mode::training, 0, [&](auto& args) { narrow(args.y); }),
-               value_error);
+  const auto expect_refused = [&](std::int64_t steps, auto&& change) {
+    const Case c = empty_case({}, steps, 3);
+    Buffers buffers(c, random_data(c, random));
+    EXPECT_THROW(buffers.forward(context, Mode::training, 0, change), value_error);
+  };
+  expect_refused(0, [](ForwardArgs& args) { args.x.sizes[2] -= 1; });
+  expect_refused(0, [](ForwardArgs& args) { args.y.sizes[2] -= 1; });
+  for (void* address : {static_cast<void*>(nullptr), static_cast<void*>(&context)}) {
+    expect_refused(2, [=](ForwardArgs& args) {
+      args.h0.h.sizes[1] = 0;
+      args.h0.h.data = address;
+    });
+  }
 }
 
 }  // namespace

@@ -40,8 +40,8 @@ std::string name(Device device);  // "cpu", "cuda:1"
 inline constexpr int kMaxRank = 3;
 
 // Pointer, dtype, sizes and strides (in elements) of memory that somebody else owns and keeps
-// alive until the work is done. A null pointer is an absent tensor, but for one whose sizes say that
-// it has no elements.
+// alive until the work is done. A null pointer is an absent tensor, but for one whose sizes say
+// that it has no elements.
 struct TensorView {
   void* data = nullptr;
   Dtype dtype = Dtype::float32;
