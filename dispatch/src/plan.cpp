@@ -90,6 +90,9 @@ struct Predictions {
     for (const Cost& cost : *profile.costs) {
       if (cost.of.kind != here.kind || distance(cost.of, here) != nearest) continue;
       if (!runs(cost.strategy, plan)) continue;
+      // A single step reads R once, whichever way, and is one launch in a loop.
+      const bool single = plan.problem.steps == 1 && cost.strategy == Strategy::persistent;
+      if (single && only == Strategy::automatic) continue;
       if (only != Strategy::automatic && cost.strategy != only) continue;
       Predicted way{cost.strategy, cost.across_blocks, 0};
       for (std::size_t i = 0; i < count.size(); ++i) {

@@ -169,6 +169,37 @@ TEST(Predicted, ByTheNearestClass) {
   EXPECT_EQ(plan(p, kDevice, profile()).strategy, Strategy::fused_sequential) << "as of 4 bytes";
 }
 
+TEST(Predicted, ASingleStepKeepsNothing) {
+  const ProblemClass of{Kind::dense, 4, 2, 16, false, false};
+  Profile only{"priced", "this file", 0, {}, nullptr};
+  only.costs = std::make_shared<const std::vector<Cost>>(
+      std::vector<Cost>{cost(of, Strategy::persistent, false, 1.0f, 0.0f),
+                        cost(of, Strategy::step_loop, false, 2.0f, 0.0f)});
+  EXPECT_EQ(plan(dense(2, 1, 256), kDevice, only).strategy, Strategy::persistent);
+  EXPECT_EQ(plan(dense(1, 1, 256), kDevice, only).strategy, Strategy::step_loop);
+  Problem forced = dense(1, 1, 256);
+  forced.forced = Strategy::persistent;
+  EXPECT_EQ(plan(forced, kDevice, only).strategy, Strategy::persistent);
+}
+
+// What people decode with: one step is one launch, whatever was measured of whole sequences.
+TEST(Predicted, StepsOfTheBuiltInProfile) {
+  for (const int gates : {3, 4}) {
+    for (const std::int64_t batch : {1, 2, 8, 16}) {
+      for (const std::int64_t hidden : {64, 256, 512, 1024, 2048}) {
+        Problem p = dense(1, batch, hidden);
+        p.gates = gates;
+        const Plan got = plan(p, {Processor::cuda, 132, 232448}, *find_profile("sm_90"));
+        EXPECT_EQ(got.strategy, Strategy::step_loop) << explain(got);
+        p.recurrence = Recurrence::linear;
+        p.batch = 1;
+        EXPECT_EQ(plan(p, {Processor::cuda, 132, 232448}, *find_profile("sm_90")).strategy,
+                  Strategy::direct);
+      }
+    }
+  }
+}
+
 TEST(Predicted, WhereNothingIsKnownOfIt) {
   EXPECT_EQ(plan(problem(100, 1, 64, 0), kDevice, profile()).reason, Reason::no_rule);
   EXPECT_EQ(plan(dense(100, 1, 64), kDevice, profile()).reason, Reason::on_chip);
