@@ -47,12 +47,14 @@ def dense_cells(rows: list[Row], peers: list[Row]) -> str:
     beside = measured(peers, bench="layer", cell="LSTM", **{"pass": "forward"}, **size)
     own = need(rows, bench="layer", cell="LSTM", picked=True, **{"pass": "forward"}, **size)
     one = {"bench": "step", "B": 1, "dtype": "bfloat16"}
-    lstm, gru = (need(rows, cell=cell, **one) for cell in ("LSTM", "GRU"))
+    steps = {cell: find(rows, cell=cell, **one) for cell in ("LSTM", "GRU")}
+    steps = {cell: row for cell, row in steps.items() if row is not None}
+    said = " and ".join(f"{1e3 * row['ms']:.1f} us ({cell})" for cell, row in steps.items())
+    alone = " and ".join(f"{1e3 * row['gemm_ms']:.1f}" for row in steps.values())
     return (
         f"LSTM at B16 T1024 H768 takes {both['LSTM']}, GRU {both['GRU']}: an LSTM's step "
         f"{1e3 * own['ms'] / 1024:.1f} us{others(beside)}; one step of one sequence "
-        f"{1e3 * lstm['ms']:.1f} and {1e3 * gru['ms']:.1f} us, where the launches of its products "
-        f"take {1e3 * lstm['gemm_ms']:.1f}."
+        f"{said}, where the launches of its products take {alone}."
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from how_fast import how_fast
 from losses import OTHER_WAY, WORTH, compared, list_of
+from planned import planned
 from rows import OURS, Row, by, dtype_of, find, measured, number, shape_of, source
 from scanrnn import measure
 
@@ -253,7 +254,16 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "cpu steps": ("cpu-layer", cpu_steps),
     "language models": ("h200-language-model", language_models),
 }
+PROFILES = Path(__file__).resolve().parents[1] / "dispatch" / "profiles"
 PAGES = ("README.md", "docs/performance.md", "docs/frameworks.md")
+
+
+def loaded(file: Path) -> Row:
+    """A result file; of a GPU's the picks as they are now."""
+    content = measure.load(file)
+    if any("picked" in row for row in content["rows"]) and "gpu" in content:
+        return planned(content, PROFILES / "sm_90.json")
+    return content
 
 
 def fill(page: Path, results: Path) -> None:
@@ -262,7 +272,7 @@ def fill(page: Path, results: Path) -> None:
     def table(found: re.Match[str]) -> str:
         name = found[1]
         files, make = TABLES[name]
-        contents = (measure.load(results / f"{file}.json") for file in files.split())
+        contents = (loaded(results / f"{file}.json") for file in files.split())
         return f"<!-- {name} -->\n{make(*contents)}\n<!-- end -->"
 
     text = page.read_text(encoding="utf-8")

@@ -26,7 +26,12 @@ def fitted(content: dict[str, Any], name: str) -> dict[str, Any]:
         print(f"{kind}, {len(fits)}:\n{_summary(content, tried)}")
     kept = min(lost, key=lambda kind: lost[kind])
     head = {key: value for key, value in content.items() if key != "rows"}
-    return {"name": name, **head, "fitted": measure.command(), kept: choices[kept]}
+    out = {"name": name, **head, "fitted": measure.command(), kept: choices[kept]}
+    if kept == "costs":
+        pick = regret.picker(content, profile.parse(out, "costs"))
+        quoted = costs.rules(found, units, pick)
+        out |= {"rules": quoted} if quoted else {}
+    return out
 
 
 def run(

@@ -126,3 +126,20 @@ def test_drawn_problems_are_the_seeds():
     kinds = {(shape.dtype, shape.direction, shape.layout) for shape in layers}
     assert kinds >= {("float16", "forward", "TBH"), ("bfloat16", "forward_backward", "BTH")}
     assert {cell for cell, _ in sizes.drawn(50, 3, names, "cpu")} == {"MinGRU", "scan"}
+
+
+def test_sizes_that_people_quote_are_picked_as_measured():
+    """Costs that would take direct everywhere are overruled there, and nowhere else."""
+    B, T, H = sizes.QUOTED[1]
+    ms = {"direct": 2.0, "fused_sequential": 1.0, "parallel_scan, device": 3.0}
+    at = ("MinGRU", "forward", "float32", "log", "TBH")
+    found = [fit.Problem(*at, B, t, H, False, ms) for t in (T, 7 * T)]
+    direct = {"costs": [cost for cost in GOOD["costs"] if cost["strategy"] == "direct"]}
+    content = {"device": "cuda", "units": UNITS, "shared_bytes": SHARED}
+    rules = costs.rules(found, UNITS, regret.picker(content, profile.parse(direct, "test")))
+    assert [(rule["strategy"], rule["runner_up"]) for rule in rules] == [
+        ("fused_sequential", "direct")
+    ]
+    pick = regret.picker(content, profile.parse(direct | {"rules": rules}, "test"))
+    assert [pick(p) for p in found] == ["fused_sequential", "direct"]
+    assert costs.rules(found, UNITS, pick) == []

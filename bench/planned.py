@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the planner of today picks among the ways that a GPU's result file has times of.
+
+A file says what was picked when it was measured. Profiles are fitted more often than everything is
+measured anew, and a table is to say what a user gets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rows import Row
+from scanrnn import measure, profile, regret
+from scanrnn.fit import Problem
+from scanrnn.sizes import SCAN, is_linear
+
+H200 = {"device": "cuda", "units": 132, "shared_bytes": 232448}
+
+
+def planned(content: Row, rules: Any) -> Row:
+    """The file with the marks of its picked rows as they would be now, and without steps that would
+    run another way. A dense cell's sequences stay as they were measured.
+    """
+    pick = regret.picker(H200, profile.parse(measure.load(rules), rules.name))
+    ways: dict[Problem, set[str]] = {}
+    for row in content["rows"]:
+        ways.setdefault(problem(row), set()).add(row.get("strategy", ""))
+    rows = []
+    for row in content["rows"]:
+        way = pick(problem(row)) if "strategy" in row else ""
+        if row["bench"] == "step":
+            rows += [row] if way == row.get("strategy", "") else []
+        elif "picked" in row and is_linear(row.get("cell", SCAN)) and way in ways[problem(row)]:
+            rows.append(row | {"picked": row["strategy"] == way})
+        else:
+            rows.append(row)
+    return content | {"rows": rows}
+
+
+def problem(row: Row) -> Problem:
+    bare = row["bench"] == SCAN
+    B, H = (1, row["B"] * row["C"]) if bare else (row["B"], row["H"])
+    direction = "forward" if row["pass"] == "step" else row["pass"]
+    at = row.get("domain", "log"), row.get("layout", "TBH"), B, row["T"], H
+    return Problem(row.get("cell", SCAN), direction, row["dtype"], *at, False, _UNTIMED)
+
+
+class _Untimed(dict[str, float]):
+    """No times, for a problem that is a key."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return 0
+
+
+_UNTIMED = _Untimed()
