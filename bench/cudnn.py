@@ -20,7 +20,7 @@ ALGORITHMS = {"standard": 0, "persist_static": 1, "persist_dynamic": 2, "static_
 DYNAMIC = ALGORITHMS["persist_dynamic"]  # the one that compiles its kernels for a batch size
 CELLS = {"LSTM": 2, "GRU": 3}
 GATES = {"LSTM": 4, "GRU": 3}  # both in the order of torch's row blocks
-# Of each kind of arithmetic: torch's dtype, cuDNN's data type, cuDNN's math type. Sums are float32.
+# Each kind of arithmetic: torch's dtype, cuDNN's data type, cuDNN's math type. Sums are float32.
 MATHS = {
     "float16": (torch.float16, 2, 1),
     "bfloat16": (torch.bfloat16, 9, 0),

@@ -14,23 +14,22 @@ from scanrnn import measure, profile, regret
 from scanrnn.fit import Problem
 from scanrnn.sizes import SCAN, is_linear
 
-H200 = {"device": "cuda", "units": 132, "shared_bytes": 232448}
-
 
 def planned(content: Row, rules: Any) -> Row:
     """The file with the marks of its picked rows as they would be now, and without steps that would
     run another way. A dense cell's sequences stay as they were measured.
     """
-    pick = regret.picker(H200, profile.parse(measure.load(rules), rules.name))
-    ways: dict[Problem, set[str]] = {}
+    fitted = measure.load(rules)  # it says on what device
+    pick = regret.picker(fitted, profile.parse(fitted, rules.name))
+    ways: dict[tuple[Any, ...], set[str]] = {}
     for row in content["rows"]:
-        ways.setdefault(problem(row), set()).add(row.get("strategy", ""))
+        ways.setdefault(key(row), set()).add(row.get("strategy", ""))
     rows = []
     for row in content["rows"]:
         way = pick(problem(row)) if "strategy" in row else ""
         if row["bench"] == "step":
             rows += [row] if way == row.get("strategy", "") else []
-        elif "picked" in row and is_linear(row.get("cell", SCAN)) and way in ways[problem(row)]:
+        elif "picked" in row and is_linear(row.get("cell", SCAN)) and way in ways[key(row)]:
             rows.append(row | {"picked": row["strategy"] == way})
         else:
             rows.append(row)
@@ -42,14 +41,9 @@ def problem(row: Row) -> Problem:
     B, H = (1, row["B"] * row["C"]) if bare else (row["B"], row["H"])
     direction = "forward" if row["pass"] == "step" else row["pass"]
     at = row.get("domain", "log"), row.get("layout", "TBH"), B, row["T"], H
-    return Problem(row.get("cell", SCAN), direction, row["dtype"], *at, False, _UNTIMED)
+    return Problem(row.get("cell", SCAN), direction, row["dtype"], *at, False, {})
 
 
-class _Untimed(dict[str, float]):
-    """No times, for a problem that is a key."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return 0
-
-
-_UNTIMED = _Untimed()
+def key(row: Row) -> tuple[Any, ...]:
+    """The problem without its times."""
+    return problem(row)[:-1]

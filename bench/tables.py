@@ -239,7 +239,7 @@ def language_models(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
-# Of each the files that it is made from.
+# Each with the files that it is made from.
 TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "how fast": ("h200-layer h200-dense h200-peers cpu-layer", how_fast),
     "where we lose": ("h200-peers h200-layer h200-dense h200-scan", where_we_lose),

@@ -187,7 +187,7 @@ class Workload {
     return bits >> 15 ? -size : size;
   }
 
-  // Of a large tensor its beginning, its middle and its end are compared.
+  // A large tensor is compared at its beginning, in its middle and at its end.
   static constexpr std::size_t kCompared = std::size_t{1} << 22, kPieces = 3;
   static std::size_t compared(std::size_t count) { return std::min(count, kPieces * kCompared); }
   static void download(const Tensor& from, std::size_t element_bytes, void* to) {
