@@ -7,6 +7,7 @@ same one. Each row says what the clock was.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import statistics
@@ -39,37 +40,41 @@ class Turn:
 
     def __init__(self, run: Run, graph: bool = True) -> None:
         self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.run = run  # a graph reads the tensors that the run holds
         self.calls, self.replay, self.timing = 1, run, "events"
         for _ in range(2):
             kept = run()
         del kept
         torch.cuda.synchronize()
-        once = min(self.take() for _ in range(2))
-        calls = min(20, max(1, int(0.5 / max(once, 1e-3))))  # events have a grain
-
-        def series() -> None:
-            for _ in range(calls):
-                run()
-
+        calls = self._repeats()
         if graph:
             try:
-                self.replay = self._captured(series)
-                self.calls, self.timing = calls, "graph"
-                self.take()
+                self._capture(calls)
+                self._capture(self._repeats())  # more, where the host was what took the time
                 return
             except Exception:  # it synchronises, or its library cannot be captured
                 torch.cuda.synchronize()
-        self.calls, self.replay = calls, series
+        self.calls, self.replay, self.timing = calls, functools.partial(self._series, calls), "events"
 
-    def _captured(self, series: Callable[[], None]) -> Run:
-        self.graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    def _repeats(self) -> int:
+        """Calls that take half a millisecond: events have a grain, and a replay has its latency."""
+        return min(50, max(1, int(0.5 / max(min(self.take() for _ in range(2)), 1e-3))))
+
+    def _series(self, calls: int) -> None:
+        for _ in range(calls):
+            self.run()
+
+    def _capture(self, calls: int) -> None:
+        if self.timing == "graph" and calls <= self.calls:
+            return
+        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         with torch.cuda.stream(side):
-            series()
+            self._series(calls)
         torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph):
-            series()
-        replay: Run = self.graph.replay
-        return replay
+        with torch.cuda.graph(graph):
+            self._series(calls)
+        self.calls, self.replay, self.timing = calls, graph.replay, "graph"
+        self.take()
 
     def take(self) -> float:
         self.begin.record()

@@ -3,6 +3,8 @@
 // pre-activations are exactly what is asked for and all of the error is the recurrence's.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "support/cases.h"
 #include "support/conform.h"
 #include "support/oracle.h"
@@ -118,6 +120,69 @@ TEST(Cancellation, OppositeInputs) {
                                 return gates_for(layer, 1e-3, random.bits() & 1 ? 2 : -2);
                               }};
     check_everywhere(c, picking_data(c, pattern, random), "cancelling " + cell.name);
+  }
+}
+
+// A share of e^-200 is a number too: each value of one step is right to the end of the dtype,
+// relative to itself. From no state the step is b, with a state of ones its gradient is a.
+void expect_relative(const Case& c, const char* what, const Values& got, const Values& want) {
+  const Dtype dtype = c.layer.dtype;
+  const bool wide = dtype == Dtype::float64;
+  // A logit of 200 has so much of a rounding error; a smaller result is the exponential's bound.
+  const double bound = 200 * (wide ? 0x1p-50 : 0x1p-21) + 2 * accuracy(dtype).rounding,
+               tail = 200 * std::exp(wide ? -700 : -84);
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double error = std::fabs(got[i] - want[i]);
+    ASSERT_TRUE(error <= bound * std::fabs(want[i]) + tail)
+        << what << '[' << i << "]: " << got[i] << ", not " << want[i] << "; " << text(c);
+  }
+}
+
+TEST(Tails, OfOneStepAreRelative) {
+  const GatePattern pattern{"", [](const LayerOptions& layer, Random& random) {
+                              Values out = random.uniform(info(layer.cell).gates, -200, 200);
+                              for (double& value : out) value = std::round(value);
+                              return out;
+                            }};
+  for (const LayerOptions& options : all_variants()) {
+    for (const Dtype dtype : {Dtype::float64, Dtype::float32, Dtype::bfloat16}) {
+      Case c = picking_case(options, 5);
+      c.layer.dtype = dtype;
+      c.steps = 1;
+      c.batch = 23;
+      for (const bool h0 : {false, true}) {
+        c.h0 = h0;
+        Random random(9);
+        Data data = picking_data(c, pattern, random);
+        const Layer layer(c.layer);
+        const auto& parameters = layer.parameters();
+        for (std::size_t i = data.params.size(); i < parameters.size(); ++i) {
+          data.params.emplace_back(parameters[i].sizes[0] * c.layer.hidden_size, 0.0);
+        }
+        const Values ones(static_cast<std::size_t>(c.states()), 1.0);
+        data.dy.assign(data.dy.size(), 0.0);
+        data.dhn = ones;
+        if (h0) data.h0 = ones;
+        if (h0 && c.pair()) data.c0 = ones;
+        if (c.pair()) data.dcn = ones;
+        const oracle::Answer want = oracle::run(c, data);
+        for (const Way& way : ways(options)) {
+          for (const Domain domain : {Domain::log, Domain::linear}) {
+            c.way = way;
+            c.layer.domain = domain;
+            const Result got = library(c, data);
+            if (h0) {  // a state of ones cancels with a candidate of -1
+              expect_relative(c, "dh_0", got.dh0, want.dh0);
+              expect_relative(c, "dc_0", got.dc0, want.dc0);
+            } else {
+              expect_relative(c, "h_n", got.hn, want.hn);
+              expect_relative(c, "c_n", got.cn, want.cn);
+            }
+          }
+        }
+      }
+    }
   }
 }
 

@@ -171,9 +171,9 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   add("fused_lines_tf32", Strategy::step_loop, 2, 9).precision = MatmulPrecision::high;
 }
 
-std::vector<Small> small_cases() {
+std::vector<Small> small_cases(std::initializer_list<Dtype> dtypes) {
   std::vector<Small> out;
-  for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+  for (const Dtype dtype : dtypes) {
     for (const CellInfo& cell : cells()) {
       const bool linear = cell.recurrence == dispatch::Recurrence::linear;
       (linear ? add_linear : add_dense)(cell, dtype, out);
@@ -188,6 +188,18 @@ std::vector<Small> small_cases() {
       stack.kernel = "dropout";
       stack.c.layer.dropout = 0.25;
       out.push_back(stack);
+    }
+  }
+  return out;
+}
+
+// In 16 bits and rows of whole 16 bytes, cuBLASLt's products use the bulk copy engine, which two of
+// the sanitizer's tools do not follow. Rows of 8 bytes are ours to choose, so these have both.
+std::vector<Small> without_bulk_copies() {
+  std::vector<Small> out = small_cases({Dtype::bfloat16});
+  for (Small& small : out) {
+    for (std::int64_t* size : {&small.c.layer.input_size, &small.c.layer.hidden_size}) {
+      if (*size % 8 == 0) *size += 4;
     }
   }
   return out;
@@ -217,8 +229,13 @@ TEST_P(CudaKernelsTest, OnASmallCase) {
     for (double value : *values) ASSERT_TRUE(std::isfinite(value));
   }
 }
-INSTANTIATE_TEST_SUITE_P(Kernels, CudaKernelsTest, testing::ValuesIn(small_cases()),
-                         [](const auto& of) { return of.param.name(); });
+const auto name_of = [](const auto& of) { return of.param.name(); };
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaKernelsTest, testing::ValuesIn(small_cases({Dtype::float32})),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(HalfKernels, CudaKernelsTest, testing::ValuesIn(without_bulk_copies()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(BulkCopies, CudaKernelsTest,
+                         testing::ValuesIn(small_cases({Dtype::bfloat16})), name_of);
 
 // The bare scan: h_t = h_{t-1} / 2 + 1 from 0 on, which is 2 - 2^(1-t).
 struct SmallScan {

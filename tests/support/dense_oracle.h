@@ -80,7 +80,7 @@ struct DenseDirection {
         } else if (cell == "GRU") {
           const Real r = sigmoid(u[j] + m[j]), z = sigmoid(u[H + j] + m[H + j]);
           const Real n = std::tanh(u[2 * H + j] + r * m[2 * H + j]);
-          h[j] = (1 - z) * n + z * out.h.back()[j];
+          h[j] = sigmoid(-u[H + j] - m[H + j]) * n + z * out.h.back()[j];
         } else {
           throw std::logic_error("the oracle has no " + cell);
         }
@@ -156,7 +156,7 @@ struct DenseDirection {
           } else {
             const Real r = sigmoid(u[j] + m[j]), z = sigmoid(u[H + j] + m[H + j]);
             const Real n = std::tanh(u[2 * H + j] + r * m[2 * H + j]);
-            const Real into_n = out * (1 - z) * (1 - n * n);
+            const Real into_n = out * sigmoid(-u[H + j] - m[H + j]) * (1 - n * n);
             du[j] = dm[j] = into_n * m[2 * H + j] * r * (1 - r);
             du[H + j] = dm[H + j] = out * (before[j] - n) * z * (1 - z);
             du[2 * H + j] = into_n;
