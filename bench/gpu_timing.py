@@ -54,7 +54,8 @@ class Turn:
                 return
             except Exception:  # it synchronises, or its library cannot be captured
                 torch.cuda.synchronize()
-        self.calls, self.replay, self.timing = calls, functools.partial(self._series, calls), "events"
+        self.calls, self.timing = calls, "events"
+        self.replay = functools.partial(self._series, calls)
 
     def _repeats(self) -> int:
         """Calls that take half a millisecond: events have a grain, and a replay has its latency."""
