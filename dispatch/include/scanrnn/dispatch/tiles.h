@@ -15,7 +15,9 @@ inline constexpr std::int64_t kCpuTileTokens = 2048;
 // cores share none. A walk costs about as much as this many multiply-adds a pre-activation: only
 // one thread walks at a time, so the products must take the others at least twice as long.
 inline constexpr std::int64_t kCpuTurnTokens = 256, kCpuTurnRows = 1024, kCpuWalkCost = 8;
-inline constexpr std::int64_t kCpuThreadWork = 1 << 16;  // multiply-adds worth waking a thread for
+// Multiply-adds worth waking a thread for. They take about 10 us, as waking one does at best; on a
+// shared virtual machine it has been seen to take 300.
+inline constexpr std::int64_t kCpuThreadWork = 1 << 18;
 // Of a step loop, whose weights are packed: as many tokens as share a panel of them in the nearer
 // cache, or each step by itself, where its own lines are enough for that.
 inline constexpr std::int64_t kCpuStepTileTokens = 256;
