@@ -52,7 +52,8 @@ class Turn:
                 self._capture(calls)
                 self._capture(self._repeats())  # more, where the host was what took the time
                 return
-            except Exception:  # it synchronises, or its library cannot be captured
+            except Exception as problem:  # it synchronises, or its library cannot be captured
+                print("no graph:", str(problem).splitlines()[:1], flush=True)
                 torch.cuda.synchronize()
         self.calls, self.timing = calls, "events"
         self.replay = functools.partial(self._series, calls)

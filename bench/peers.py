@@ -3,7 +3,8 @@
 
     python bench/peers.py --out bench/results/h200-peers.json [--parts PART ...] [--only REGEX]
 
-The file is written after each problem. A later run of other parts at the same commit adds to it.
+Each part has a process of its own: none meets the memory that another's libraries keep, or ends with
+it. The file is written after each problem. A later run of other parts at the same commit adds to it.
 
 PyTorch is needed, and its cuDNN is called by its C API. accelerated-scan (whose warp kernel nvcc
 compiles when it is first imported), flash-linear-attention (fla-core) and JAX take part when they
@@ -17,6 +18,7 @@ says so, events around calls in a row.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -66,6 +68,21 @@ def resumed(out: Path, head: Row, parts: list[str]) -> list[Row]:
     return [row for row in before["rows"] if row.get("part") not in parts]
 
 
+def run(args: argparse.Namespace, part: str, end: float) -> None:
+    for algorithm in args.without or ():
+        del cudnn.ALGORITHMS[algorithm]
+    head, start = provenance(), time.monotonic()
+    minutes = (end - start) / 60
+    bench = Bench(args.out, head, resumed(args.out, head, [part]), args.only, minutes)
+    bench.part, head["copy_gbps"] = part, bench.copy_gbps()
+    try:
+        PARTS[part](bench)
+    finally:
+        bench.save()
+    late = f", {bench.late} not begun for want of time" if bench.late else ""
+    print(f"{part}: {time.monotonic() - start:.0f} s{late}, clock {clock_mhz()} MHz", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -78,22 +95,14 @@ def main() -> None:
     help_of = "of cuDNN's algorithms (persist_dynamic compiles its kernels for each batch size)"
     parser.add_argument("--without", nargs="+", choices=list(cudnn.ALGORITHMS), help=help_of)
     args = parser.parse_args()
-    for algorithm in args.without or ():
-        del cudnn.ALGORITHMS[algorithm]
     measure.ready(args.out)
-    head = provenance()
-    bench = Bench(args.out, head, resumed(args.out, head, args.parts), args.only, args.minutes)
-    head["copy_gbps"] = bench.copy_gbps()
+    end = time.monotonic() + 60 * args.minutes  # the clock of all processes
     for part in args.parts:
-        start, bench.part, bench.late = time.monotonic(), part, 0
-        try:
-            PARTS[part](bench)
-        except Exception as problem:
-            print(f"{part} ended: {problem!r}", flush=True)
-        bench.save()
-        late = f", {bench.late} not begun for want of time" if bench.late else ""
-        seconds = time.monotonic() - start
-        print(f"{part}: {seconds:.0f} s{late}, clock {clock_mhz()} MHz", flush=True)
+        worker = multiprocessing.get_context("spawn").Process(target=run, args=(args, part, end))
+        worker.start()
+        worker.join()
+        if worker.exitcode:
+            print(f"{part} ended with status {worker.exitcode}", flush=True)
 
 
 if __name__ == "__main__":
