@@ -3,8 +3,9 @@
 
     python bench/peers.py --out bench/results/h200-peers.json [--parts PART ...] [--only REGEX]
 
-Each part has a process of its own: none meets the memory that another's libraries keep, or ends with
-it. The file is written after each problem. A later run of other parts at the same commit adds to it.
+Each part has a process of its own: none meets the memory that another's libraries keep, or ends
+with it. The file is written after each problem. A later run of other parts at the same commit adds
+to it.
 
 PyTorch is needed, and its cuDNN is called by its C API. accelerated-scan (whose warp kernel nvcc
 compiles when it is first imported), flash-linear-attention (fla-core) and JAX take part when they
