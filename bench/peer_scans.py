@@ -54,6 +54,10 @@ def turned(value: Tensor, of: str, to: str) -> Tensor:
     return whole.permute(FROM_TBH[to]).contiguous()
 
 
+# In 16 bits its kernel gives wrong results, and writes over memory that is not its own.
+WIDE_ALONE = ("accelerated-scan warp",)
+
+
 def scans(bench: Bench) -> None:
     for shape in SCANS:
         one_scan(bench, *shape)
@@ -92,6 +96,8 @@ def one_scan(bench: Bench, B: int, T: int, C: int, dtype: str) -> None:
     if B > 1:
         add(OURS, "TBH", "BTH", as_they_are, scanrnn.torch.scan)
     for impl, made_for, prepare, call in peers():
+        if kind.itemsize < 4 and impl in WIDE_ALONE:
+            continue
         for layout in dict.fromkeys((made_for, "TBH")):
             if (B > 1 or layout == made_for) and LONGEST.get(impl, T) >= T:
                 add(impl, made_for, layout, prepare, call)

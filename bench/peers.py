@@ -64,8 +64,9 @@ def resumed(out: Path, head: Row, parts: list[str]) -> list[Row]:
     before = measure.load(out) if out.exists() else {}
     if any(before.get(key) != head[key] for key in ("commit", "gpu", "cudnn")):
         return []
-    if before["command"] != head["command"]:
-        head["command"] = f"{before['command']}; {head['command']}"
+    commands = before["command"].split("; ")
+    head["command"] = "; ".join(dict.fromkeys([*commands, head["command"]]))
+    head["copy_gbps"] = before["copy_gbps"]
     return [row for row in before["rows"] if row.get("part") not in parts]
 
 
@@ -75,7 +76,8 @@ def run(args: argparse.Namespace, part: str, end: float) -> None:
     head, start = provenance(), time.monotonic()
     minutes = (end - start) / 60
     bench = Bench(args.out, head, resumed(args.out, head, [part]), args.only, minutes)
-    bench.part, head["copy_gbps"] = part, bench.copy_gbps()
+    bench.part = part
+    head["copy_gbps"] = max(bench.copy_gbps(), head.get("copy_gbps", 0))
     try:
         PARTS[part](bench)
     finally:
