@@ -19,8 +19,9 @@ from typing import Any
 import tables
 from losses import compared, list_of, name_of, own_row, problem_of
 from rows import OURS, Row, dtype_of, measured, shape_of
-from scanrnn import _core, measure, optional, profile, regret
-from scanrnn.fit import Problem, problems
+from scanrnn import _core, profile
+from scanrnn.tools import measure, optional, regret
+from scanrnn.tools.fit import Problem, problems
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, FIGURES = ROOT / "bench" / "results", ROOT / "docs" / "figures"

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 import torch
 from rows import Row
-from scanrnn import _core, measure
+from scanrnn import _core
+from scanrnn.tools import measure
 
 GPU = _core.Device("cuda")
 COPY_BYTES = 2**32  # read and written, by the copy that takes its turn beside the others

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from gpu_timing import GPU, Contest, Recorded, Taken
 from losses import OTHER_WAY, WORTH
 from rows import OURS, Row
-from scanrnn import _core, crossover
+from scanrnn import _core
 from scanrnn.registry import cells
+from scanrnn.tools import crossover
 
 
 def is_known(cell: str) -> bool:

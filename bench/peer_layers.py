@@ -19,8 +19,9 @@ from gpu_timing import GPU, Bench, Contest, Run
 from peer_dense import PASSES, Dense, Size, enter_cudnn
 from peer_scans import DTYPES, optional, turned
 from rows import OURS, Row
-from scanrnn import _core, crossover
+from scanrnn import _core
 from scanrnn.registry import cells
+from scanrnn.tools import crossover
 from torch import Tensor
 
 LAYERS = [  # B, T, C = H, dtype

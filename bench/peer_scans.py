@@ -20,7 +20,8 @@ import torch
 from checks import check
 from gpu_timing import GPU, Bench, Contest, Run, failure
 from rows import OURS, Row
-from scanrnn import _core, crossover, measure
+from scanrnn import _core
+from scanrnn.tools import crossover, measure
 from torch import Tensor
 
 Call = Callable[..., Any]

@@ -38,7 +38,7 @@ import peer_layers
 import peer_scans
 from gpu_timing import GPU, Bench, clock_mhz
 from rows import Row
-from scanrnn import measure
+from scanrnn.tools import measure
 
 PARTS: dict[str, Callable[[Bench], None]] = {
     "step": peer_layers.steps,

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from rows import Row
-from scanrnn import measure, profile, regret
-from scanrnn.fit import Problem
-from scanrnn.sizes import SCAN, is_linear
+from scanrnn import profile
+from scanrnn.tools import measure, regret
+from scanrnn.tools.fit import Problem
+from scanrnn.tools.sizes import SCAN, is_linear
 
 
 def planned(content: Row, rules: Any) -> Row:

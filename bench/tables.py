@@ -14,7 +14,7 @@ from how_fast import how_fast
 from losses import OTHER_WAY, WORTH, compared, list_of
 from planned import planned
 from rows import OURS, Row, by, dtype_of, find, measured, number, shape_of, source
-from scanrnn import measure
+from scanrnn.tools import measure
 
 # ---- what was asked for, and what is less
 

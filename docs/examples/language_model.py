@@ -26,7 +26,8 @@ from typing import Any
 import scanrnn
 import scanrnn.torch
 import torch
-from scanrnn import _core, measure  # where a result comes from, and how it is kept
+from scanrnn import _core  # where a result comes from, and how it is kept
+from scanrnn.tools import measure
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import CudaError, _core, measure, profile, sizes
+from . import CudaError, _core, profile
 from .registry import build_info, cells, devices
-from .sizes import SCAN
+from .tools import measure, sizes
+from .tools.sizes import SCAN
 
 
 def info() -> None:
@@ -157,7 +158,7 @@ def chosen_profile(name: str | None, content: dict[str, Any]) -> _core.Profile:
 
 def sweep_of(chosen: argparse.Namespace) -> dict[str, Any]:
     """The measured sweep, or random problems that are measured now."""
-    from . import crossover
+    from .tools import crossover
 
     if chosen.sweep is not None:
         return measure.load_sweep(chosen.sweep)
@@ -185,29 +186,29 @@ def run(chosen: argparse.Namespace) -> None:
     if chosen.command == "info":
         info()
     elif chosen.command == "demo":
-        from . import demo
+        from .tools import demo
 
         demo.run(chosen.seconds, chosen.hidden, chosen.out, chosen.seed, chosen.device)
     elif chosen.command == "tune":
-        from . import tune
+        from .tools import tune
 
         tune.run(
             chosen.grid, chosen.cells, chosen.device, chosen.out, chosen.minutes, chosen.measured
         )
     elif chosen.kind == "crossover":
-        from . import crossover
+        from .tools import crossover
 
         kind = chosen.device.partition(":")[0]
         out = chosen.out or Path("bench/results", f"{kind}-crossover.json")
         points = list(sizes.wanted(chosen.grid, chosen.cells, kind))
         crossover.run(chosen.grid, points, chosen.device, out, chosen.minutes, chosen.resume)
     elif chosen.kind == "regret":
-        from . import regret
+        from .tools import regret
 
         content = sweep_of(chosen)
         regret.run(content, chosen_profile(chosen.profile, content), chosen.out)
     else:
-        from . import layer_bench
+        from .tools import layer_bench
 
         layer_bench.run(chosen.out, chosen.cells)
 

@@ -183,7 +183,8 @@ def main():
         ]  # fmt: skip
         results = [job.result() for job in jobs]
 
-    from scanrnn import _core, measure  # not before: a context takes memory from the tools
+    from scanrnn import _core  # not before: a context takes memory from the tools
+    from scanrnn.tools import measure
 
     content = measure.provenance(_core.Device("cuda")) | {
         "sanitizer": version[1] if version else said.strip(),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from scanrnn import layer_bench, sizes
+from scanrnn.tools import layer_bench, sizes
 
 sys.path.insert(0, str(Path(__file__).parent))  # for support and reference
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scanrnn
-from scanrnn import __main__, _core, demo, layer_bench, measure, profile
+from scanrnn import __main__, _core, profile
+from scanrnn.tools import demo, layer_bench, measure
 from support import CELLS, DENSE
 
 PROVENANCE = {"device", "processor", "threads", "commit", "dirty", "command", "date"}

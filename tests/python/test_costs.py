@@ -5,7 +5,8 @@ import copy
 
 import numpy as np
 import pytest
-from scanrnn import _core, costs, crossover, fit, profile, regret, sizes, tune
+from scanrnn import _core, profile
+from scanrnn.tools import costs, crossover, fit, regret, sizes, tune
 
 UNITS, SHARED = 132, 232448
 OF = {"kind": "linear", "gates": 0, "bytes": 4, "alignment": 16, "training": False}

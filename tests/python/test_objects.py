@@ -355,3 +355,12 @@ def test_the_stub_and_the_extension_have_the_same_names():
             else set()
         )
         assert {m for m in methods if not m.startswith("_")} == found, name
+
+
+def test_a_call_imports_no_tool():
+    code = (
+        "import sys, numpy, scanrnn; scanrnn.MinGRU(2, 3)(numpy.zeros((4, 1, 2), 'float32')); "
+        "print([name for name in sys.modules if name.startswith('scanrnn.tools')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from scanrnn import _core, crossover, fit, profile, regret, sizes
+from scanrnn import _core, profile
 from scanrnn.registry import version
+from scanrnn.tools import crossover, fit, regret, sizes
 from support import make
 
 GOOD = {

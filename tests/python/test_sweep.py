@@ -5,7 +5,8 @@ import itertools
 import json
 
 import pytest
-from scanrnn import __main__, _core, crossover, layer_bench, measure
+from scanrnn import __main__, _core
+from scanrnn.tools import crossover, layer_bench, measure
 
 pytestmark = pytest.mark.usefixtures("small_grid")
 

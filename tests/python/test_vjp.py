@@ -241,7 +241,7 @@ def test_gradients_have_the_same_bits_again(cell):
 
 def test_baseline_agrees():
     """What demo and bench compare with computes the same."""
-    from scanrnn.baseline import Stack
+    from scanrnn.tools.baseline import Stack
 
     for cell in [*CELLS, *DENSE]:
         rnn = make(cell, 6, 6, num_layers=2, dtype="float64")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import Array
+from ..arguments import Array
 
 
 def sigmoid(x: Array) -> Array:

@@ -19,8 +19,8 @@ import numpy as np
 
 import scanrnn
 
+from ..arguments import Array
 from . import measure
-from .arguments import Array
 from .baseline import Stack
 from .optional import plots, progress
 

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import _core, measure, optional
+from .. import _core
+from . import measure, optional
 from .sizes import PASSES, SCAN, Shape, cell_of, is_linear
 
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16", "float16")}

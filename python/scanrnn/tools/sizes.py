@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from .registry import CellInfo, cells
+from ..registry import CellInfo, cells
 
 SCAN = (
     "scan"  # stands where a cell's name does: the bare recurrence, of B*H rows and one batch entry

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _core
-from .arguments import Array
-from .registry import build_info, devices, version
+from .. import _core
+from ..arguments import Array
+from ..registry import build_info, devices, version
 
 SLICE = 2e-3  # seconds: shorter calls are repeated up to this, to be above the clock's grain
 
@@ -166,7 +166,7 @@ def _commit() -> tuple[str | None, bool | None]:
     here = Path(__file__)
     for folder in (here.parent, Path.cwd()):
         root = _git(folder, "rev-parse", "--show-toplevel")
-        copy = Path(root or "/nowhere") / "python" / "scanrnn" / here.name
+        copy = Path(root or "/nowhere") / "python" / "scanrnn" / "tools" / here.name
         if root and copy.exists() and copy.read_bytes() == here.read_bytes():
             status = _git(folder, "status", "--porcelain", "--untracked-files=no")
             return _git(folder, "rev-parse", "HEAD"), bool(status)

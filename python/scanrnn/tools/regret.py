@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, measure, optional
+from .. import _core
+from . import measure, optional
 from .fit import Problem, core_problem, problems, units_of
 
 CLOSE, FAR = 0.05, 0.2

@@ -19,9 +19,10 @@ import numpy as np
 
 import scanrnn
 
-from . import _core, baseline, crossover, measure, optional
-from .arguments import Array
-from .registry import cells
+from .. import _core
+from ..arguments import Array
+from ..registry import cells
+from . import baseline, crossover, measure, optional
 
 SHAPES = ((8, 1024, 512), (1, 1024, 512), (16, 128, 256))  # B, T, C = H
 STEP = (1, 1, 512)

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, optional, profile
-from .arguments import Array
+from .. import _core, profile
+from ..arguments import Array
+from . import optional
 from .fit import Problem, core_problem, strategy_of
 from .sizes import QUOTED, QUOTED_SCANS, SCAN
 

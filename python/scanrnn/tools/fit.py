@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _core, crossover, profile
-from .arguments import Array
+from .. import _core, profile
+from ..arguments import Array
+from . import crossover
 from .sizes import SCAN, cell_of
 
 NOISE = 0.02  # a difference that timing cannot tell

@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from . import _core, costs, crossover, fit, measure, profile, regret, sizes
+from .. import _core, profile
+from . import costs, crossover, fit, measure, regret, sizes
 
 
 def fitted(content: dict[str, Any], name: str) -> dict[str, Any]:
