@@ -13,6 +13,7 @@ from gpu_timing import GPU, Contest, Recorded, Taken
 from losses import OTHER_WAY, WORTH
 from rows import OURS, Row
 from scanrnn import _core
+from scanrnn.description import Description
 from scanrnn.registry import cells
 from scanrnn.tools import crossover
 
@@ -24,9 +25,7 @@ def is_known(cell: str) -> bool:
 def layer(
     cell: str, C: int, H: int, dtype: str, layers: int = 1, directions: int = 1
 ) -> _core.Layer:
-    variant = next(found.variants[0] for found in cells() if found.name == cell)
-    options = (layers, True, False, 0.0, directions == 2, variant, "log", dtype)
-    return _core.Layer(cell, C, H, *options)
+    return Description(cell, H, layers, bidirectional=directions == 2).layer(C, dtype)
 
 
 def name_of(found: _core.Recorded) -> str:

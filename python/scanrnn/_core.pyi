@@ -45,7 +45,21 @@ class Parameters:
     def __init__(self, device: Device, arrays: Sequence[Array]) -> None: ...
 
 class Layer:
-    def __init__(self, cell: str, *options: Any) -> None: ...
+    def __init__(
+        self,
+        *,
+        cell: str,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        variant: str = "",
+        domain: str = "log",
+        dtype: str = "float32",
+    ) -> None: ...
     @property
     def directions(self) -> int: ...
     def parameters(self) -> list[tuple[str, tuple[int, ...]]]: ...

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, arguments, exchange, profile
+from . import _core, arguments, exchange
 from .arguments import Array
+from .description import Description
 from .kinds import log
 from .registry import CellInfo
 from .run import Call, Placed, Pullback, Run, State, given_state, of_a_step, states
@@ -76,14 +77,15 @@ class Layer:
         self._initialise(seed)
 
     def _build(self, options: dict[str, Any]) -> None:
-        profile.load_users()
         device = _core.Device(options["device"])
-        variant, domain = options.get(self._cell.variant_option, ""), options.get("domain", "log")
-        described = [options[name] for name in _TORCHS]
-        layer = _core.Layer(self._cell.name, *described, variant, domain, str(options["dtype"]))
+        told = {name: options[name] for name in Description._fields if name in options}
+        variant = options.get(self._cell.variant_option, "")
+        description = Description(self._cell.name, variant=variant, **told)
+        layer = description.layer(options["input_size"], str(options["dtype"]))
         # The one place that writes: __setattr__ refuses everything else.
         self.__dict__.update(options, _options=options, device=str(device))
-        self.__dict__.update(_layer=layer, _device=device, _shapes=dict(layer.parameters()))
+        self.__dict__.update(_layer=layer, _description=description, _device=device)
+        self.__dict__.update(_shapes=dict(layer.parameters()))
 
     def _initialise(self, seed: int | None) -> None:
         bound = 1 / math.sqrt(self.hidden_size)

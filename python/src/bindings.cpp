@@ -15,6 +15,7 @@ namespace scanrnn {
 namespace {
 
 using dispatch::Profile;
+using namespace pybind11::literals;
 
 // ---- where work runs
 
@@ -30,6 +31,21 @@ std::string describe(const PlannedCall& call) {
 }
 
 // ---- layers
+
+Layer described_layer(const std::string& cell, std::int64_t input_size, std::int64_t hidden_size,
+                      int num_layers, bool bias, bool batch_first, double dropout,
+                      bool bidirectional, const std::string& variant, const std::string& domain,
+                      const std::string& dtype) {
+  LayerOptions options;
+  options.input_size = input_size;
+  options.hidden_size = hidden_size;
+  options.num_layers = num_layers;
+  options.bias = bias;
+  options.batch_first = batch_first;
+  options.dropout = dropout;
+  options.bidirectional = bidirectional;
+  return make_layer(options, cell, variant, domain, dtype);
+}
 
 // A layer's parameters where they are used; the arrays are kept alive and must not change.
 class Parameters {
@@ -165,7 +181,9 @@ PYBIND11_MODULE(_core, m) {
   py::class_<Parameters>(m, "Parameters").def(py::init<Device, std::vector<py::array>>());
 
   py::class_<Layer>(m, "Layer")
-      .def(py::init(&make_layer))
+      .def(py::init(&described_layer), py::kw_only(), "cell"_a, "input_size"_a, "hidden_size"_a,
+           "num_layers"_a = 1, "bias"_a = true, "batch_first"_a = false, "dropout"_a = 0.0,
+           "bidirectional"_a = false, "variant"_a = "", "domain"_a = "log", "dtype"_a = "float32")
       .def_property_readonly("directions", &Layer::directions)
       .def("parameters",
            [](const Layer& layer) {

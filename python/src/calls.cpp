@@ -58,22 +58,16 @@ void choose_profile(Device::Kind kind, const dispatch::Profile& profile) {
   profiles().chosen[kind] = profile;
 }
 
-Layer make_layer(const std::string& cell, std::int64_t input_size, std::int64_t hidden_size,
-                 int num_layers, bool bias, bool batch_first, double dropout, bool bidirectional,
-                 const std::string& variant, const std::string& domain, const std::string& dtype) {
+Layer make_layer(LayerOptions options, const std::string& cell, const std::string& variant,
+                 const std::string& domain, const std::string& dtype) {
   const CellInfo& info = find_cell(cell);
-  LayerOptions options;
   options.cell = info.cell;
-  options.input_size = input_size;
-  options.hidden_size = hidden_size;
-  options.num_layers = num_layers;
-  options.bias = bias;
-  options.batch_first = batch_first;
-  options.dropout = dropout;
-  options.bidirectional = bidirectional;
-  const auto found = find_named(info.variant_option.c_str(), variant, info.variants,
-                                [](const std::string& v) { return v; });
-  while (info.variants[options.variant] != found) ++options.variant;
+  options.variant = 0;
+  if (!variant.empty()) {
+    const auto found = find_named(info.variant_option.c_str(), variant, info.variants,
+                                  [](const std::string& v) { return v; });
+    while (info.variants[options.variant] != found) ++options.variant;
+  }
   options.domain = parse_domain(domain);
   options.dtype = parse_dtype(dtype);
   return Layer(options);

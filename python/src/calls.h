@@ -26,9 +26,8 @@ struct PlannedCall {
   Sizes sizes;
 };
 
-Layer make_layer(const std::string& cell, std::int64_t input_size, std::int64_t hidden_size,
-                 int num_layers, bool bias, bool batch_first, double dropout, bool bidirectional,
-                 const std::string& variant, const std::string& domain, const std::string& dtype);
+Layer make_layer(LayerOptions options, const std::string& cell, const std::string& variant,
+                 const std::string& domain, const std::string& dtype);
 PlannedCall plan_layer(const Layer& layer, Device device, std::int64_t steps, std::int64_t batch,
                        bool training, const std::optional<std::string>& strategy);
 PlannedCall plan_scan(Device device, std::int64_t steps, std::int64_t rows,

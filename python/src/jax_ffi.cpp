@@ -119,10 +119,15 @@ class Call {
 };
 
 Layer layer_of(const Call& call, const TensorView& x) {
-  return make_layer(call.text("cell"), x.sizes[2], call.number("hidden_size"),
-                    static_cast<int>(call.number("num_layers")), call.number("bias") != 0,
-                    call.number("batch_first") != 0, 0.0, call.number("bidirectional") != 0,
-                    call.text("variant"), call.text("domain"), name(x.dtype));
+  LayerOptions options;
+  options.input_size = x.sizes[2];
+  options.hidden_size = call.number("hidden_size");
+  options.num_layers = static_cast<int>(call.number("num_layers"));
+  options.bias = call.number("bias") != 0;
+  options.batch_first = call.number("batch_first") != 0;
+  options.bidirectional = call.number("bidirectional") != 0;
+  return make_layer(options, call.text("cell"), call.text("variant"), call.text("domain"),
+                    name(x.dtype));
 }
 
 PlannedCall plan_of(const Call& call, const Layer& layer, const TensorView& x, bool training) {

@@ -7,6 +7,7 @@ import weakref
 import numpy as np
 import pytest
 import scanrnn
+from scanrnn.description import STATES
 from support import ALL_CELLS, ALL_VARIANTS, DEVICE, make
 from torch_support import (
     TORCHS_OWN,
@@ -96,7 +97,7 @@ def test_gradcheck(variant):
     description = rnn._description(0.0)
 
     def call(x, *rest):
-        count = st.ops.states_of(cell)
+        count = STATES[cell]
         h_0, params = list(rest[:count]), list(rest[count:])
         return torch.ops.scanrnn.layer(x, h_0, params, None, True, *description)[: 1 + count]
 

@@ -53,7 +53,7 @@ def test_the_reserve_is_large_enough(cell, dtype):
     ):  # fmt: skip
         description = module(cell, 3, hidden, layers, dtype=dtype)._description(0.0)
         x = torch.empty(steps, batch, 3, dtype=dtype, device=DEVICE)
-        layer = st.ops._core_layer(dtype, 3, description)
+        layer = description.layer(3, st.tensors.name_of(dtype))
         plan = layer.plan(st.tensors.device_of(x.device), steps, batch, True, None)
         rows, width = st.ops._reserve_shape(layer, x, False)
         assert rows * width >= plan.reserve_bytes, (hidden, layers, steps, batch)

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 if DEVICE != "cpu" and not torch.cuda.is_available():
     pytest.skip("this torch has no GPU", allow_module_level=True)
 import scanrnn.torch as st  # noqa: E402
+from scanrnn.description import STATES  # noqa: E402
 
 WIDE = torch.float64
 TORCHS_OWN = [cell for cell in ALL_CELLS if hasattr(torch.nn, cell)]
@@ -33,7 +34,7 @@ def state(rnn, batch, dtype=WIDE, grad=False):
     """h_0 for a module: a tensor or a pair."""
     rows = rnn.num_layers * (2 if rnn.bidirectional else 1)
     shape = (rows, rnn.hidden_size) if batch is None else (rows, batch, rnn.hidden_size)
-    count = st.ops.states_of(type(rnn).__name__)
+    count = STATES[type(rnn).__name__]
     states = tuple(tensor(*shape, dtype=dtype, grad=grad, seed=7 + i) for i in range(count))
     return states if count > 1 else states[0]
 

@@ -15,53 +15,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _core, arguments, profile
-from ..registry import cells, cuda_available
+from .. import _core, arguments
+from ..description import Description
+from ..registry import cuda_available
 
 for _name, (_cpu, _cuda) in _core.jax_targets().items():
     jax.ffi.register_ffi_target(_name, _cpu, platform="cpu")
     if cuda_available():
         jax.ffi.register_ffi_target(_name, _cuda, platform="CUDA")
 
-STATES = {cell.name: cell.states for cell in cells()}  # tensors of a state: h, or h and c
 
-
-class Description(NamedTuple):
-    """What a layer is, as an argument that jit can compare; the custom calls get it by name."""
-
-    cell: str
-    hidden_size: int
-    num_layers: int
-    bias: bool
-    batch_first: bool
-    bidirectional: bool
-    variant: str
-    domain: str
-    strategy: str
-
-    def attributes(self) -> dict[str, Any]:
-        return {
-            name: value if isinstance(value, str) else np.int64(value)
-            for name, value in self._asdict().items()
-        }
-
-    def state_shape(self, batch: int) -> tuple[int, int, int]:
-        return self.num_layers * (1 + self.bidirectional), batch, self.hidden_size
+def attributes(description: Description) -> dict[str, Any]:
+    """A description as what a custom call may have: texts and numbers, and no dropout."""
+    told = description._replace(strategy=description.strategy or "")._asdict()
+    del told["dropout"]
+    return {k: v if isinstance(v, str) else np.int64(v) for k, v in told.items()}
 
 
 def call(target: str, results: list[jax.ShapeDtypeStruct], *args: Any, **attributes: Any) -> Any:
     # One call after the other under vmap: a mapped parameter has a gradient of its own.
     return jax.ffi.ffi_call(target, results, vmap_method="sequential")(*args, **attributes)
-
-
-@functools.lru_cache(maxsize=1024)
-def core_layer(description: Description, input_size: int, dtype: str) -> _core.Layer:
-    profile.load_users()
-    d = description
-    return _core.Layer(
-        d.cell, input_size, d.hidden_size, d.num_layers, d.bias, d.batch_first, 0.0,
-        d.bidirectional, d.variant, d.domain, dtype,
-    )  # fmt: skip
 
 
 def work_memory(count: int) -> jax.ShapeDtypeStruct:
@@ -80,14 +53,11 @@ class _Sizes(NamedTuple):
 
 def _sizes(description: Description, x: Any, training: bool) -> _Sizes:
     """Enough on any device of this process: a function is traced before its device is known."""
-    layer = core_layer(description, x.shape[2], str(x.dtype))
-    batch, steps = x.shape[:2] if description.batch_first else x.shape[1::-1]
+    layer = description.layer(x.shape[2], str(x.dtype))
     plans: list[_core.Plan] = []
     for kind in kinds_of_device():
         try:
-            plans.append(
-                layer.plan(_core.Device(kind), steps, batch, training, description.strategy or None)
-            )
+            plans.append(description.plan(layer, _core.Device(kind), x.shape, training))
         except ValueError:  # a strategy that is not for this kind of device
             if kind == kinds_of_device()[-1] and not plans:
                 raise
@@ -98,13 +68,13 @@ def _sizes(description: Description, x: Any, training: bool) -> _Sizes:
 def forward(description: Description, training: bool, x: Any, h_0: Any, params: Any) -> Any:
     """(y, states, reserve); h_0 and the states are tuples, h_0 () for zeros."""
     d, sizes = description, _sizes(description, x, training)
-    count = STATES[d.cell]
-    state = jax.ShapeDtypeStruct(d.state_shape(x.shape[0 if d.batch_first else 1]), x.dtype)
-    y = jax.ShapeDtypeStruct((*x.shape[:2], (1 + d.bidirectional) * d.hidden_size), x.dtype)
+    count = d.states
+    state = jax.ShapeDtypeStruct(d.state_shape(x.shape), x.dtype)
+    y = jax.ShapeDtypeStruct(d.output_shape(x.shape), x.dtype)
     y, *rest = call(
         "scanrnn_forward", [y, *[state] * count, sizes.reserve, sizes.workspace], x, *h_0, *params,
         training=np.int64(training), initial=np.int64(len(h_0)), states=np.int64(count),
-        **d.attributes(),
+        **attributes(d),
     )  # fmt: skip
     return y, tuple(rest[:count]), rest[count]
 
@@ -127,7 +97,7 @@ def _backward(description: Description, saved: Any, cotangents: Any) -> Any:
     workspace = _sizes(description, x, True).workspace
     dx, *rest, _ = call(
         "scanrnn_backward", [*like, workspace], dy, *dstates, x, y, reserve, *h_0, *params,
-        initial=np.int64(len(h_0)), states=np.int64(len(dstates)), **description.attributes(),
+        initial=np.int64(len(h_0)), states=np.int64(len(dstates)), **attributes(description),
     )  # fmt: skip
     return dx, tuple(rest[: len(h_0)]), tuple(rest[len(h_0) :])
 

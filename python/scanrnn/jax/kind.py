@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import arguments
 from ..arguments import Array
+from ..description import Description
 from ..kinds import Kind
 from ..origin import TITLES, TRACED, described, device_of, dtype_name, library_of, short_name
 from . import calls, scans
@@ -144,13 +145,8 @@ class Jax(Kind):
         return held
 
 
-def _describe(call: Call) -> calls.Description:
-    layer, plan = call.layer, call.plan
-    return calls.Description(
-        layer._cell.name, layer.hidden_size, layer.num_layers, layer.bias, layer.batch_first,
-        layer.bidirectional, layer._options.get(layer._cell.variant_option, ""),
-        layer._options.get("domain", "log"), plan.strategy,
-    )  # fmt: skip
+def _describe(call: Call) -> Description:
+    return call.layer._description._replace(dropout=0.0, strategy=call.plan.strategy)
 
 
 def _placed(arrays: list[Any], device: str) -> tuple[Any, ...]:

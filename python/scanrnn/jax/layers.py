@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from .. import arguments
+from ..description import Description
 from ..registry import CellInfo
-from .calls import STATES, Description, check, check_sizes, core_layer, layer, shape_of
+from .calls import check, check_sizes, layer, shape_of
 
 STATE_AXES = "(num_layers * num_directions, batch, hidden_size)"
 
@@ -50,12 +51,12 @@ class Layer:
             arguments.integer("num_layers", num_layers),
             arguments.flag("bias", bias),
             arguments.flag("batch_first", batch_first),
-            arguments.flag("bidirectional", bidirectional),
-            chosen,
-            domain,
-            arguments.strategy_name(strategy) or "",
+            bidirectional=arguments.flag("bidirectional", bidirectional),
+            variant=chosen,
+            domain=domain,
+            strategy=arguments.strategy_name(strategy),
         )
-        core = core_layer(self.description, self.input_size, str(self.dtype))
+        core = self.description.layer(self.input_size, str(self.dtype))
         self.shapes: dict[str, tuple[int, ...]] = dict(core.parameters())
 
     def __repr__(self) -> str:
@@ -63,7 +64,7 @@ class Layer:
         out = f"{d.cell}({self.input_size}, {d.hidden_size}"
         for name, default in (
             ("num_layers", 1), ("bias", True), ("batch_first", False), ("bidirectional", False),
-            ("domain", "log"), ("strategy", ""),
+            ("domain", "log"), ("strategy", None),
         ):  # fmt: skip
             if getattr(d, name) != default:
                 out += f", {name}={getattr(d, name)!r}"
@@ -98,7 +99,7 @@ class Layer:
             )
         check("x", x, x.shape, self.dtype)
         check_sizes("x", x)
-        single, axis = x.ndim == 2, 0 if d.batch_first else 1
+        single, axis = x.ndim == 2, d.batch_axis
         x = jnp.expand_dims(x, axis) if single else x
         states = self._states(x, h_0, single)
         y, finals = layer(d, x, states, tuple(params[name] for name in self.shapes))
@@ -109,14 +110,14 @@ class Layer:
     def _states(self, x: Any, h_0: Any, single: bool) -> tuple[Any, ...]:
         if h_0 is None:
             return ()
-        d, count = self.description, STATES[self._cell.name]
+        d, count = self.description, self.description.states
         states = tuple(h_0) if isinstance(h_0, (tuple, list)) else (h_0,)
         if len(states) != count:
             wanted = "an array" if count == 1 else "the pair (h_0, c_0)"
             many = isinstance(h_0, (tuple, list))
             got = f"{len(states)} of them" if many else arguments.type_name(h_0)
             raise TypeError(f"h_0: expected {wanted}, got {got}")
-        rows, batch, size = d.state_shape(x.shape[0 if d.batch_first else 1])
+        rows, batch, size = d.state_shape(x.shape)
         shape = (rows, size) if single else (rows, batch, size)
         axes = STATE_AXES.replace(" batch,", "") if single else STATE_AXES
         for name, state in zip(("h_0", "c_0"), states, strict=False):

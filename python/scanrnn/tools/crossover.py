@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
+from ..description import Description
 from . import measure, optional
-from .sizes import PASSES, SCAN, Shape, cell_of, is_linear
+from .sizes import PASSES, SCAN, Shape, is_linear
 
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16", "float16")}
 # A parallel scan is split in two ways on a GPU, of which a plan names one.
@@ -41,9 +42,8 @@ def layer_of(
     cell: str, H: int, dtype: str, domain: str = "log", layout: str = "TBH"
 ) -> _core.Layer:
     """A description with C = H; it is on no device."""
-    variant = cell_of(cell).variants[0]
-    options = (1, True, layout == "BTH", 0.0, False, variant, domain, dtype)
-    return _core.Layer(cell, H, H, *options)
+    description = Description(cell, H, batch_first=layout == "BTH", domain=domain)
+    return description.layer(H, dtype)
 
 
 def tolerances(dtype: str, T: int, H: int) -> tuple[float, float]:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import _core, arguments
+from .. import arguments
+from ..description import Description
 from ..registry import CellInfo
-from . import ops, tensors
+from . import ops, tensors  # noqa: F401  (ops defines torch.ops.scanrnn)
 
 
 class Recurrent(nn.Module):
@@ -62,16 +63,16 @@ class Recurrent(nn.Module):
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in tensors.DTYPES:
             raise ValueError(f"dtype: expected one of {tensors.DTYPES}, got {dtype!r}")
-        cell_name, *options, _ = self._description(self.dropout)
-        layer = _core.Layer(cell_name, self.input_size, *options, tensors.name_of(dtype))
+        described = self._description(self.dropout)
+        layer = described.layer(self.input_size, tensors.name_of(dtype))
         self._names = [name for name, _ in layer.parameters()]
         for name, shape in layer.parameters():
             value = torch.empty(shape, device=device, dtype=dtype)
             self.register_parameter(name, nn.Parameter(value))
         self.reset_parameters()
 
-    def _description(self, dropout: float) -> tuple[Any, ...]:
-        return (
+    def _description(self, dropout: float) -> Description:
+        return Description(
             self._cell.name, self.hidden_size, self.num_layers, self.bias, self.batch_first,
             dropout, self.bidirectional, self._variant, self.domain, self.strategy,
         )  # fmt: skip
@@ -129,13 +130,13 @@ class Recurrent(nn.Module):
             x, states, params, seed, wanted or drops,
             *self._description(self.dropout if drops else 0.0),
         )  # fmt: skip
-        finals = finals[: ops.states_of(self._cell.name)]
+        finals = finals[: self._cell.states]
         if single:
             y, finals = y.squeeze(batch_axis), [final.squeeze(1) for final in finals]
         return y, finals[0] if len(finals) == 1 else tuple(finals)
 
     def _states(self, x: Tensor, hx: Any, single: bool) -> list[Tensor]:
-        count = ops.states_of(self._cell.name)
+        count = self._cell.states
         if hx is None:
             return []
         states = [hx] if count == 1 else list(hx) if isinstance(hx, (tuple, list)) else None

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _core, profile
+from .. import _core
+from ..description import Description
 from ..kinds import log
-from ..registry import cells
 from .tensors import Call, device_of, name_of, work_memory
 
 library = torch.library.Library("scanrnn", "DEF")
@@ -45,11 +45,8 @@ library.define(
 # ---- descriptions and memory
 
 
-@functools.lru_cache(maxsize=1024)
-def _core_layer(dtype: torch.dtype, input_size: int, description: tuple[Any, ...]) -> _core.Layer:
-    profile.load_users()
-    cell, *options, _ = description  # the last one, strategy, is no part of a layer
-    return _core.Layer(cell, input_size, *options, name_of(dtype))
+def _layer_of(x: Tensor, description: Description) -> _core.Layer:
+    return description.layer(int(x.shape[2]), name_of(x.dtype))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -68,36 +65,22 @@ def _reserve_shape(layer: _core.Layer, x: Tensor, batch_first: bool) -> tuple[An
     return (tokens + 255) // 256 * 256, _reserve_width(layer, device_of(x.device))
 
 
-def _state_shape(x: Tensor, description: tuple[Any, ...]) -> tuple[Any, ...]:
-    _, hidden_size, num_layers, _, batch_first, _, bidirectional, *_ = description
-    return num_layers * (1 + bidirectional), x.shape[0 if batch_first else 1], hidden_size
-
-
-def _outputs(x: Tensor, states: int, training: bool, description: tuple[Any, ...]) -> Any:
-    _, hidden_size, _, _, batch_first, _, bidirectional, *_ = description
-    layer = _core_layer(x.dtype, int(x.shape[2]), description)
-    y = x.new_empty((x.shape[0], x.shape[1], (1 + bidirectional) * hidden_size))
-    h_n = x.new_empty(_state_shape(x, description))
-    c_n = x.new_empty(_state_shape(x, description) if states == 2 else (0,))
-    shape = _reserve_shape(layer, x, batch_first) if training else (0, 0)
+def _outputs(x: Tensor, training: bool, description: Description) -> Any:
+    y = x.new_empty(description.output_shape(x.shape))
+    h_n = x.new_empty(description.state_shape(x.shape))
+    c_n = x.new_empty(h_n.shape if description.states == 2 else (0,))
+    shape = (0, 0)
+    if training:
+        shape = _reserve_shape(_layer_of(x, description), x, description.batch_first)
     return y, h_n, c_n, x.new_empty(shape, dtype=torch.uint8)
 
 
 def _plan(
-    layer: _core.Layer, call: Call, x: Tensor, training: bool, description: tuple[Any, ...]
+    layer: _core.Layer, call: Call, x: Tensor, training: bool, description: Description
 ) -> _core.Plan:
-    batch_first, strategy = description[4], description[-1]
-    steps, batch = x.shape[1 if batch_first else 0], x.shape[0 if batch_first else 1]
-    plan = layer.plan(call.device, steps, batch, training, strategy)
+    plan = description.plan(layer, call.device, x.shape, training)
     log(plan)
     return plan
-
-
-def states_of(cell: str) -> int:
-    return _STATES[cell]
-
-
-_STATES = {cell.name: cell.states for cell in cells()}
 
 
 # ---- a layer
@@ -105,18 +88,19 @@ _STATES = {cell.name: cell.states for cell in cells()}
 
 def _layer(
     x: Tensor, h_0: list[Tensor], params: list[Tensor], seed: Tensor | None, training: bool,
-    *description: Any,
+    *described: Any,
 ) -> Any:  # fmt: skip
-    states = states_of(description[0])
-    y, h_n, c_n, reserve = _outputs(x, states, training, description)
+    description = Description(*described)
+    y, h_n, c_n, reserve = _outputs(x, training, description)
     call = Call(x)
-    layer = _core_layer(x.dtype, x.shape[2], description)
+    layer = _layer_of(x, description)
     plan = _plan(layer, call, x, training, description)
     workspace = work_memory(x, plan.workspace_bytes)
     _core.forward(
         layer, plan, call.stream, call.views("params", params), call.view("x", x),
-        call.views("h_0", h_0), call.view("y", y), call.views("h_n", [h_n, c_n][:states]),
-        call.bytes(workspace), call.bytes(reserve) if training else None,
+        call.views("h_0", h_0), call.view("y", y),
+        call.views("h_n", [h_n, c_n][: description.states]), call.bytes(workspace),
+        call.bytes(reserve) if training else None,
         0 if seed is None else int(seed), False,
     )  # fmt: skip
     return y, h_n, c_n, reserve
@@ -124,17 +108,17 @@ def _layer(
 
 def _layer_fake(
     x: Tensor, h_0: list[Tensor], params: list[Tensor], seed: Tensor | None, training: bool,
-    *description: Any,
+    *described: Any,
 ) -> Any:  # fmt: skip
-    return _outputs(x, states_of(description[0]), training, description)
+    return _outputs(x, training, Description(*described))
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    x, h_0, params, seed, training, *description = inputs
+    x, h_0, params, seed, training, *described = inputs
     y, _, _, reserve = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(reserve)
-    ctx.training, ctx.description, ctx.states = training, description, len(h_0)
+    ctx.training, ctx.description, ctx.states = training, Description(*described), len(h_0)
     ctx.save_for_backward(x, y, reserve, seed, *h_0, *params)
 
 
@@ -149,9 +133,9 @@ def _layer_vjp(ctx: Any, dy: Any, dh_n: Any, dc_n: Any, _: Any) -> Any:
     h_0, params = rest[: ctx.states], rest[ctx.states :]
     if dy is None and dh_n is None and dc_n is None:
         return None, [None] * len(h_0), [None] * len(params), *nothing
-    cotangents = [dh_n, dc_n][: states_of(ctx.description[0])]
+    cotangents = [dh_n, dc_n][: ctx.description.states]
     if any(d is not None for d in cotangents):
-        shape = _state_shape(x, tuple(ctx.description))
+        shape = ctx.description.state_shape(x.shape)
         cotangents = [x.new_zeros(shape) if d is None else d for d in cotangents]
     else:
         cotangents = []
@@ -176,12 +160,12 @@ def _gradients(
 def _layer_backward(
     dy: Tensor | None, dh_n: list[Tensor], x: Tensor, h_0: list[Tensor], y: Tensor,
     params: list[Tensor], reserve: Tensor, seed: Tensor | None, need_x: bool, need_params: bool,
-    *description: Any,
+    *described: Any,
 ) -> list[Tensor]:  # fmt: skip
     out = _gradients(x, h_0, params, need_x, need_params)
     dx, dh_0, dparams = out[0], out[1 : 1 + len(h_0)], out[1 + len(h_0) :]
-    call = Call(x)
-    layer = _core_layer(x.dtype, x.shape[2], description)
+    call, description = Call(x), Description(*described)
+    layer = _layer_of(x, description)
     plan = _plan(layer, call, x, True, description)
     workspace = work_memory(x, plan.workspace_bytes)
     alignment = 128 if x.is_cuda else 64
@@ -199,7 +183,7 @@ def _layer_backward(
 
 def _layer_backward_fake(
     dy: Any, dh_n: Any, x: Tensor, h_0: list[Tensor], y: Any, params: list[Tensor], reserve: Any,
-    seed: Any, need_x: bool, need_params: bool, *description: Any,
+    seed: Any, need_x: bool, need_params: bool, *_: Any,
 ) -> list[Tensor]:  # fmt: skip
     return _gradients(x, h_0, params, need_x, need_params)
 
@@ -245,7 +229,7 @@ def _layer_mapped(
         return _call_by_call(torch.ops.scanrnn.layer)(
             info, in_dims, x, h_0, params, seed, training, *description
         )
-    count, batch_axis = info.batch_size, 0 if description[4] else 1
+    count, batch_axis = info.batch_size, Description(*description).batch_axis
 
     def fold(value: Tensor, dim: int | None, axis: int) -> Tensor:
         value = value.unsqueeze(axis) if dim is None else value.movedim(dim, axis)
