@@ -193,8 +193,8 @@ std::vector<Small> small_cases(std::initializer_list<Dtype> dtypes) {
   return out;
 }
 
-// In 16 bits and with rows of whole 16 bytes, cuBLASLt's products use the bulk copy engine, which two
-// of the sanitizer's tools do not follow. These rows are a little longer.
+// In 16 bits and with rows of whole 16 bytes, cuBLASLt's products use the bulk copy engine, which
+// two of the sanitizer's tools do not follow. These rows are a little longer.
 std::vector<Small> without_bulk_copies() {
   std::vector<Small> out = small_cases({Dtype::bfloat16});
   for (Small& small : out) {
