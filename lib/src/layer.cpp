@@ -82,13 +82,13 @@ struct Shapes {
     return {first, {}};
   }
   // An initial state is zeros or whole.
-  State check_initial(const State& state) const {
-    const State out = check_state("h_0", "c_0", state);
+  State check_initial(const char* h, const char* c, const State& state) const {
+    const State out = check_state(h, c, state);
     const CellInfo& cell = info(layer.options().cell);
     if (cell.states == 1 || plan.problem.batch == 0 || !state.h == !state.c) return out;
-    const std::string given = state.h ? "h_0" : "c_0", missing = state.h ? "c_0" : "h_0";
-    throw value_error(missing + ": the state of " + cell.name + " is the pair (h_0, c_0), got " +
-                      given + " alone");
+    const std::string given = state.h ? h : c, missing = state.h ? c : h;
+    throw value_error(missing + ": the state of " + cell.name + " is the pair (" + h + ", " + c +
+                      "), got " + given + " alone");
   }
   void check_params(const char* prefix, const std::vector<TensorView>& params) const {
     const auto& wanted = layer.parameters();
@@ -120,6 +120,26 @@ void check_plan(const Layer& layer, const Context& context, const dispatch::Plan
     throw value_error("plan: it was made for another layer or device: " + dispatch::explain(plan));
   }
   require(!training || p.training, "plan: backward needs a plan of training mode");
+}
+
+// Forward; `h` and `c` name the initial state in errors.
+void run(const Layer& layer, Context& context, const dispatch::Plan& plan, const ForwardArgs& args,
+         const char* h, const char* c) {
+  check_plan(layer, context, plan, false);
+  const Shapes shapes{layer, plan, context.options().device};
+  const LayerOptions& o = layer.options();
+  shapes.check_params("", args.params);
+  ForwardArgs inner = args;
+  inner.x = time_first(check(args.x, shapes.input("x")), o.batch_first);
+  inner.h0 = shapes.check_initial(h, c, args.h0);
+  inner.y = time_first(check(args.y, shapes.output("y")), o.batch_first);
+  inner.hn = shapes.check_state("h_n", "c_n", args.hn);
+  const Sizes need = layer.sizes(plan);
+  check(args.workspace, "workspace", need.workspace, plan);
+  if (plan.problem.training) check(args.reserve, "reserve", need.reserve, plan);
+
+  Arena workspace(args.workspace.data), reserve(args.reserve.data);
+  Stack{o, plan, *context.impl().backend, workspace, reserve}.forward(inner);
 }
 
 }  // namespace
@@ -213,20 +233,7 @@ Sizes Layer::sizes(const dispatch::Plan& plan) const {
 }
 
 void Layer::forward(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const {
-  check_plan(*this, context, plan, false);
-  const Shapes shapes{*this, plan, context.options().device};
-  shapes.check_params("", args.params);
-  ForwardArgs inner = args;
-  inner.x = time_first(check(args.x, shapes.input("x")), options_.batch_first);
-  inner.h0 = shapes.check_initial(args.h0);
-  inner.y = time_first(check(args.y, shapes.output("y")), options_.batch_first);
-  inner.hn = shapes.check_state("h_n", "c_n", args.hn);
-  const Sizes need = sizes(plan);
-  check(args.workspace, "workspace", need.workspace, plan);
-  if (plan.problem.training) check(args.reserve, "reserve", need.reserve, plan);
-
-  Arena workspace(args.workspace.data), reserve(args.reserve.data);
-  Stack{options_, plan, *context.impl().backend, workspace, reserve}.forward(inner);
+  run(*this, context, plan, args, "h_0", "c_0");
 }
 
 void Layer::backward(Context& context, const dispatch::Plan& plan, const BackwardArgs& args) const {
@@ -235,7 +242,7 @@ void Layer::backward(Context& context, const dispatch::Plan& plan, const Backwar
   shapes.check_params("", args.params);
   BackwardArgs inner = args;
   inner.x = time_first(check(args.x, shapes.input("x")), options_.batch_first);
-  inner.h0 = shapes.check_initial(args.h0);
+  inner.h0 = shapes.check_initial("h_0", "c_0", args.h0);
   inner.y = time_first(check(args.y, shapes.output("y")), options_.batch_first);
   inner.dy = time_first(check(args.dy, shapes.output("dy", true)), options_.batch_first);
   inner.dhn = shapes.check_state("dh_n", "dc_n", args.dhn);
@@ -269,9 +276,9 @@ void Layer::step(Context& context, const dispatch::Plan& plan, const ForwardArgs
     return out;
   };
   ForwardArgs sequence = args;
-  sequence.x = as_sequence("x", args.x, options_.input_size, "(batch, input_size)");
+  sequence.x = as_sequence("x_t", args.x, options_.input_size, "(batch, input_size)");
   sequence.y = as_sequence("y", args.y, options_.hidden_size, "(batch, hidden_size)");
-  forward(context, plan, sequence);
+  run(*this, context, plan, sequence, "h", "c");
 }
 
 }  // namespace scanrnn

@@ -233,6 +233,7 @@ class InPlace(Kind):
 
     def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
         layer, plan, dtype = call.layer, call.plan, str(call.layer.dtype)
+        x, h, _ = call.names()
         with self.on_device():
             y = self.empty(call.shape_of_y(), dtype)
             h_n = [self.empty(call.shape_of_state(), dtype) for _ in range(call.states())]
@@ -240,7 +241,7 @@ class InPlace(Kind):
             reserve = self.bytes(plan.reserve_bytes) if call.training else None
             _core.forward(
                 layer._layer, plan, self.stream(), self.params(call.placed),
-                self.tensor("x", call.x), self.tensors("h_0", call.h_0), self.tensor("y", y, True),
+                self.tensor(x, call.x), self.tensors(h, call.h_0), self.tensor("y", y, True),
                 self.tensors("h_n", h_n, True), workspace[1], reserve[1] if reserve else None,
                 call.seed, call.one_step,
             )  # fmt: skip

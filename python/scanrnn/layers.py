@@ -18,7 +18,7 @@ from .arguments import Array
 from .description import Description
 from .kinds import log
 from .registry import CellInfo
-from .run import Call, Placed, Pullback, Run, State, given_state, of_a_step, states
+from .run import Call, Placed, Pullback, Run, State, given_state, states
 
 # What every layer's constructor begins with, as torch's do.
 _TORCHS: dict[str, Any] = {
@@ -141,10 +141,7 @@ class Layer:
         plan = self.plan(1, x_t.shape[0])
         log(plan)
         call = Call(self, self._placed, plan, x_t, before, one_step=True)
-        try:
-            y, after, _ = kind.forward(call)
-        except (ValueError, TypeError) as problem:
-            raise of_a_step(problem) from None
+        y, after, _ = kind.forward(call)
         return y[0] if single else y, given_state(after, single)
 
     def plan(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,6 +42,10 @@ class Call(NamedTuple):
     training: bool = False
     seed: int = 0
     one_step: bool = False
+
+    def names(self) -> tuple[str, str, str]:
+        """What errors call x and the initial state."""
+        return ("x_t", "h", "c") if self.one_step else ("x", "h_0", "c_0")
 
     def states(self) -> int:
         return self.layer._cell.states
@@ -145,12 +148,6 @@ def _like_x(kind: Kind, name: str, value: Any, dtype: np.dtype[Any], single: boo
             f"{name}: expected {axes} axes, x being {described}, got shape {tuple(value.shape)}"
         )
     return value
-
-
-def of_a_step(problem: Exception) -> Exception:
-    """The arguments of a step are x_t and h; the library names those of a sequence."""
-    text = re.sub(r"\b([hc])_0\b", r"\1", str(problem))
-    return type(problem)(re.sub(r"^x\b", "x_t", text))
 
 
 class Pullback:

@@ -365,7 +365,7 @@ TEST_F(ErrorTest, Step) {
   ForwardArgs args = buffers.forward_args(mirror);
   const auto step = [&] { layer.step(context, plan, args); };
   expect_error<value_error>(step,
-                            {"x: expected shape (3, 5) = (batch, input_size), got (2, 3, 5)"});
+                            {"x_t: expected shape (3, 5) = (batch, input_size), got (2, 3, 5)"});
   args.x = TensorView::of(args.x.data, Dtype::float32, {3, 5}, test_device());
   expect_error<value_error>(step, {"y: expected shape (3, 7) = (batch, hidden_size), got"});
   EXPECT_TRUE(buffers.outputs_untouched());

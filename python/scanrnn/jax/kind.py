@@ -95,14 +95,15 @@ class Jax(Kind):
                 "step: a bidirectional layer needs the whole sequence, so it cannot step"
             )
         axes = "(batch, input_size)" if call.one_step else "(..., input_size)"
-        calls.check("x", x, (*x.shape[:-1], layer.input_size), x.dtype, axes)
+        name, h, c = call.names()
+        calls.check(name, x, (*x.shape[:-1], layer.input_size), x.dtype, axes)
         if len(call.h_0) > 1 and (call.h_0[0] is None) != (call.h_0[1] is None):
-            missing, given = ("h_0", "c_0") if call.h_0[0] is None else ("c_0", "h_0")
+            missing, given = (h, c) if call.h_0[0] is None else (c, h)
             raise ValueError(
-                f"{missing}: the state of {layer._cell.name} is the pair (h_0, c_0), got {given} "
+                f"{missing}: the state of {layer._cell.name} is the pair ({h}, {c}), got {given} "
                 "alone"
             )
-        h_0 = self.checked(call, ("h_0", "c_0"), call.h_0)
+        h_0 = self.checked(call, (h, c), call.h_0)
         axis = 1 if layer.batch_first else 0
         x = x.reshape(*x.shape[:axis], 1, *x.shape[axis:]) if call.one_step else x
         y, h_n, reserve = _forward(_describe(call), call.training, x, h_0, self.params(call))
