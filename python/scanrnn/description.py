@@ -36,6 +36,10 @@ class Description(NamedTuple):
         return STATES[self.cell]
 
     @property
+    def directions(self) -> int:
+        return 1 + self.bidirectional
+
+    @property
     def batch_axis(self) -> int:
         return 0 if self.batch_first else 1
 
@@ -46,11 +50,13 @@ class Description(NamedTuple):
         return layer.plan(device, steps, batch, training, self.strategy)
 
     def output_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
-        return shape[0], shape[1], (1 + self.bidirectional) * self.hidden_size
+        return shape[0], shape[1], self.directions * self.hidden_size
 
     def state_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
-        rows = self.num_layers * (1 + self.bidirectional)
-        return rows, shape[self.batch_axis], self.hidden_size
+        return self.state_sizes(shape[self.batch_axis])
+
+    def state_sizes(self, batch: Any) -> tuple[Any, ...]:
+        return self.num_layers * self.directions, batch, self.hidden_size
 
 
 @functools.lru_cache(maxsize=1024)

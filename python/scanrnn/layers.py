@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, arguments, exchange
+from . import _core, arguments
 from .arguments import Array
+from .arrays import library_for, on_host
+from .call import Call, Placed, Stack, log
 from .description import Description
-from .kinds import log
 from .registry import CellInfo
-from .run import Call, Placed, Pullback, Run, State, given_state, states
+from .run import Pullback, Run, State, given_state, states
 
 # What every layer's constructor begins with, as torch's do.
 _TORCHS: dict[str, Any] = {
@@ -43,11 +44,8 @@ class Layer:
 
     _cell: CellInfo
     _options: dict[str, Any]  # what the constructor was given, but for the seed
-    _layer: _core.Layer
-    _device: _core.Device
-    _shapes: dict[str, tuple[int, ...]]
     _params: dict[str, Array]
-    _placed: Placed
+    _stack: Stack
     input_size: int
     hidden_size: int
     num_layers: int
@@ -81,26 +79,30 @@ class Layer:
         told = {name: options[name] for name in Description._fields if name in options}
         variant = options.get(self._cell.variant_option, "")
         description = Description(self._cell.name, variant=variant, **told)
-        layer = description.layer(options["input_size"], str(options["dtype"]))
+        size, dtype = options["input_size"], options["dtype"]
+        core = description.layer(size, str(dtype))
+        stack = Stack(
+            description, size, core, device, dtype, dict(core.parameters()), Placed(device, [])
+        )
         # The one place that writes: __setattr__ refuses everything else.
         self.__dict__.update(options, _options=options, device=str(device))
-        self.__dict__.update(_layer=layer, _description=description, _device=device)
-        self.__dict__.update(_shapes=dict(layer.parameters()))
+        self.__dict__["_stack"] = stack
 
     def _initialise(self, seed: int | None) -> None:
         bound = 1 / math.sqrt(self.hidden_size)
         random = np.random.default_rng(seed)
-        self._adopt(
-            {name: random.uniform(-bound, bound, shape) for name, shape in self._shapes.items()}
-        )
+        shapes = self._stack.shapes
+        self._adopt({name: random.uniform(-bound, bound, shapes[name]) for name in shapes})
 
     def _adopt(self, values: Mapping[str, Array]) -> None:
-        params = {name: np.array(values[name], self.dtype, order="C") for name in self._shapes}
+        stack = self._stack
+        params = {name: np.array(values[name], stack.dtype, order="C") for name in stack.shapes}
         for value in params.values():
             value.flags.writeable = False
         # One assignment each: a running call keeps what it began with.
         self.__dict__["_params"] = params
-        self.__dict__["_placed"] = Placed(self._device, list(params.values()))
+        placed = Placed(stack.device, list(params.values()))
+        self.__dict__["_stack"] = stack._replace(placed=placed)
 
     # ---- running
 
@@ -108,7 +110,7 @@ class Layer:
         self, x: Any, h_0: State | None = None, strategy: str | None = None
     ) -> tuple[Any, State]:
         """The whole sequence; h_0 None is zeros."""
-        return Run(self, x, h_0, strategy, training=False).forward()
+        return Run(self._stack, x, h_0, strategy, training=False).forward()
 
     def vjp(
         self,
@@ -124,24 +126,23 @@ class Layer:
         """
         entropy = np.random.SeedSequence(arguments.seed_value(seed))
         drawn = int(entropy.generate_state(1, np.uint64)[0]) if self.dropout else 0
-        run = Run(self, x, h_0, strategy, training=True, seed=drawn)
+        run = Run(self._stack, x, h_0, strategy, training=True, seed=drawn)
         return run.forward(), Pullback(run)
 
     def step(self, x_t: Any, h: State | None = None) -> tuple[Any, State]:
         """One step, equal to running the sequence: x_t [B,C], h [L*D,B,H] -> y_t [B,H], state."""
-        kind = exchange.kind_of("x_t", x_t)
-        x_t = kind.array("x_t", x_t, self.dtype)
-        kind.check_device("x_t", self.device)
+        library, stack = library_for("x_t", x_t), self._stack
+        x_t = library.array("x_t", x_t, stack.dtype)
+        library.check_device("x_t", self.device)
         if x_t.ndim not in (1, 2):
             wanted = "(B, C), or (C,) for one sequence"
             raise ValueError(f"x_t: expected {wanted}, got shape {tuple(x_t.shape)}")
         single = x_t.ndim == 1
         x_t = x_t[None] if single else x_t
-        before = states(kind, "h", h, self, single)
-        plan = self.plan(1, x_t.shape[0])
+        before = states(library, "h", h, stack, single)
+        plan = stack.core.plan(stack.device, 1, x_t.shape[0], False, None)
         log(plan)
-        call = Call(self, self._placed, plan, x_t, before, one_step=True)
-        y, after, _ = kind.forward(call)
+        y, after, _ = library.forward(Call(stack, plan, x_t, before, one_step=True))
         return y[0] if single else y, given_state(after, single)
 
     def plan(
@@ -149,8 +150,8 @@ class Layer:
     ) -> _core.Plan:
         """What would run for T steps of a batch of B, and why; print it."""
         steps, batch = arguments.count("T", T), arguments.count("B", B)
-        return self._layer.plan(
-            self._device, steps, batch, bool(training), arguments.strategy_name(strategy)
+        return self._stack.core.plan(
+            self._stack.device, steps, batch, bool(training), arguments.strategy_name(strategy)
         )
 
     # ---- parameters
@@ -164,13 +165,13 @@ class Layer:
         if not isinstance(state_dict, Mapping):
             got = arguments.type_name(state_dict)
             raise TypeError(f"state_dict: expected a mapping of names to arrays, got {got}")
-        missing = [name for name in self._shapes if name not in state_dict]
-        unexpected = [name for name in state_dict if name not in self._shapes]
+        missing = [name for name in self._stack.shapes if name not in state_dict]
+        unexpected = [name for name in state_dict if name not in self._stack.shapes]
         if missing or unexpected:
             raise ValueError(f"state_dict: missing {missing}, unexpected {unexpected}")
         values = {}
-        for name, shape in self._shapes.items():
-            values[name] = exchange.on_host(name, state_dict[name], self.dtype)
+        for name, shape in self._stack.shapes.items():
+            values[name] = on_host(name, state_dict[name], self.dtype)
             if values[name].shape != shape:
                 raise ValueError(f"{name}: expected shape {shape}, got {values[name].shape}")
         self._adopt(values)

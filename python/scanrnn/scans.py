@@ -6,8 +6,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from . import _core, arguments, exchange, origin, profile
+from . import _core, arguments, profile
 from .arguments import Array
+from .arrays import library_for
+from .arrays.identify import dtype_name
 
 
 def scan(
@@ -52,24 +54,24 @@ def _scan(
     profile.load_users()
     where = None if device is None else str(_core.Device(arguments.text("device", device)))
     first, decay = next(iter(operands.items()))
-    kind = exchange.kind_of(first, decay)
-    decay = kind.array(first, decay, None)
+    library = library_for(first, decay)
+    decay = library.array(first, decay, None)
     if decay.ndim == 0:
         raise ValueError(f"{first}: expected at least one axis, time, got shape ()")
-    dtype, shape = origin.dtype_name(decay), tuple(decay.shape)
+    dtype, shape = dtype_name(decay), tuple(decay.shape)
     steps, rows = shape[0], math.prod(shape[1:])
 
     def flat(name: str, value: Any, wanted: tuple[int, ...], flat_shape: tuple[int, ...]) -> Any:
-        value = kind.array(name, value, decay.dtype)
+        value = library.array(name, value, decay.dtype)
         if tuple(value.shape) != wanted:
             raise ValueError(
                 f"{name}: expected shape {wanted} to go with {first}, got {tuple(value.shape)}"
             )
-        return kind.array(name, value.reshape(flat_shape), decay.dtype)
+        return library.array(name, value.reshape(flat_shape), decay.dtype)
 
     flattened = [flat(name, value, shape, (steps, rows)) for name, value in operands.items()]
     start = None if h_0 is None else flat("h_0", h_0, shape[1:], (rows,))
-    kind.check_scan_device(where)
-    return kind.scan(
-        dtype, flattened, start, (steps, rows), log_form, reverse, where or kind.device
+    library.check_scan_device(where)
+    return library.scan(
+        dtype, flattened, start, (steps, rows), log_form, reverse, where or library.device
     ).reshape(shape)

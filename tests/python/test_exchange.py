@@ -9,7 +9,8 @@ import weakref
 import numpy as np
 import pytest
 import scanrnn
-from scanrnn import _core, dlpack
+from scanrnn import _core
+from scanrnn.arrays import dlpack
 from support import ALL_CELLS, DEVICE, assert_close, make, normal, tolerance
 from test_errors import raises
 

@@ -364,3 +364,27 @@ def test_a_call_imports_no_tool():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def imports(path, root):
+    """Files of the package that a file imports, anywhere in it, also for type checkers alone."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for name in node.names if base.is_dir() else ():
+                inside = base / f"{name.name}.py", base / name.name / "__init__.py"
+                if not list(base.glob(f"{name.name}.*.so")):  # the extension imports nothing
+                    yield next((file for file in inside if file.exists()), base / "__init__.py")
+            if not base.is_dir():
+                yield base.with_suffix(".py")
+
+
+def test_imports_make_no_circle():
+    root = Path(scanrnn.__file__).parent
+    graph = {path: set(imports(path, root)) for path in root.rglob("*.py")}
+    assert any(root / "arrays" / "numpy.py" in found for found in graph.values())
+    while graph:
+        leaves = [path for path, found in graph.items() if not found & graph.keys()]
+        assert leaves, f"a circle among {sorted(str(path.relative_to(root)) for path in graph)}"
+        for path in leaves:
+            del graph[path]

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from .. import _core
+from ..call import log
 from ..description import Description
-from ..kinds import log
 from .tensors import Call, device_of, name_of, work_memory
 
 library = torch.library.Library("scanrnn", "DEF")

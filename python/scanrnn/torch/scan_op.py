@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _core, profile
-from ..kinds import log
+from ..call import log
 from .ops import library
 from .tensors import Call, name_of, work_memory
 

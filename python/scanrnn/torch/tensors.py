@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .. import _core
-from ..kinds import walkable
+from ..arrays.in_place import walkable
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

@@ -1,116 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kind is one library's arrays on one device: NumPy's here, and what the others have in common.
-
-NumPy's arrays go to a CUDA device and back in each call; of other libraries nothing is copied but
-what cannot be walked, and nothing is waited for.
-"""
+"""A library whose memory we can ask for, read and write. Nothing is copied but what cannot be
+walked, and nothing is waited for."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from . import _core, arguments, dlpack
-from .arguments import Array
-from .origin import TITLES, described, device_of, dtype_name, library_of, short_name
-
-if TYPE_CHECKING:
-    from .run import Call, Placed
+from .. import _core, arguments
+from ..call import Call, Placed, log
+from . import dlpack
+from .base import ArrayLibrary
+from .identify import TITLES, described, device_of, dtype_name, library_of, short_name
 
 
-def log(plan: _core.Plan) -> None:
-    """As the user's SCANRNN_LOG=plan wants it."""
-    if os.environ.get("SCANRNN_LOG") == "plan":
-        print(f"scanrnn: {plan}", file=sys.stderr)
-
-
-class Kind:
-    """NumPy's arrays, and what the other kinds do otherwise."""
-
-    library = ""  # as origin.library_of says
-
-    def __init__(self, device: str = "cpu") -> None:
-        self.device = device
-
-    # ---- arguments
-
-    def array(self, name: str, value: Any, dtype: Any) -> Any:
-        """`value` as the core can walk it, or an error that says what would do."""
-        library = library_of(value)
-        if library == "other":
-            try:
-                value = np.from_dlpack(value)
-            except dlpack.REFUSALS as problem:
-                raise dlpack.refused(name, value, problem) from problem
-        elif library:
-            raise TypeError(
-                f"{name}: expected a NumPy array, as x is one, got {described(name, value)}"
-            )
-        return arguments.array(name, value, dtype)
-
-    def check_device(self, name: str, device: str) -> None:
-        """Raises unless a layer on `device` can read arrays of this kind."""
-
-    def check_scan_device(self, device: str | None) -> None:
-        """Raises unless a scan on `device` can read arrays of this kind."""
-
-    def copy(self, value: Any) -> Any:
-        return value.copy()
-
-    def host(self, value: Any) -> Array:
-        """An array that is on the CPU, as NumPy's: the same memory."""
-        array: Array = value
-        return array
-
-    def freeze(self, *values: Any) -> None:
-        """Makes what a pullback will read again read-only, where the library can."""
-        for value in values:
-            value.flags.writeable = False
-
-    # ---- calls
-
-    def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
-        """y, the states at the end, and the reserve of training mode."""
-        layer, y = call.layer, np.empty(call.shape_of_y(), call.layer.dtype)
-        h_n = [np.empty(call.shape_of_state(), layer.dtype) for _ in range(call.states())]
-        reserve = _core.Buffer(layer._device, call.plan.reserve_bytes) if call.training else None
-        core = layer._layer.step if call.one_step else layer._layer.forward
-        core(call.plan, call.placed.core, call.x, call.h_0, y, h_n, reserve, call.seed)
-        return y, h_n, reserve
-
-    def backward(
-        self, call: Call, y: Any, reserve: Any, dy: Any, dh_n: list[Any]
-    ) -> tuple[Any, list[Any], list[Any]]:
-        """dx, the cotangents of the initial states, and of the parameters."""
-        layer, dx = call.layer, np.empty(call.x.shape, call.layer.dtype)
-        dh_0 = [np.empty(call.shape_of_state(), layer.dtype) for _ in range(call.states())]
-        dparams = [np.empty(shape, layer.dtype) for shape in layer._shapes.values()]
-        layer._layer.backward(
-            call.plan, call.placed.core, call.x, call.h_0, y, dy, dh_n, dx, dh_0, dparams, reserve,
-            call.seed,
-        )  # fmt: skip
-        return dx, dh_0, dparams
-
-    def scan(
-        self, dtype: str, operands: Sequence[Any], h_0: Any, shape: tuple[int, int],
-        log_form: bool, reverse: bool, device: str,
-    ) -> Any:  # fmt: skip
-        """operands: a, b and maybe sign_b, all [T,N] = shape; h_0 [N]."""
-        a, b, *sign = operands
-        out = np.empty(shape, a.dtype)
-        plan = _core.scan_plan(_core.Device(device), *shape, dtype, log_form, None)
-        log(plan)
-        _core.scan(plan, a, b, sign[0] if sign else None, h_0, out, log_form, reverse)
-        return out
-
-
-class InPlace(Kind):
+class InPlace(ArrayLibrary):
     """A library whose memory we can ask for, read and write: results are allocated by it."""
 
     advice = ""  # how its user moves an array to {device}
@@ -138,7 +44,7 @@ class InPlace(Kind):
         raise NotImplementedError
 
     def uploaded(self, values: Sequence[Any]) -> list[Any]:
-        """NumPy arrays as arrays of this kind; the host waits until they are there."""
+        """NumPy's arrays as arrays of this library; the host waits until they are there."""
         raise NotImplementedError
 
     def check(self, name: str, value: Any) -> None:
@@ -190,15 +96,6 @@ class InPlace(Kind):
                 + (f", or make the layer with device={self.device!r}" if known else "")
             )
 
-    def check_scan_device(self, device: str | None) -> None:
-        if device not in (None, self.device):
-            raise ValueError(
-                f"device: expected None or {self.device!r}, where the arrays are, got {device!r}"
-            )
-
-    def freeze(self, *values: Any) -> None:
-        pass
-
     def tensor(self, name: str, value: Any, writable: bool = False) -> _core.Tensor:
         """A view of it, safe to use on our stream from now on."""
         return dlpack.take(name, value, self.stream() if self.device != "cpu" else None, writable)
@@ -232,7 +129,7 @@ class InPlace(Kind):
         return memory, (address + -address % slack, count)
 
     def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
-        layer, plan, dtype = call.layer, call.plan, str(call.layer.dtype)
+        stack, plan, dtype = call.stack, call.plan, str(call.stack.dtype)
         x, h, _ = call.names()
         with self.on_device():
             y = self.empty(call.shape_of_y(), dtype)
@@ -240,7 +137,7 @@ class InPlace(Kind):
             workspace = self.bytes(plan.workspace_bytes)
             reserve = self.bytes(plan.reserve_bytes) if call.training else None
             _core.forward(
-                layer._layer, plan, self.stream(), self.params(call.placed),
+                stack.core, plan, self.stream(), self.params(stack.placed),
                 self.tensor(x, call.x), self.tensors(h, call.h_0), self.tensor("y", y, True),
                 self.tensors("h_n", h_n, True), workspace[1], reserve[1] if reserve else None,
                 call.seed, call.one_step,
@@ -251,14 +148,14 @@ class InPlace(Kind):
     def backward(
         self, call: Call, y: Any, reserve: Any, dy: Any, dh_n: list[Any]
     ) -> tuple[Any, list[Any], list[Any]]:
-        layer, plan, dtype = call.layer, call.plan, str(call.layer.dtype)
+        stack, plan, dtype = call.stack, call.plan, str(call.stack.dtype)
         with self.on_device():
             dx = self.empty(call.x.shape, dtype)
             dh_0 = [self.empty(call.shape_of_state(), dtype) for _ in range(call.states())]
-            dparams = [self.empty(shape, dtype) for shape in layer._shapes.values()]
+            dparams = [self.empty(shape, dtype) for shape in stack.shapes.values()]
             workspace = self.bytes(plan.workspace_bytes)
             _core.backward(
-                layer._layer, plan, self.stream(), self.params(call.placed),
+                stack.core, plan, self.stream(), self.params(stack.placed),
                 self.tensor("x", call.x), self.tensors("h_0", call.h_0), self.tensor("y", y),
                 None if dy is None else self.tensor("dy", dy), self.tensors("dh_n", dh_n),
                 self.tensor("dx", dx, True), self.tensors("dh_0", dh_0, True),

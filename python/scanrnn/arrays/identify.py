@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, arguments
+from .. import _core, arguments
 
 TRACED = "traced"  # the device of an array of a function that JAX compiles
 TITLES = {"torch": "a torch tensor", "cupy": "a CuPy array", "jax": "a JAX array"}

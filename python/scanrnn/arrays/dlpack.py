@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _core
-from .origin import described, library_of
+from .. import _core
+from .identify import described, library_of
 
 LEGACY_DEFAULT = 1  # the default stream, as DLPack and CUDA number it
 REFUSALS = (BufferError, RuntimeError, ValueError)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +12,12 @@ import numpy as np
 
 from .. import arguments
 from ..arguments import Array
+from ..call import Call
 from ..description import Description
-from ..kinds import Kind
-from ..origin import TITLES, TRACED, described, device_of, dtype_name, library_of, short_name
-from . import calls, scans
-from .layers import STATE_AXES
-
-if TYPE_CHECKING:
-    from ..run import Call
+from ..jax import calls, scans
+from ..jax.layers import STATE_AXES
+from .base import ArrayLibrary
+from .identify import TITLES, TRACED, described, device_of, dtype_name, library_of, short_name
 
 # Under `jax.grad`, as of a torch tensor that requires grad.
 _forward = calls.underivable(
@@ -29,7 +27,7 @@ _forward = calls.underivable(
 )
 
 
-class Jax(Kind):
+class Jax(ArrayLibrary):
     library = "jax"
 
     def array(self, name: str, value: Any, dtype: Any) -> Any:
@@ -70,9 +68,6 @@ class Jax(Kind):
     def host(self, value: Any) -> Array:
         return np.asarray(value)
 
-    def freeze(self, *values: Any) -> None:
-        pass
-
     # The library itself checks when a compiled function runs, which is too late for ValueError.
     def checked(self, call: Call, names: Sequence[str], values: Sequence[Any]) -> Any:
         """States, without gaps; () where nothing is given."""
@@ -84,27 +79,26 @@ class Jax(Kind):
         return tuple(jnp.zeros(shape, dtype) if v is None else v for v in values) if given else ()
 
     def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
-        layer, x = call.layer, call.x
-        if call.training and layer.dropout:
+        told, x = call.stack.description, call.x
+        if call.training and told.dropout:
             raise ValueError(
-                f"dropout: expected 0 for JAX arrays, got {layer.dropout}: a seed would be fixed "
+                f"dropout: expected 0 for JAX arrays, got {told.dropout}: a seed would be fixed "
                 "when jit compiles, so drop between layers of your own"
             )
-        if call.one_step and layer.bidirectional:
+        if call.one_step and told.bidirectional:
             raise ValueError(
                 "step: a bidirectional layer needs the whole sequence, so it cannot step"
             )
         axes = "(batch, input_size)" if call.one_step else "(..., input_size)"
         name, h, c = call.names()
-        calls.check(name, x, (*x.shape[:-1], layer.input_size), x.dtype, axes)
+        calls.check(name, x, (*x.shape[:-1], call.stack.input_size), x.dtype, axes)
         if len(call.h_0) > 1 and (call.h_0[0] is None) != (call.h_0[1] is None):
             missing, given = (h, c) if call.h_0[0] is None else (c, h)
             raise ValueError(
-                f"{missing}: the state of {layer._cell.name} is the pair ({h}, {c}), got {given} "
-                "alone"
+                f"{missing}: the state of {told.cell} is the pair ({h}, {c}), got {given} alone"
             )
         h_0 = self.checked(call, (h, c), call.h_0)
-        axis = 1 if layer.batch_first else 0
+        axis = 1 - told.batch_axis
         x = x.reshape(*x.shape[:axis], 1, *x.shape[axis:]) if call.one_step else x
         y, h_n, reserve = _forward(_describe(call), call.training, x, h_0, self.params(call))
         return y.squeeze(axis) if call.one_step else y, list(h_n), reserve
@@ -137,17 +131,17 @@ class Jax(Kind):
         return scans.rows(a, b, sign[0] if sign else None, h_0, log_form, reverse)
 
     def params(self, call: Call) -> tuple[Any, ...]:
-        device = call.layer.device if self.device == TRACED else self.device
+        device = str(call.stack.device) if self.device == TRACED else self.device
         key = f"{TITLES[self.library]} on {device}"
-        held = call.placed.elsewhere.get(key)
+        held = call.stack.placed.elsewhere.get(key)
         if held is None:
-            held = _placed(call.placed.arrays, device)
-            call.placed.elsewhere[key] = held
+            held = _placed(call.stack.placed.arrays, device)
+            call.stack.placed.elsewhere[key] = held
         return held
 
 
 def _describe(call: Call) -> Description:
-    return call.layer._description._replace(dropout=0.0, strategy=call.plan.strategy)
+    return call.stack.description._replace(dropout=0.0, strategy=call.plan.strategy)
 
 
 def _placed(arrays: list[Any], device: str) -> tuple[Any, ...]:
