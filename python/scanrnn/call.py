@@ -21,6 +21,11 @@ def log(plan: _core.Plan) -> None:
         print(f"scanrnn: {plan}", file=sys.stderr)
 
 
+def names(one_step: bool) -> tuple[str, str, str]:
+    """What errors call x and the initial state."""
+    return ("x_t", "h", "c") if one_step else ("x", "h_0", "c_0")
+
+
 class Placed:
     """A layer's parameters where they are used: NumPy's arrays, and copies of them elsewhere."""
 
@@ -58,8 +63,7 @@ class Call(NamedTuple):
     one_step: bool = False
 
     def names(self) -> tuple[str, str, str]:
-        """What errors call x and the initial state."""
-        return ("x_t", "h", "c") if self.one_step else ("x", "h_0", "c_0")
+        return names(self.one_step)
 
     def states(self) -> int:
         return self.stack.description.states

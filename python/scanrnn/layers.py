@@ -15,11 +15,11 @@ import numpy as np
 
 from . import _core, arguments
 from .arguments import Array
-from .arrays import library_for, on_host
-from .call import Call, Placed, Stack, log
+from .arrays import on_host
+from .call import Placed, Stack
 from .description import Description
 from .registry import CellInfo
-from .run import Pullback, Run, State, given_state, states
+from .run import Pullback, Run, State
 
 # What every layer's constructor begins with, as torch's do.
 _TORCHS: dict[str, Any] = {
@@ -110,7 +110,7 @@ class Layer:
         self, x: Any, h_0: State | None = None, strategy: str | None = None
     ) -> tuple[Any, State]:
         """The whole sequence; h_0 None is zeros."""
-        return Run(self._stack, x, h_0, strategy, training=False).forward()
+        return Run(self._stack, x, h_0, strategy).forward()
 
     def vjp(
         self,
@@ -131,19 +131,7 @@ class Layer:
 
     def step(self, x_t: Any, h: State | None = None) -> tuple[Any, State]:
         """One step, equal to running the sequence: x_t [B,C], h [L*D,B,H] -> y_t [B,H], state."""
-        library, stack = library_for("x_t", x_t), self._stack
-        x_t = library.array("x_t", x_t, stack.dtype)
-        library.check_device("x_t", self.device)
-        if x_t.ndim not in (1, 2):
-            wanted = "(B, C), or (C,) for one sequence"
-            raise ValueError(f"x_t: expected {wanted}, got shape {tuple(x_t.shape)}")
-        single = x_t.ndim == 1
-        x_t = x_t[None] if single else x_t
-        before = states(library, "h", h, stack, single)
-        plan = stack.core.plan(stack.device, 1, x_t.shape[0], False, None)
-        log(plan)
-        y, after, _ = library.forward(Call(stack, plan, x_t, before, one_step=True))
-        return y[0] if single else y, given_state(after, single)
+        return Run(self._stack, x_t, h, one_step=True).forward()
 
     def plan(
         self, T: int, B: int, strategy: str | None = None, training: bool = False

@@ -9,33 +9,49 @@ import numpy as np
 
 from .arguments import strategy_name
 from .arrays import ArrayLibrary, library_for
-from .call import Call, Stack, log
+from .call import Call, Stack, log, names
 
 State = Any  # h, or the pair (h, c), of the library that came in
 
 
 class Run:
-    """One call: the library of its arrays, its arguments as batches, its plan and its outputs."""
+    """One call: the library of its arrays, its arguments as batches, its plan and its outputs.
+
+    The x of one step has no axis of time.
+    """
 
     def __init__(
-        self, stack: Stack, x: Any, h_0: Any, strategy: str | None, training: bool, seed: int = 0
+        self,
+        stack: Stack,
+        x: Any,
+        h_0: Any,
+        strategy: str | None = None,
+        training: bool = False,
+        seed: int = 0,
+        one_step: bool = False,
     ) -> None:
-        self.stack, self.library = stack, library_for("x", x)
-        x = self.library.array("x", x, stack.dtype)
-        self.library.check_device("x", str(stack.device))
-        described = stack.description._replace(strategy=strategy_name(strategy))
-        if x.ndim not in (2, 3):
-            wanted = "(B, T, C)" if described.batch_first else "(T, B, C)"
+        name, state, _ = names(one_step)
+        self.stack, self.library = stack, library_for(name, x)
+        x = self.library.array(name, x, stack.dtype)
+        self.library.check_device(name, str(stack.device))
+        described = stack.description
+        self.single = x.ndim == (1 if one_step else 2)
+        self.batch_axis = 0 if one_step else described.batch_axis
+        if not self.single and x.ndim != (2 if one_step else 3):
+            batches = "(B, T, C)" if described.batch_first else "(T, B, C)"
+            batches, one = ("(B, C)", "(C,)") if one_step else (batches, "(T, C)")
             raise ValueError(
-                f"x: expected {wanted}, or (T, C) for one sequence, got shape {tuple(x.shape)}"
+                f"{name}: expected {batches}, or {one} for one sequence, got shape {tuple(x.shape)}"
             )
-        self.single = x.ndim == 2
         x = self.as_batch(x)
-        initial = states(self.library, "h_0", h_0, stack, self.single)
+        initial = states(self.library, state, h_0, stack, self.single)
         if training:  # small, and the caller may well reuse it
-            initial = [None if state is None else self.library.copy(state) for state in initial]
-        plan = described.plan(stack.core, stack.device, x.shape, training)
-        self.call = Call(stack, plan, x, initial, training, seed)
+            initial = [None if value is None else self.library.copy(value) for value in initial]
+        steps = 1 if one_step else x.shape[1 - self.batch_axis]
+        plan = stack.core.plan(
+            stack.device, steps, x.shape[self.batch_axis], training, strategy_name(strategy)
+        )
+        self.call = Call(stack, plan, x, initial, training, seed, one_step)
 
     def forward(self) -> tuple[Any, State]:
         log(self.call.plan)
@@ -56,12 +72,12 @@ class Run:
     def as_batch(self, value: Any) -> Any:
         if not self.single:
             return value
-        return value[None] if self.stack.description.batch_first else value[:, None]
+        return value[None] if self.batch_axis == 0 else value[:, None]
 
     def as_given(self, value: Any) -> Any:
         if not self.single:
             return value
-        return value[0] if self.stack.description.batch_first else value[:, 0]
+        return value[0] if self.batch_axis == 0 else value[:, 0]
 
 
 def states(library: ArrayLibrary, name: str, value: Any, stack: Stack, single: bool) -> list[Any]:
