@@ -2,9 +2,13 @@
 // Argument checks: each throws with the argument's name, what came and what was wanted.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "scanrnn/context.h"
@@ -12,14 +16,32 @@
 
 namespace scanrnn {
 
+// Up to three sizes.
+class Extents {
+ public:
+  Extents(std::initializer_list<std::int64_t> sizes) : Extents(sizes.begin(), sizes.size()) {}
+  Extents(const std::vector<std::int64_t>& sizes) : Extents(sizes.data(), sizes.size()) {}
+  const std::int64_t* begin() const { return sizes_.data(); }
+  const std::int64_t* end() const { return sizes_.data() + rank_; }
+  std::size_t size() const { return rank_; }
+
+ private:
+  Extents(const std::int64_t* sizes, std::size_t rank) : rank_(rank) {
+    std::copy_n(sizes, rank, sizes_.begin());
+  }
+  std::array<std::int64_t, 3> sizes_{};
+  std::size_t rank_;
+};
+
 // What a tensor must be. `axes` names the sizes: "(T, B, C)".
 struct Expected {
   const char* name;
-  std::vector<std::int64_t> sizes;
+  Extents sizes;
   const char* axes;
   Dtype dtype;
   Device device;
   bool optional = false;
+  const char* prefix = "";  // of the name: "d" of a gradient
 };
 
 // Shape, dtype, device, and strides: the last axis contiguous, rows that do not overlap. Returns
@@ -29,10 +51,25 @@ TensorView check(const TensorView& view, const Expected& want);
 // A workspace or reserve: large enough and aligned as Span says.
 void check(const Span& span, const char* name, std::size_t bytes, const dispatch::Plan& plan);
 
-void require(bool condition, const std::string& message);  // value_error
+// A value_error unless the condition holds. `words` is a text, or a function that puts one
+// together: a call checks much, and nearly always all of it holds.
+template <class Words>
+void require(bool holds, const Words& words) {
+  if (holds) return;
+  if constexpr (std::is_invocable_v<Words>) {
+    throw value_error(words());
+  } else {
+    throw value_error(words);
+  }
+}
 
-// A value_error that begins with `what` unless the product of `factors` is far from wrapping.
-void check_countable(const std::string& what, std::initializer_list<std::int64_t> factors);
+// A value_error that begins with `what()` unless the product of `factors` is far from wrapping.
+template <class What>
+void check_countable(const What& what, std::initializer_list<std::int64_t> factors) {
+  double product = 1;
+  for (std::int64_t factor : factors) product *= static_cast<double>(factor);
+  require(product < 0x1p62, [&] { return what() + " take more bytes than can be counted"; });
+}
 
 // A forced strategy that cannot run is a value_error that says why.
 void check_strategy(const dispatch::Problem& problem, const dispatch::DeviceLimits& device);

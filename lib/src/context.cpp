@@ -10,8 +10,10 @@ namespace scanrnn {
 namespace {
 
 std::unique_ptr<Backend> make_backend(const ContextOptions& options) {
-  require(options.threads >= 0, "threads: expected 0 for all or a positive number, got " +
-                                    std::to_string(options.threads));
+  require(options.threads >= 0, [&] {
+    return "threads: expected 0 for all or a positive number, got " +
+           std::to_string(options.threads);
+  });
   if (options.device.kind == Device::Kind::cpu) return make_cpu_backend(options);
 #ifdef SCANRNN_WITH_CUDA
   return make_cuda_backend(options);

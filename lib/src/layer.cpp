@@ -12,20 +12,23 @@ namespace {
 
 const CellInfo& checked(const LayerOptions& o) {
   const auto at_least_one = [](const char* option, std::int64_t value) {
-    require(value >= 1,
-            std::string(option) + ": expected a positive number, got " + std::to_string(value));
+    require(value >= 1, [&] {
+      return std::string(option) + ": expected a positive number, got " + std::to_string(value);
+    });
   };
   require(static_cast<int>(o.cell) < kCellCount, "cell: there is no such cell");
   at_least_one("input_size", o.input_size);
   at_least_one("hidden_size", o.hidden_size);
   at_least_one("num_layers", o.num_layers);
-  require(o.dropout >= 0 && o.dropout < 1,
-          "dropout: expected a probability in [0, 1), got " + std::to_string(o.dropout));
+  require(o.dropout >= 0 && o.dropout < 1, [&] {
+    return "dropout: expected a probability in [0, 1), got " + std::to_string(o.dropout);
+  });
   const CellInfo& cell = info(o.cell);
   const int count = static_cast<int>(cell.variants.size());
-  require(o.variant >= 0 && o.variant < count, cell.variant_option + ": expected an index below " +
-                                                   std::to_string(count) + ", got " +
-                                                   std::to_string(o.variant));
+  require(o.variant >= 0 && o.variant < count, [&] {
+    return cell.variant_option + ": expected an index below " + std::to_string(count) + ", got " +
+           std::to_string(o.variant);
+  });
   return cell;
 }
 
@@ -77,8 +80,9 @@ struct Shapes {
     const CellInfo& cell = info(layer.options().cell);
     const TensorView first = check(state.h, state_of(h));
     if (cell.states == 2) return {first, check(state.c, state_of(c))};
-    require(!state.c,
-            std::string(h) + ": the state of " + cell.name + " is one tensor, got a pair");
+    require(!state.c, [&] {
+      return std::string(h) + ": the state of " + cell.name + " is one tensor, got a pair";
+    });
     return {first, {}};
   }
   // An initial state is zeros or whole.
@@ -92,17 +96,17 @@ struct Shapes {
   }
   void check_params(const char* prefix, const std::vector<TensorView>& params) const {
     const auto& wanted = layer.parameters();
-    require(params.size() == wanted.size(), std::string(prefix) + "params: expected " +
-                                                std::to_string(wanted.size()) + " tensors, got " +
-                                                std::to_string(params.size()));
+    require(params.size() == wanted.size(), [&] {
+      return std::string(prefix) + "params: expected " + std::to_string(wanted.size()) +
+             " tensors, got " + std::to_string(params.size());
+    });
     for (std::size_t i = 0; i < params.size(); ++i) {
-      const std::string name = prefix + wanted[i].name;
       const bool recurrent = wanted[i].name.rfind("weight_hh", 0) == 0;
-      check(params[i], {name.c_str(), wanted[i].sizes,
-                        wanted[i].sizes.size() == 1 ? "(gates * hidden_size)"
-                        : recurrent                 ? "(gates * hidden_size, hidden_size)"
-                                                    : "(gates * hidden_size, layer's input size)",
-                        layer.options().dtype, device});
+      const char* axes = wanted[i].sizes.size() == 1 ? "(gates * hidden_size)"
+                         : recurrent                 ? "(gates * hidden_size, hidden_size)"
+                                                     : "(gates * hidden_size, layer's input size)";
+      check(params[i], {wanted[i].name.c_str(), wanted[i].sizes, axes, layer.options().dtype,
+                        device, false, prefix});
     }
   }
 };
@@ -150,9 +154,11 @@ Layer::Layer(const LayerOptions& options) : options_(options) {
   for (int layer = 0; layer < options.num_layers; ++layer) {
     const std::int64_t input = layer == 0 ? options.input_size : directions() * hidden;
     const std::int64_t rows = cell.gates + (cell.highway && input != hidden ? 1 : 0);
-    check_countable("hidden_size: weights of " + std::to_string(hidden) + " units of " +
-                        std::to_string(input) + " inputs",
-                    {rows, hidden, std::max(input, hidden), 64});
+    const auto what = [&] {
+      return "hidden_size: weights of " + std::to_string(hidden) + " units of " +
+             std::to_string(input) + " inputs";
+    };
+    check_countable(what, {rows, hidden, std::max(input, hidden), 64});
     for (int direction = 0; direction < directions(); ++direction) {
       const std::string suffix = "_l" + std::to_string(layer) + (direction ? "_reverse" : "");
       const bool dense = cell.recurrence == dispatch::Recurrence::dense;
@@ -167,13 +173,17 @@ Layer::Layer(const LayerOptions& options) : options_(options) {
 
 dispatch::Problem Layer::problem(std::int64_t steps, std::int64_t batch, Mode mode,
                                  MatmulPrecision precision, dispatch::Strategy strategy) const {
-  require(steps >= 0, "steps: expected a number >= 0, got " + std::to_string(steps));
-  require(batch >= 0, "batch: expected a number >= 0, got " + std::to_string(batch));
+  require(steps >= 0,
+          [&] { return "steps: expected a number >= 0, got " + std::to_string(steps); });
+  require(batch >= 0,
+          [&] { return "batch: expected a number >= 0, got " + std::to_string(batch); });
+  const auto what = [&] {
+    return "steps: " + std::to_string(steps) + " steps of a batch of " + std::to_string(batch);
+  };
   // All that is kept or worked in is a few numbers of 8 bytes a unit, a token and a layer.
-  check_countable(
-      "steps: " + std::to_string(steps) + " steps of a batch of " + std::to_string(batch),
-      {steps, batch, std::max(options_.input_size, directions() * options_.hidden_size),
-       options_.num_layers, 128});
+  check_countable(what,
+                  {steps, batch, std::max(options_.input_size, directions() * options_.hidden_size),
+                   options_.num_layers, 128});
   dispatch::Problem problem;
   problem.recurrence = info(options_.cell).recurrence;
   problem.batch = batch;
@@ -260,8 +270,10 @@ void Layer::backward(Context& context, const dispatch::Plan& plan, const Backwar
 void Layer::step(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const {
   require(!options_.bidirectional,
           "step: a bidirectional layer needs the whole sequence, so it cannot step");
-  require(plan.problem.steps == 1, "plan: step needs a plan for one step, got " +
-                                       std::to_string(plan.problem.steps) + " steps");
+  require(plan.problem.steps == 1, [&] {
+    return "plan: step needs a plan for one step, got " + std::to_string(plan.problem.steps) +
+           " steps";
+  });
   const std::int64_t batch_size = plan.problem.batch;
   const auto as_sequence = [&](const char* name, const TensorView& view, std::int64_t width,
                                const char* axes) {

@@ -51,7 +51,7 @@ State take_state(Outputs& outputs, const Layer& layer, const dispatch::Plan& pla
 }
 
 void check_rank(const TensorView& x) {
-  require(x.rank == 3, "x: expected 3 axes, got shape " + x.shape());
+  require(x.rank == 3, [&] { return "x: expected 3 axes, got shape " + x.shape(); });
 }
 
 }  // namespace

@@ -9,10 +9,13 @@ namespace scanrnn {
 
 dispatch::Problem linear_scan_problem(std::int64_t steps, std::int64_t rows, Dtype dtype,
                                       bool log_form) {
-  require(steps >= 0, "steps: expected a number >= 0, got " + std::to_string(steps));
-  require(rows >= 0, "rows: expected a number >= 0, got " + std::to_string(rows));
-  check_countable("steps: " + std::to_string(steps) + " steps of " + std::to_string(rows) + " rows",
-                  {steps, rows, 64});
+  require(steps >= 0,
+          [&] { return "steps: expected a number >= 0, got " + std::to_string(steps); });
+  require(rows >= 0, [&] { return "rows: expected a number >= 0, got " + std::to_string(rows); });
+  const auto what = [&] {
+    return "steps: " + std::to_string(steps) + " steps of " + std::to_string(rows) + " rows";
+  };
+  check_countable(what, {steps, rows, 64});
   dispatch::Problem problem;
   problem.batch = 1;
   problem.steps = steps;

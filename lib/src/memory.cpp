@@ -202,9 +202,10 @@ void Buffer::release() noexcept {
 }
 
 char* Buffer::at(std::size_t first, std::size_t bytes, const char* what) const {
-  require(first <= bytes_ && bytes <= bytes_ - first,
-          std::string(what) + ": expected a part of a buffer of " + std::to_string(bytes_) +
-              " bytes, got " + std::to_string(bytes) + " from " + std::to_string(first) + " on");
+  require(first <= bytes_ && bytes <= bytes_ - first, [&] {
+    return std::string(what) + ": expected a part of a buffer of " + std::to_string(bytes_) +
+           " bytes, got " + std::to_string(bytes) + " from " + std::to_string(first) + " on";
+  });
   return static_cast<char*>(data_) + first;
 }
 

@@ -17,6 +17,8 @@ _CLASSES = {"torch": "Tensor", "cupy": "ndarray", "jax": "Array"}
 
 def library_of(value: Any) -> str:
     """One of torch, cupy, jax; other with a protocol for exchange; "" for NumPy and the rest."""
+    if type(value) is np.ndarray:
+        return ""
     for library, kind in _CLASSES.items():
         found = sys.modules.get(library)
         if found is not None and isinstance(value, getattr(found, kind, ())):
