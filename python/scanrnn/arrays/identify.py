@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -73,6 +74,7 @@ def dtype_name(value: Any) -> str:
     return short_name(value.dtype)
 
 
+@functools.lru_cache(maxsize=256)
 def short_name(dtype: Any) -> str:
     """The name that all libraries have for it: float32."""
     return str(dtype).rpartition(".")[2]

@@ -5,7 +5,6 @@ walked, and nothing is waited for."""
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,7 +128,7 @@ class InPlace(ArrayLibrary):
         return memory, (address + -address % slack, count)
 
     def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
-        stack, plan, dtype = call.stack, call.plan, str(call.stack.dtype)
+        stack, plan, dtype = call.stack, call.plan, short_name(call.stack.dtype)
         x, h, _ = call.names()
         with self.on_device():
             y = self.empty(call.shape_of_y(), dtype)
@@ -148,7 +147,7 @@ class InPlace(ArrayLibrary):
     def backward(
         self, call: Call, y: Any, reserve: Any, dy: Any, dh_n: list[Any]
     ) -> tuple[Any, list[Any], list[Any]]:
-        stack, plan, dtype = call.stack, call.plan, str(call.stack.dtype)
+        stack, plan, dtype = call.stack, call.plan, short_name(call.stack.dtype)
         with self.on_device():
             dx = self.empty(call.x.shape, dtype)
             dh_0 = [self.empty(call.shape_of_state(), dtype) for _ in range(call.states())]
@@ -184,11 +183,11 @@ class InPlace(ArrayLibrary):
 
     def params(self, placed: Placed) -> list[_core.Tensor | None]:
         key = f"{self.title} on {self.device}"
-        held = placed.elsewhere.get(key)
-        if held is None:
+        if key not in placed.elsewhere:
             held = self.uploaded(placed.arrays)
-            placed.elsewhere[key] = held
-        return self.tensors("params", held)
+            placed.elsewhere[key] = held, self.tensors("params", held)
+        views: list[_core.Tensor | None] = placed.elsewhere[key][1]
+        return views
 
     def tensors(
         self, name: str, values: Sequence[Any], writable: bool = False
@@ -198,8 +197,13 @@ class InPlace(ArrayLibrary):
 
 def walkable(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """The last axis is contiguous, and rows do not overlap."""
-    if math.prod(shape) == 0 or not shape:
+    if 0 in shape or not shape:
         return True
-    return (shape[-1] == 1 or strides[-1] == 1) and all(
-        size == 1 or step >= shape[-1] for size, step in zip(shape[:-1], strides[:-1], strict=True)
-    )
+    last = shape[-1]
+    if last != 1 and strides[-1] != 1:
+        return False
+    # A loop, since it runs for every argument of every call.
+    for size, step in zip(shape[:-1], strides[:-1], strict=True):
+        if size != 1 and step < last:
+            return False
+    return True

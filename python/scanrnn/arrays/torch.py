@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from .. import _core, arguments
 from ..arguments import Array
+from . import dlpack
 from .identify import short_name
 from .in_place import InPlace
 
@@ -24,6 +26,10 @@ class Torch(InPlace):
     def __init__(self, device: str) -> None:
         super().__init__(device)
         self.torch = sys.modules["torch"]
+
+    @functools.cached_property
+    def core(self) -> _core.Device:
+        return _core.Device(self.device)
 
     def check(self, name: str, value: Any) -> None:
         if value.requires_grad:
@@ -42,6 +48,16 @@ class Torch(InPlace):
             return 0
         stream: int = self.torch.cuda.current_stream(self.device).cuda_stream
         return stream
+
+    def tensor(self, name: str, value: Any, writable: bool = False) -> _core.Tensor:
+        # By its address: it is ours to use on the current stream, and the caller holds it.
+        try:
+            address = value.data_ptr()
+        except RuntimeError as problem:  # inside a transformation it has none
+            raise dlpack.refused(name, value, problem) from problem
+        return _core.from_address(
+            name, address, short_name(value.dtype), self.core, value.shape, value.stride()
+        )
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
         return self.torch.empty(
