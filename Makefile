@@ -90,6 +90,7 @@ wheel: .venv/ready
 bench: .venv/installed
 	python -m scanrnn bench crossover --grid full --out bench/results/cpu-crossover.json
 	python -m scanrnn bench layer --out bench/results/cpu-layer.json
+	python -m scanrnn bench calls --out bench/results/cpu-calls.json
 	$(if $(GPU),$(MAKE) bench-gpu)
 	$(MAKE) profiles
 	$(MAKE) figures
@@ -99,6 +100,7 @@ bench: .venv/installed
 bench-gpu: .venv/installed
 	python -m scanrnn bench crossover --device cuda --grid full \
 	  --out bench/results/$(NAME)-crossover.json
+	python -m scanrnn bench calls --device cuda --out bench/results/$(NAME)-calls.json
 	python bench/peers.py --out bench/results/$(NAME)-peers.json
 
 # The planner's rules and the documentation's figures, from the JSON in bench/results: on any machine.

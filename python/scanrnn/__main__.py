@@ -96,6 +96,9 @@ def parser() -> argparse.ArgumentParser:
     layer = add(
         kinds, "layer", "layers on the CPU beside their matrix products alone and beside NumPy"
     )
+    calls = add(
+        kinds, "calls", "what a call on a small layer costs, beside torch.nn where it is installed"
+    )
     tune = add(
         commands, "tune", "fit the planner's rules to this machine",
         "It measures as bench crossover does, or takes such a sweep, and writes your own profile.",
@@ -130,6 +133,8 @@ def parser() -> argparse.ArgumentParser:
     )
     regret.add_argument("--out", type=Path, help="Markdown file; pictures go beside it")
 
+    calls.add_argument("--device", type=device, default="cpu", help="cpu (default) or cuda")
+    calls.add_argument("--out", type=Path, help="JSON (bench/results/DEVICE-calls.json)")
     layer.add_argument("--device", choices=("cpu",), default="cpu", help="of NumPy's arrays")
     layer.add_argument(
         "--out", type=Path, default=Path("bench/results/cpu-layer.json"),
@@ -207,6 +212,11 @@ def run(chosen: argparse.Namespace) -> None:
 
         content = sweep_of(chosen)
         regret.run(content, chosen_profile(chosen.profile, content), chosen.out)
+    elif chosen.kind == "calls":
+        from .tools import calls
+
+        kind = chosen.device.partition(":")[0]
+        calls.run(chosen.device, chosen.out or Path(f"bench/results/{kind}-calls.json"))
     else:
         from .tools import layer_bench
 

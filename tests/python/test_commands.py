@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scanrnn
 from scanrnn import __main__, _core, profile
-from scanrnn.tools import demo, layer_bench, measure
+from scanrnn.tools import calls, demo, layer_bench, measure
 from support import CELLS, DENSE
 
 PROVENANCE = {"device", "processor", "threads", "commit", "dirty", "command", "date"}
@@ -214,6 +214,21 @@ def test_bench_layer(tmp_path, capsys, monkeypatch):
     assert {row["impl"] for row in rows} == set(impls)
     torchs = [row for row in content["rows"] if row not in rows]
     assert {row["cell"] for row in torchs} == (set(DENSE) if find_spec("torch") else set())
+
+
+def test_bench_calls(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "calls.json"
+    monkeypatch.setattr(calls, "SECONDS", 1e-4)
+    monkeypatch.setattr(calls, "TURNS", 2)
+    __main__.main(["bench", "calls", "--out", str(out)])
+    assert "scanrnn, NumPy" in capsys.readouterr().out
+    content = json.loads(out.read_text())
+    assert set(content) >= PROVENANCE
+    by_numpy = [row for row in content["rows"] if row["impl"] == "scanrnn, NumPy"]
+    assert len(by_numpy) == 3 * len(calls.CELLS)
+    assert all(0 < row["least_us"] <= row["us"] for row in content["rows"])
+    impls = {"scanrnn, torch tensors", "scanrnn.torch", "torch.nn"} if find_spec("torch") else set()
+    assert {row["impl"] for row in content["rows"]} == {"scanrnn, NumPy"} | impls
 
 
 @pytest.mark.parametrize("to_file", [False, True])

@@ -18,6 +18,14 @@ def need(module: str) -> Any:
         ) from None
 
 
+def found(module: str) -> Any:
+    """The module, or None where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
+
+
 def progress(total: float, title: str, **options: Any) -> Any:
     """A progress bar on stderr, silent where nobody looks at one."""
     return need("tqdm").tqdm(total=total, desc=title, disable=None, leave=False, **options)
