@@ -6,6 +6,7 @@ import os
 import pytest
 from support import ALL_CELLS, DEVICE, assert_close, tolerance
 from test_errors import raises
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_support import (
     COMPILES,
     GPU,
@@ -289,3 +290,44 @@ def test_work_is_on_the_current_stream():
         assert not side.query(), "the host has waited"
     side.synchronize()
     same([y], [wanted], 0)
+
+
+class Seen(TorchDispatchMode):
+    """The library's operators that go through torch's dispatcher."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if operator.namespace == "scanrnn":
+            self.names.append(operator._opname)
+        return operator(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_eager_mode_is_the_operator(cell):
+    """Bit for bit, dropout and states too; who looks on sees the operators."""
+    rnn = module(cell, 3, 5, 2, dropout=0.25)
+    x = tensor(7, 2, 3, grad=True)
+
+    def run():
+        torch.manual_seed(3)
+        y, state = rnn(x)
+        finals = state if isinstance(state, tuple) else (state,)
+        leaves = [x, *rnn.parameters()]
+        return [y, *finals, *torch.autograd.grad([y.sin().sum(), *map(sum_of, finals)], leaves)]
+
+    eager = run()
+    with Seen() as seen:
+        watched = run()
+    assert seen.names == ["layer", "layer_backward"]
+    for got, wanted in zip(eager, watched, strict=True):
+        assert torch.equal(got, wanted)
+    with torch.no_grad(), Seen() as seen:
+        assert torch.equal(rnn.eval()(x)[0], rnn(x)[0])
+    assert seen.names == ["layer", "layer"]
+
+
+def sum_of(value):
+    return (value * value).sum()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .. import arguments
 from ..description import Description
 from ..registry import CellInfo
-from . import ops, tensors  # noqa: F401  (ops defines torch.ops.scanrnn)
+from . import ops, tensors
 
 
 class Recurrent(nn.Module):
@@ -126,11 +126,8 @@ class Recurrent(nn.Module):
         wanted = torch.is_grad_enabled() and any(map(_may_want_grad, (x, *states, *params)))
         # A number of torch's own generator, so that manual_seed and checkpointing govern it.
         seed = torch.randint(2**62, (), device="cpu") if drops else None
-        y, *finals = torch.ops.scanrnn.layer(
-            x, states, params, seed, wanted or drops,
-            *self._description(self.dropout if drops else 0.0),
-        )  # fmt: skip
-        finals = finals[: self._cell.states]
+        told = self._description(self.dropout if drops else 0.0)
+        y, *finals = ops.run(x, states, params, seed, wanted, told)
         if single:
             y, finals = y.squeeze(batch_axis), [final.squeeze(1) for final in finals]
         return y, finals[0] if len(finals) == 1 else tuple(finals)

@@ -129,22 +129,28 @@ def _layer_vjp(ctx: Any, dy: Any, dh_n: Any, dc_n: Any, _: Any) -> Any:
             "scanrnn::layer: backward needs what training=True leaves in the reserve; "
             "scanrnn.torch's modules pass it when a gradient may be wanted"
         )
+    needs = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2])
+    found = _pulled_back(ctx, torch.ops.scanrnn.layer_backward, needs, [dy, dh_n, dc_n])
+    return *found, *nothing
+
+
+def _pulled_back(
+    ctx: Any, backward: Callable[..., Any], needs: tuple[bool, bool], cotangents: list[Any]
+) -> tuple[Any, list[Any], list[Any]]:
+    """Cotangents of x, h_0 and params; the first and the last where they are needed."""
     x, y, reserve, seed, *rest = ctx.saved_tensors
     h_0, params = rest[: ctx.states], rest[ctx.states :]
-    if dy is None and dh_n is None and dc_n is None:
-        return None, [None] * len(h_0), [None] * len(params), *nothing
-    cotangents = [dh_n, dc_n][: ctx.description.states]
-    if any(d is not None for d in cotangents):
+    if all(d is None for d in cotangents):
+        return None, [None] * len(h_0), [None] * len(params)
+    dy, *finals = cotangents[: 1 + ctx.description.states]
+    if any(d is not None for d in finals):
         shape = ctx.description.state_shape(x.shape)
-        cotangents = [x.new_zeros(shape) if d is None else d for d in cotangents]
+        finals = [x.new_zeros(shape) if d is None else d for d in finals]
     else:
-        cotangents = []
-    need_x, need_params = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2])
-    dx, *others = torch.ops.scanrnn.layer_backward(
-        dy, cotangents, x, h_0, y, params, reserve, seed, need_x, need_params, *ctx.description
-    )
-    dparams = others[len(h_0) :] if need_params else [None] * len(params)
-    return dx if need_x else None, others[: len(h_0)], dparams, *nothing
+        finals = []
+    dx, *others = backward(dy, finals, x, h_0, y, params, reserve, seed, *needs, *ctx.description)
+    dparams = others[len(h_0) :] if needs[1] else [None] * len(params)
+    return dx if needs[0] else None, others[: len(h_0)], dparams
 
 
 def _gradients(
@@ -193,6 +199,58 @@ def _no_second_derivative(ctx: Any, *_: Any) -> Any:
         "scanrnn::layer_backward: second derivatives of a layer are not there; build the layer "
         "from scanrnn.torch.scan, which has them, or from torch's own operators"
     )
+
+
+# ---- eager mode: the same two functions without the operators' way through torch's dispatcher,
+# which takes longer than a small layer
+
+
+class _Eager(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, description: Description, states: int, seed: Any, x: Tensor, *rest: Tensor
+    ) -> Any:
+        out = _layer(x, list(rest[:states]), list(rest[states:]), seed, True, *description)
+        ctx.set_materialize_grads(False)
+        ctx.description, ctx.states = description, states
+        ctx.save_for_backward(x, out[0], out[3], seed, *rest)
+        return out[: 1 + description.states]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        # With create_graph the operator, whose derivative says that there is none.
+        plain = not torch.is_grad_enabled() and _is_eager([d for d in cotangents if d is not None])
+        backward = _layer_backward if plain else torch.ops.scanrnn.layer_backward
+        needs = ctx.needs_input_grad[3], any(ctx.needs_input_grad[4 + ctx.states :])
+        dx, dh_0, dparams = _pulled_back(ctx, backward, needs, list(cotangents))
+        return None, None, None, dx, *dh_0, *dparams
+
+
+def _is_eager(values: list[Tensor]) -> bool:
+    """Whether nobody looks on: a compiler, a tracer, a transformation, a mode, a kind of tensor."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or any(type(v) not in (Tensor, torch.nn.Parameter) or v.is_meta for v in values)
+    )
+
+
+def run(
+    x: Tensor, h_0: list[Tensor], params: list[Tensor], seed: Tensor | None, wanted: bool,
+    description: Description,
+) -> list[Tensor]:  # fmt: skip
+    """y and the states at the end; `wanted`: gradients may be."""
+    training = wanted or seed is not None
+    if not _is_eager([x, *h_0, *params]):
+        out = torch.ops.scanrnn.layer(x, h_0, params, seed, training, *description)
+    elif wanted:
+        out = _Eager.apply(description, len(h_0), seed, x, *h_0, *params)
+    else:
+        out = _layer(x, h_0, params, seed, training, *description)
+    return list(out[: 1 + description.states])
 
 
 # ---- vmap: a layer by folding the mapped axis into the batch where no gradient is wanted, else
