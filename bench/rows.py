@@ -42,4 +42,6 @@ def number(value: float) -> str:
 
 def source(content: Row) -> str:
     where = content.get("gpu") or f"{content['processor']}, {content['architecture']}"
-    return f"{where}, commit {content['commit'][:9]}, `{content['command']}`:\n\n"
+    first, *others = content["command"].split("; ")
+    more = " and other parts" if others else ""
+    return f"{where}, commit {content['commit'][:9]}, `{first}`{more}:\n\n"

@@ -22,6 +22,7 @@ def device_of(device: torch.device) -> _core.Device:
     return _core.Device("cpu" if device.type == "meta" else str(device))
 
 
+@functools.lru_cache(maxsize=64)
 def name_of(dtype: torch.dtype) -> str:
     return str(dtype).rpartition(".")[2]
 
@@ -35,9 +36,7 @@ def _stream(device: torch.device) -> int:
 
 def _walkable(value: Tensor) -> Tensor:
     """With a contiguous last axis and rows that do not overlap, copied where it has not."""
-    if value.is_contiguous() or walkable(value.shape, value.stride()):
-        return value
-    return value.contiguous()
+    return value if walkable(value.shape, value.stride()) else value.contiguous()
 
 
 class Call:
@@ -48,7 +47,7 @@ class Call:
         self.held: list[Tensor] = []
 
     def view(self, name: str, value: Tensor) -> _core.Tensor:
-        value = _walkable(value)
+        value = value if value.is_contiguous() else _walkable(value)
         self.held.append(value)
         return _core.from_address(
             name,
