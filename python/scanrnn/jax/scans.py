@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core, arguments
+from ..adjoint import scan_vjp
 from .calls import call, check, check_sizes, kinds_of_device, shape_of, work_memory
 
 
@@ -41,21 +42,9 @@ def _forward(a: Any, b: Any, sign_b: Any, h_0: Any, log_form: bool, reverse: boo
 
 
 def _backward(log_form: bool, reverse: bool, saved: Any, dh: Any) -> Any:
-    """lambda_t = dh_t + a_{t+1} lambda_{t+1}; da_t = lambda_t h_{t-1}, db_t = lambda_t, dh_0 = a_1
-    lambda_1: the same recurrence against time."""
-    a, b, sign_b, h_0, h = saved
-    decay = jnp.exp(a) if log_form else a
-    nothing = jnp.zeros_like(decay[:1])
-    first = nothing if h_0 is None else h_0[None]
-    later = [nothing, decay[:-1]] if reverse else [decay[1:], nothing]
-    before = [h[1:], first] if reverse else [first, h[:-1]]
-    adjoint = rows(jnp.concatenate(later), dh, None, None, False, not reverse)
-    da, db = adjoint * jnp.concatenate(before), adjoint
-    if log_form:
-        da, db = da * decay, db * jnp.exp(b) * (1 if sign_b is None else sign_b)
-    edge = -1 if reverse else 0
-    dsign = None if sign_b is None else jnp.zeros_like(sign_b)
-    return da, db, dsign, None if h_0 is None else decay[edge] * adjoint[edge]
+    _, _, sign_b, h_0, _ = saved
+    da, db, dh_0 = scan_vjp(jnp, rows, saved, dh, log_form, reverse, h_0 is not None)
+    return da, db, None if sign_b is None else jnp.zeros_like(sign_b), dh_0
 
 
 rows.defvjp(_forward, _backward)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _core, profile
+from ..adjoint import scan_vjp
 from ..call import log
 from .ops import library
 from .tensors import Call, name_of, work_memory
@@ -50,21 +51,8 @@ def _scan_save(ctx: Any, inputs: Any, output: Tensor) -> None:
 
 
 def _scan_vjp(ctx: Any, dh: Tensor) -> Any:
-    """lambda_t = dh_t + a_{t+1} lambda_{t+1}; da_t = lambda_t h_{t-1}, db_t = lambda_t, dh_0 = a_1
-    lambda_1: the same recurrence against time, so it can be differentiated again."""
-    a, b, sign_b, h_0, h = ctx.saved_tensors
-    decay = a.exp() if ctx.log_form else a
-    first = torch.zeros_like(h[:1]) if h_0 is None else h_0.unsqueeze(0)
-    if ctx.reverse:
-        later, before = [torch.zeros_like(decay[:1]), decay[:-1]], [h[1:], first]
-    else:
-        later, before = [decay[1:], torch.zeros_like(decay[:1])], [first, h[:-1]]
-    adjoint = scan(torch.cat(later), dh, None, None, False, not ctx.reverse)
-    da, db = adjoint * torch.cat(before), adjoint
-    if ctx.log_form:
-        da, db = da * decay, db * b.exp() * (1 if sign_b is None else sign_b)
-    edge = -1 if ctx.reverse else 0
-    dh_0 = decay[edge] * adjoint[edge] if ctx.needs_input_grad[3] else None
+    want_h_0 = ctx.needs_input_grad[3]
+    da, db, dh_0 = scan_vjp(torch, scan, ctx.saved_tensors, dh, ctx.log_form, ctx.reverse, want_h_0)
     return da, db, None, dh_0, None, None
 
 
