@@ -59,7 +59,7 @@ def provenance() -> Row:
     return head | {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
 
 
-def resumed(out: Path, head: Row, parts: list[str]) -> list[Row]:
+def resumed(out: Path, head: Row, part: str) -> list[Row]:
     """Rows of other parts that the same commit has left there on such a GPU."""
     before = measure.load(out) if out.exists() else {}
     if any(before.get(key) != head[key] for key in ("commit", "gpu", "cudnn")):
@@ -67,7 +67,7 @@ def resumed(out: Path, head: Row, parts: list[str]) -> list[Row]:
     commands = before["command"].split("; ")
     head["command"] = "; ".join(dict.fromkeys([*commands, head["command"]]))
     head["copy_gbps"] = before["copy_gbps"]
-    return [row for row in before["rows"] if row.get("part") not in parts]
+    return [row for row in before["rows"] if row.get("part") != part]
 
 
 def run(args: argparse.Namespace, part: str, end: float) -> None:
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace, part: str, end: float) -> None:
         del cudnn.ALGORITHMS[algorithm]
     head, start = provenance(), time.monotonic()
     minutes = (end - start) / 60
-    bench = Bench(args.out, head, resumed(args.out, head, [part]), args.only, minutes)
+    bench = Bench(args.out, head, resumed(args.out, head, part), args.only, minutes)
     bench.part = part
     head["copy_gbps"] = max(bench.copy_gbps(), head.get("copy_gbps", 0))
     try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,13 @@ class Placed:
 
     def __init__(self, device: _core.Device, arrays: list[Array]) -> None:
         self.device, self.arrays = device, arrays
-        self.elsewhere: dict[str, Any] = {}  # by library, made when a call first needs them
+        self._elsewhere: dict[str, Any] = {}
+
+    def kept(self, where: str, make: Callable[[list[Array]], Any]) -> Any:
+        """What `make` gives of NumPy's arrays, when a call there first needs it."""
+        if where not in self._elsewhere:
+            self._elsewhere[where] = make(self.arrays)
+        return self._elsewhere[where]
 
     @functools.cached_property
     def core(self) -> _core.Parameters:

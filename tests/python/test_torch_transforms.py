@@ -4,6 +4,7 @@
 import os
 
 import pytest
+from scanrnn.arrays.identify import short_name
 from support import ALL_CELLS, DEVICE, assert_close, tolerance
 from test_errors import raises
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -54,7 +55,7 @@ def test_the_reserve_is_large_enough(cell, dtype):
     ):  # fmt: skip
         description = module(cell, 3, hidden, layers, dtype=dtype)._description(0.0)
         x = torch.empty(steps, batch, 3, dtype=dtype, device=DEVICE)
-        layer = description.layer(3, st.tensors.name_of(dtype))
+        layer = description.layer(3, short_name(dtype))
         plan = layer.plan(st.tensors.device_of(x.device), steps, batch, True, None)
         rows, width = st.ops._reserve_shape(layer, x, False)
         assert rows * width >= plan.reserve_bytes, (hidden, layers, steps, batch)

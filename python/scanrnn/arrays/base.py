@@ -8,6 +8,7 @@ from typing import Any
 
 from ..arguments import Array
 from ..call import Call
+from .identify import TRACED
 
 
 class ArrayLibrary:
@@ -30,7 +31,7 @@ class ArrayLibrary:
 
     def check_scan_device(self, device: str | None) -> None:
         """Raises unless a scan on `device` can read these arrays."""
-        if device not in (None, self.device):
+        if device is not None and self.device not in (device, TRACED):
             raise ValueError(
                 f"device: expected None or {self.device!r}, where the arrays are, got {device!r}"
             )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _core, arguments
+from ..arguments import Array
 from ..call import Call, Placed, log
 from . import dlpack
 from .base import ArrayLibrary
@@ -50,7 +51,7 @@ class InPlace(ArrayLibrary):
         """Raises for what this library alone can do wrong."""
 
     def adopted(self, value: _core.Exported) -> Any:
-        """Memory of a library that we do not know, as an array of this kind."""
+        """Memory of a library that we do not know, as an array of this library."""
         raise NotImplementedError
 
     # What follows from it.
@@ -182,11 +183,12 @@ class InPlace(ArrayLibrary):
         return out
 
     def params(self, placed: Placed) -> list[_core.Tensor | None]:
-        key = f"{self.title} on {self.device}"
-        if key not in placed.elsewhere:
-            held = self.uploaded(placed.arrays)
-            placed.elsewhere[key] = held, self.tensors("params", held)
-        views: list[_core.Tensor | None] = placed.elsewhere[key][1]
+        def make(arrays: list[Array]) -> tuple[list[Any], list[_core.Tensor | None]]:
+            held = self.uploaded(arrays)
+            return held, self.tensors("params", held)
+
+        views: list[_core.Tensor | None]
+        _, views = placed.kept(f"{self.title} on {self.device}", make)
         return views
 
     def tensors(

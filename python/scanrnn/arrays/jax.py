@@ -56,12 +56,6 @@ class Jax(ArrayLibrary):
                 f"device={self.device!r}"
             )
 
-    def check_scan_device(self, device: str | None) -> None:
-        if device is not None and self.device not in (device, TRACED):
-            raise ValueError(
-                f"device: expected None or {self.device!r}, where the arrays are, got {device!r}"
-            )
-
     def copy(self, value: Any) -> Any:
         return value  # nobody can write to it
 
@@ -132,11 +126,10 @@ class Jax(ArrayLibrary):
 
     def params(self, call: Call) -> tuple[Any, ...]:
         device = str(call.stack.device) if self.device == TRACED else self.device
-        key = f"{TITLES[self.library]} on {device}"
-        held = call.stack.placed.elsewhere.get(key)
-        if held is None:
-            held = _placed(call.stack.placed.arrays, device)
-            call.stack.placed.elsewhere[key] = held
+        where = f"{TITLES[self.library]} on {device}"
+        held: tuple[Any, ...] = call.stack.placed.kept(
+            where, lambda arrays: _placed(arrays, device)
+        )
         return held
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import arguments
+from ..arrays.identify import short_name
 from ..description import Description
 from ..registry import CellInfo
 from . import ops, tensors
@@ -64,7 +65,7 @@ class Recurrent(nn.Module):
         if dtype not in tensors.DTYPES:
             raise ValueError(f"dtype: expected one of {tensors.DTYPES}, got {dtype!r}")
         described = self._description(self.dropout)
-        layer = described.layer(self.input_size, tensors.name_of(dtype))
+        layer = described.layer(self.input_size, short_name(dtype))
         self._names = [name for name, _ in layer.parameters()]
         for name, shape in layer.parameters():
             value = torch.empty(shape, device=device, dtype=dtype)

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from .. import _core
+from ..arrays.identify import short_name
 from ..call import log
 from ..description import Description
-from .tensors import Call, device_of, name_of, work_memory
+from .tensors import Call, device_of, work_memory
 
 library = torch.library.Library("scanrnn", "DEF")
 
@@ -46,7 +47,7 @@ library.define(
 
 
 def _layer_of(x: Tensor, description: Description) -> _core.Layer:
-    return description.layer(int(x.shape[2]), name_of(x.dtype))
+    return description.layer(int(x.shape[2]), short_name(x.dtype))
 
 
 @functools.lru_cache(maxsize=1024)

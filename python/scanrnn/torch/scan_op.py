@@ -10,9 +10,10 @@ from torch import Tensor
 
 from .. import _core, profile
 from ..adjoint import scan_vjp
+from ..arrays.identify import short_name
 from ..call import log
 from .ops import library
-from .tensors import Call, name_of, work_memory
+from .tensors import Call, work_memory
 
 library.define(
     "scan(Tensor a, Tensor b, Tensor? sign_b, Tensor? h_0, bool log_form, bool reverse) -> Tensor",
@@ -33,7 +34,7 @@ def _scan(
         return h
     call = Call(a)
     profile.load_users()
-    plan = _core.scan_plan(call.device, steps, rows, name_of(a.dtype), log_form, None)
+    plan = _core.scan_plan(call.device, steps, rows, short_name(a.dtype), log_form, None)
     log(plan)
     workspace = work_memory(a, plan.workspace_bytes)
     _core.scan_tensors(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .. import _core
+from ..arrays.identify import short_name
 from ..arrays.in_place import walkable
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -20,11 +21,6 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 def device_of(device: torch.device) -> _core.Device:
     # Sizes of tensors without memory are those of the CPU's.
     return _core.Device("cpu" if device.type == "meta" else str(device))
-
-
-@functools.lru_cache(maxsize=64)
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).rpartition(".")[2]
 
 
 def _stream(device: torch.device) -> int:
@@ -52,7 +48,7 @@ class Call:
         return _core.from_address(
             name,
             value.data_ptr(),
-            name_of(value.dtype),
+            short_name(value.dtype),
             device_of(value.device),
             value.shape,
             value.stride(),
