@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner: sizes and rules in, a Plan out, and the words for it.
+// The planner: sizes and rules in, a Plan out.
 #include "scanrnn/dispatch/plan.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
-#include <iterator>
 #include <limits>
 
+#include "scanrnn/dispatch/features.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
@@ -28,22 +27,6 @@ Choice choose_dense(const Problem& problem, const Plan& plan) {
   if (problem.steps < kPersistentMinSteps) return {loop, whole, Reason::few_steps};
   if (problem.batch > shape.lines) return {loop, whole, Reason::many_lines};
   return {whole, loop, Reason::on_chip};
-}
-
-using Values = std::array<double, kFeatures>;
-
-Values values_of(const Problem& p, const DeviceLimits& device) {
-  return {static_cast<double>(p.steps),
-          static_cast<double>(p.batch) * static_cast<double>(p.steps),
-          static_cast<double>(p.batch) * static_cast<double>(p.steps) *
-              static_cast<double>(p.hidden_size),
-          static_cast<double>(p.batch) * static_cast<double>(p.hidden_size) /
-              static_cast<double>(device.units),
-          static_cast<double>(p.hidden_size),
-          static_cast<double>(p.gates),
-          static_cast<double>(p.storage_bytes),
-          p.training ? 1.0 : 0.0,
-          p.log_domain ? 1.0 : 0.0};
 }
 
 bool meets(const Values& values, const Rule& rule) {
@@ -259,145 +242,6 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
   }
   if (parallel) out.chunk_steps = chunk_steps(problem, device);
   return out;
-}
-
-const char* name(Strategy strategy) {
-  switch (strategy) {
-    case Strategy::automatic:
-      return "auto";
-    case Strategy::direct:
-      return "direct";
-    case Strategy::fused_sequential:
-      return "fused_sequential";
-    case Strategy::parallel_scan:
-      return "parallel_scan";
-    case Strategy::step_loop:
-      return "step_loop";
-    case Strategy::persistent:
-      return "persistent";
-  }
-  return "?";
-}
-
-bool parse(const std::string& text, Strategy& strategy) {
-  const auto is = [&](Strategy candidate) {
-    if (text != name(candidate)) return false;
-    strategy = candidate;
-    return true;
-  };
-  return is(Strategy::automatic) || std::any_of(std::begin(kStrategies), std::end(kStrategies), is);
-}
-
-const char* name(Feature feature) {
-  constexpr const char* kNames[kFeatures] = {"steps",         "tokens",   "elements",
-                                             "rows_per_unit", "hidden",   "gates",
-                                             "bytes",         "training", "log_domain"};
-  return kNames[static_cast<std::size_t>(feature)];
-}
-
-namespace {
-
-std::string text(std::int64_t number) { return std::to_string(number); }
-std::string text(double number) {
-  char out[32];
-  std::snprintf(out, sizeof out, "%.10g", number < 1000 ? std::round(number * 100) / 100 : number);
-  return out;
-}
-
-std::string microseconds(double us) {
-  char out[32];
-  std::snprintf(out, sizeof out, us < 1000 ? "%.3g us" : "%.3g ms", us < 1000 ? us : us / 1000);
-  return out;
-}
-
-// "T = 4096 > 512 and 22 < B*H per unit = 31 <= 248": the bounds of a rule that a problem meets.
-std::string bounds(const Rule& rule, const Values& values) {
-  constexpr const char* kWords[kFeatures] = {
-      "T",        "B*T",       "B*T*H", "B*H per unit", "H", "gates", "bytes an element",
-      "training", "log domain"};
-  std::string out;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const bool below = rule.above[i] >= 0;
-    const bool above = rule.at_most[i] < std::numeric_limits<double>::infinity();
-    if (!below && !above) continue;
-    if (!out.empty()) out += " and ";
-    if (i == index_of(Feature::gates) && rule.at_most[i] < 1) {
-      out += "nothing is projected";
-      continue;
-    }
-    if (i >= index_of(Feature::training)) {
-      out += (values[i] > 0 ? "" : "no ") + std::string(kWords[i]);
-      continue;
-    }
-    if (below && above) out += text(rule.above[i]) + " < ";
-    out += std::string(kWords[i]) + " = " + text(values[i]);
-    if (below && !above) out += " > " + text(rule.above[i]);
-    if (above) out += " <= " + text(rule.at_most[i]);
-  }
-  return out.empty() ? "everywhere" : "where " + out;
-}
-
-std::string because(const Plan& plan) {
-  switch (plan.reason) {
-    case Reason::forced:
-      return "forced by the caller";
-    case Reason::empty:
-      return "there is nothing to compute";
-    case Reason::measured:
-      return "measured as the fastest " + bounds(plan.rule, values_of(plan.problem, plan.device));
-    case Reason::predicted:
-      return "predicted as the fastest";
-    case Reason::no_rule:
-      return "the profile has no rule for this problem";
-    case Reason::every_step:
-      return "each step needs the state before it in a matrix product";
-    case Reason::on_chip:
-      return "the recurrent weights stay in registers for the whole sequence";
-    case Reason::not_on_chip:
-      return plan.problem.storage_bytes <= 4 ? "the recurrent weights do not fit in registers"
-                                             : "in float64 each step is a product and a kernel";
-    case Reason::many_lines:
-      return "B > " + text(plan.persistent.lines) + " lines are more than one launch steps";
-    case Reason::few_steps:
-      return "T < " + text(kPersistentMinSteps) + " is too short to load the weights once";
-  }
-  return "?";
-}
-
-}  // namespace
-
-// Strings alone: where a process has more than one C++ runtime, streams are what breaks first.
-std::string explain(const Plan& plan) {
-  const Problem& p = plan.problem;
-  std::string out = std::string(name(plan.strategy)) + " for T=" + text(p.steps) +
-                    " B=" + text(p.batch) + " H=" + text(p.hidden_size) +
-                    (p.training ? " (training)" : " (inference)");
-  const bool tiled =
-      plan.strategy == Strategy::fused_sequential || plan.strategy == Strategy::step_loop;
-  if (tiled && plan.tile_steps > 1) out += ", tiles of " + text(plan.tile_steps) + " steps";
-  if (plan.in_turn) out += ", a tile for each thread in turn";
-  if (plan.strategy == Strategy::persistent) {
-    const PersistentShape& shape = plan.persistent;
-    out += shape.in_block ? ", all units in each block"
-                          : ", " + text(std::int64_t{shape.slices}) + " slices of " +
-                                text(std::int64_t{shape.units}) + " units";
-    out += " x " + text(std::int64_t{shape.groups}) + " groups of lines";
-    if (p.training && plan.persistent_vjp.tile < 0) out += ", backward by step_loop";
-  }
-  if (plan.fused_steps) out += ", one kernel a step";
-  if (plan.chunk_steps > 0) out += ", chunks of " + text(plan.chunk_steps) + " steps";
-  if (plan.device.processor == Processor::cuda && plan.strategy == Strategy::parallel_scan) {
-    out += plan.across_blocks ? ", time over blocks" : ", time inside a block";
-  }
-  out += ": " + because(plan);
-  if (plan.expected_us > 0) out += ", " + microseconds(plan.expected_us);
-  if (plan.runner_up != plan.strategy) out += std::string("; runner-up ") + name(plan.runner_up);
-  if (plan.reason == Reason::measured && plan.rule.margin > 0) {
-    out += " (" + text(plan.rule.margin) + " x the time)";
-  } else if (plan.runner_up_us > 0 && plan.runner_up != plan.strategy) {
-    out += " (" + microseconds(plan.runner_up_us) + ")";
-  }
-  return out + " [profile " + plan.profile + ", " + plan.origin + "]";
 }
 
 }  // namespace scanrnn::dispatch
