@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What of a problem takes time on a GPU, counted from its sizes and from how the kernels cut them.
+#include "scanrnn/dispatch/cost.h"
+
 #include <algorithm>
 #include <cmath>
 
-#include "scanrnn/dispatch/plan.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {

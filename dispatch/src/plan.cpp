@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "scanrnn/dispatch/cost.h"
 #include "scanrnn/dispatch/features.h"
 #include "scanrnn/dispatch/tiles.h"
 

@@ -191,6 +191,7 @@ dispatch::Problem Layer::problem(std::int64_t steps, std::int64_t batch, Mode mo
   problem.input_size = options_.input_size;
   problem.hidden_size = options_.hidden_size;
   problem.gates = info(options_.cell).gates;
+  problem.highway = info(options_.cell).highway;
   problem.storage_bytes = static_cast<int>(size_of(options_.dtype));
   problem.compute_bytes = static_cast<int>(size_of(compute_type(options_.dtype)));
   problem.training = mode == Mode::training;

@@ -9,6 +9,7 @@
 
 #include "layer_workload.h"
 #include "scan_workload.h"
+#include "scanrnn/dispatch/cost.h"
 
 namespace scanrnn {
 namespace {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a problem is counted to be, and the choice by predicted times, with costs that only this
 // file knows.
+#include "scanrnn/dispatch/cost.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 #include <string>
 
-#include "scanrnn/dispatch/plan.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {

@@ -21,6 +21,7 @@ struct Problem {
   Recurrence recurrence = Recurrence::linear;
   std::int64_t batch = 0, steps = 0, input_size = 0, hidden_size = 0;
   int gates = 0;          // none: a bare scan, which projects nothing
+  bool highway = false;   // beside them each step reads x, or a projection of it
   int storage_bytes = 4;  // of an element of the tensors
   int compute_bytes = 4;  // of the type that is computed in
   bool training = false;  // a backward pass will follow
@@ -93,10 +94,6 @@ std::string misfit(const Problem& problem, const DeviceLimits& device);
 PersistentShape persistent_shape(const Problem& problem, const DeviceLimits& device, bool backward);
 // Bytes of its exchange in one launch.
 std::int64_t exchange_bytes(const Problem& problem, const PersistentShape& shape, bool backward);
-
-// What of a problem takes time, CUDA only, and the class that it is of.
-Counts counts(const Problem& problem, const DeviceLimits& device);
-ProblemClass class_of(const Problem& problem);
 
 // The forced strategy must fit.
 Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile);
