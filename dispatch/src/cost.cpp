@@ -10,36 +10,54 @@
 namespace scanrnn::dispatch {
 namespace {
 
-constexpr std::int64_t kLanes = 32;
-constexpr double kCacheBytes = 50e6;       // second level cache of a current GPU
-constexpr std::int64_t kRoundSteps = 128;  // of a block's warps together
-constexpr std::int64_t kTileSteps = 256;
-constexpr std::int64_t kDirectUnits = 8;  // of a block of the direct kernel
+constexpr double kLanes = 32;
+constexpr double kCacheBytes = 50e6;  // second level cache of a current GPU
+constexpr double kWalkWarps = 4;      // of a block that walks: a multiprocessor takes whole blocks
+constexpr double kTileBytes = 4096;   // of the chunk of a worker, where time is split over blocks
+constexpr double kDirectWarps = 4, kDirectBlocks = 12;  // of a block, and of a multiprocessor
+constexpr double kFusedUnits = 8, kFusedLines = 8;      // of a block that makes a dense step
 
 double ceiling(double a, double b) { return std::ceil(a / b); }
-double over(double share, double most) { return std::max(0.0, share - most); }
+double over(double load, double most) { return std::max(0.0, load - most); }
+
+// Units of a row of a bare scan.
+int row_units(const Problem& p, const DeviceLimits& device, bool across_blocks) {
+  const bool pairs = p.gates == 0 && p.storage_bytes == 2 && p.hidden_size % 2 == 0;
+  return pairs && cuda_pairs_pay(p.batch * p.hidden_size, device.units, across_blocks) ? 2 : 1;
+}
+
+// Tensors that a step of a pass reads and writes, and what the kernels keep of each step.
+struct Pass {
+  double reads, writes;
+  double streams;     // that have room in shared memory
+  double item_bytes;  // in registers
+  // Steps that a thread has in registers at a time.
+  double chunk() const { return item_bytes <= 12 ? 16 : item_bytes <= 28 ? 8 : 4; }
+  double tensors() const { return reads + writes; }
+};
 
 class Counter {
  public:
-  Counter(const Problem& problem, const DeviceLimits& device) : p_(problem), device_(device) {}
+  Counter(const Problem& problem, const DeviceLimits& device, bool across_blocks)
+      : p_(problem), device_(device), row_(row_units(problem, device, across_blocks)) {}
 
-  Counts counts() {
-    const bool bare = p_.gates == 0, dense = p_.recurrence == Recurrence::dense;
-    set(Term::call, 1);
-    set(Term::step, steps());
-    const double bytes =
-        batch() * steps() * hidden() * p_.storage_bytes * (bare ? 3.0 : p_.gates + 1.0);
-    set(Term::byte, bytes);
-    set(Term::uncached_byte, over(bytes, kCacheBytes));
-    set(Term::column, columns(1));
-    if (!dense) scans(bare);
-    if (!bare) products();
-    if (!dense && !bare) direct();
-    if (dense) {
-      step_loop();
-      persistent(false, Term::launch);
-      if (p_.training) persistent(true, Term::vjp_launch);
+  Counts counts(Strategy strategy, bool across_blocks) {
+    add(Term::call, 1);
+    if (p_.recurrence == Recurrence::dense) {
+      dense(strategy == Strategy::persistent);
+      return out_;
     }
+    const bool direct_one = strategy == Strategy::direct;
+    const bool across = strategy == Strategy::parallel_scan && across_blocks;
+    each_pass([&](const Pass& pass) {
+      if (across) return over_blocks(pass);
+      if (strategy == Strategy::parallel_scan) return in_block(pass);
+      walk(pass);
+    });
+    if (p_.gates == 0) return out_;
+    if (direct_one) direct();
+    if (!direct_one) product(Term::multiply_add, tokens(), width(), depth());
+    if (p_.training) gradients();
     return out_;
   }
 
@@ -49,81 +67,177 @@ class Counter {
   double hidden() const { return static_cast<double>(p_.hidden_size); }
   double depth() const { return static_cast<double>(p_.input_size); }
   double units() const { return static_cast<double>(device_.units); }
-  double columns(int units_of_a_lane) const {
-    return batch() * ceiling(hidden(), static_cast<double>(kLanes * units_of_a_lane));
+  double bytes() const { return p_.storage_bytes; }
+  double tokens() const { return batch() * steps(); }
+  // Pre-activations of a token; a highway whose x has another size is projected, too.
+  double width() const {
+    return hidden() * (p_.gates + (p_.highway && p_.input_size != p_.hidden_size ? 1 : 0));
   }
-  double tiles(double rows, double width, double edge) const {
-    return ceiling(rows, edge) * ceiling(width, edge);
-  }
+  double columns() const { return batch() * ceiling(hidden(), kLanes * row_); }
 
-  void set(Term term, double count) { out_[static_cast<std::size_t>(term)] = count; }
-  // `each` times what of a share is over each of these, for the terms from `first` on.
-  void set_over(Term first, double each, double share, std::initializer_list<int> most) {
+  void add(Term term, double count) { out_[static_cast<std::size_t>(term)] += count; }
+  // `each` times what of a load is over each of these, for the terms from `first` on.
+  void add_over(Term first, double each, double load, std::initializer_list<int> most) {
     int term = static_cast<int>(first);
-    for (const int bound : most) set(static_cast<Term>(term++), each * over(share, bound));
+    for (const int bound : most) add(static_cast<Term>(term++), each * over(load, bound));
   }
 
-  void scans(bool bare) {
-    const bool pairs = bare && p_.storage_bytes == 2 && p_.hidden_size % 2 == 0;
-    const auto lanes = [&](bool across_blocks) {
-      const bool pay = cuda_pairs_pay(p_.batch * p_.hidden_size, device_.units, across_blocks);
-      return columns(pairs && pay ? 2 : 1);
+  template <class Use>
+  void each_pass(Use&& use) const {
+    const double value = p_.compute_bytes;
+    if (p_.gates == 0) return use(Pass{2, 1, p_.log_domain ? 3.0 : 2.0, 3 * value * row_});
+    const double gates = p_.gates, highway = p_.highway ? 1 : 0, kept = p_.training ? highway : 0;
+    use(Pass{gates + highway, 1 + kept, gates + highway, value * (gates + 1)});
+    if (!p_.training) return;
+    const double reads = gates + 2 + 2 * highway;
+    use(Pass{reads, gates + highway, reads, value * (gates + 4)});
+  }
+
+  // While one block of a multiprocessor walks, memory waits for it; only what comes with more
+  // columns adds to the time.
+  void add_bytes(const Pass& pass, double share) {
+    const double all = tokens() * hidden() * bytes() * pass.tensors();
+    add(Term::byte, all * share);
+    add(Term::uncached_byte, over(all, kCacheBytes) * share);
+  }
+
+  void walk(const Pass& pass) {
+    const double blocks = ceiling(columns(), kWalkWarps), chunks = ceiling(steps(), pass.chunk());
+    const double load = kWalkWarps * ceiling(blocks, units());
+    // Registers allow so many blocks a multiprocessor, and shared memory with its four stages.
+    const double registers = pass.streams <= 3 ? 6 : pass.streams <= 6 ? 4 : 3;
+    const double stages = 4 * kWalkWarps * pass.streams * pass.chunk() * kLanes * row_ * bytes();
+    const double room = std::floor(static_cast<double>(device_.shared_bytes) / stages);
+    const double waves = ceiling(blocks, units() * std::max(1.0, std::min(registers, room)));
+    add_bytes(pass, over(1, kWalkWarps * units() / columns()));
+    add(Term::chunk, chunks * waves);
+    add(Term::walk, steps() * waves);
+    add(Term::walk_read, chunks * pass.chunk() * pass.reads * waves);
+    add_over(Term::walk_load, steps() * pass.tensors(), load, {0, 4, 8, 16, 32});
+    if (row_ > 1) add(Term::walk_pair, steps() * load);
+  }
+
+  void in_block(const Pass& pass) {
+    const double load = ceiling(columns(), units());
+    // Blocks that the registers of a multiprocessor hold: one to three.
+    const double resident = std::clamp(std::floor(10 / pass.streams), 1.0, 3.0);
+    const double waves = ceiling(load, resident);
+    const double rounds = ceiling(steps(), kCudaBlockWarps * pass.chunk());
+    const double worked = ceiling(steps(), pass.chunk()) / kCudaBlockWarps * pass.chunk();
+    add_bytes(pass, 1);
+    add(Term::round, rounds * waves);
+    add(Term::round_read, rounds * pass.chunk() * pass.reads * waves);
+    add_over(Term::round_load, worked * pass.tensors(), load, {0, 1, 2, 4, 8});
+    if (row_ > 1) add(Term::round_pair, worked * load);
+    add(Term::block_wave, waves);
+    add_over(Term::block_load, 1, load, {0, 4});
+  }
+
+  void over_blocks(const Pass& pass) {
+    double worker = 16;  // steps of a worker's chunk
+    while (worker > 4 && pass.streams * worker * kLanes * row_ * bytes() > kTileBytes) worker /= 2;
+    // Each part of a row has service warps of its own, which take the place of workers.
+    const double workers = row_ > 1 ? kCudaDeviceWarps - 2 : kCudaDeviceWarps;
+    const double tiles = ceiling(steps(), workers * worker), share = tiles * columns() / units();
+    add_bytes(pass, 1);
+    add(Term::tile, tiles);
+    add(Term::tile_share, share);
+    add_over(Term::tile_load, worker * pass.tensors(), std::ceil(share), {0, 1, 4});
+    if (row_ > 1) add(Term::tile_pair, worker * share);
+    add(Term::tile_wave, std::ceil(share));
+    add(Term::column, columns() / units());
+    add(Term::root_step, std::sqrt(steps()));
+  }
+
+  double tiles(double rows, double columns, double edge) const {
+    return ceiling(rows, edge) * ceiling(columns, edge);
+  }
+  void product(Term first, double rows, double columns, double depth) {
+    const auto term = [&](Term forward) {
+      return static_cast<Term>(static_cast<int>(first) + static_cast<int>(forward) -
+                               static_cast<int>(Term::multiply_add));
     };
-    const double share = lanes(false) / units();
-    set_over(Term::walk, steps(), share, {0, 4, 8, 16, 32});
-    const double rounds = ceiling(steps(), kRoundSteps);
-    set(Term::round, rounds);
-    set_over(Term::round_share, rounds, share, {0, 1, 2, 4, 8, 16});
-    const double all_tiles = ceiling(steps(), kTileSteps) * lanes(true);
-    set(Term::tile, ceiling(steps(), kTileSteps));
-    set_over(Term::tile_share, 1, all_tiles / units(), {0, 1, 4});
-    set(Term::tile_wave, ceiling(all_tiles, units()));
-    set(Term::root_step, std::sqrt(steps()));
+    add(first, rows * columns * depth);
+    add(term(Term::product_byte), bytes() * (rows * depth + depth * columns + rows * columns));
+    add(term(Term::depth), depth);
+    add_over(term(Term::product_64), depth, tiles(rows, columns, 64) / units(), {0, 1, 4});
+    add_over(term(Term::product_128), depth, tiles(rows, columns, 128) / units(), {0, 1, 4});
+    add(term(Term::product_wave), depth * ceiling(tiles(rows, columns, 128), units()));
   }
-
-  void products() {
-    const double tokens = batch() * steps(), width = hidden() * p_.gates;
-    set(Term::multiply_add, tokens * width * depth());
-    set(Term::weight_byte, width * depth() * p_.storage_bytes);
-    set(Term::depth, depth());
-    set(Term::gate_byte, tokens * width * p_.storage_bytes);
-    set_over(Term::product_128, depth(), tiles(tokens, width, 128) / units(), {0, 1, 4});
-    set_over(Term::product_64, depth(), tiles(tokens, width, 64) / units(), {0, 1, 4});
-    set(Term::product_wave, depth() * ceiling(tiles(tokens, width, 128), units()));
+  void gradients() {
+    product(Term::vjp_multiply_add, tokens(), depth(), width());
+    product(Term::vjp_multiply_add, width(), depth(), tokens());
+    add(Term::sum_byte, tokens() * width() * bytes());
+    add(Term::root_token, std::sqrt(tokens()));
   }
 
   void direct() {
-    const double fours = ceiling(steps(), 4);
-    const double blocks = batch() * ceiling(hidden(), kDirectUnits);
-    set(Term::direct, fours);
-    set(Term::direct_depth, fours * depth());
-    set_over(Term::direct_share, fours * depth() * p_.gates, blocks / units(), {0, 1, 2, 4, 8});
-    set(Term::direct_wave, fours * depth() * ceiling(blocks, 8 * units()));
-    set(Term::step_depth, steps() * depth());
+    const double fours = ceiling(steps(), 4),
+                 load = batch() * ceiling(hidden(), kDirectWarps) / units();
+    const bool vectors = p_.input_size * p_.storage_bytes % 16 == 0;
+    const double reads = ceiling(depth(), kLanes * (vectors ? 16 / bytes() : 1));
+    add(Term::four, fours);
+    add(Term::four_read, fours * reads);
+    add(Term::four_wave, fours * reads * ceiling(load, kDirectBlocks));
+    add(Term::four_share, fours * p_.gates * load);
+    add_over(Term::direct_load, fours * depth() * p_.gates, load, {0, 1, 2, 4, 8, 16});
+    add(Term::step_depth, steps() * depth());
   }
 
-  void step_loop() {
+  void dense(bool whole) {
     const bool fused = p_.batch <= cuda_fused_lines(p_.storage_bytes, p_.split_products);
-    const double matrix = hidden() * hidden() * p_.gates;
-    const double tile = tiles(batch(), hidden() * p_.gates, 64);
-    set(fused ? Term::fused_step : Term::loop_step, steps());
-    set(fused ? Term::fused_byte : Term::loop_byte, steps() * matrix * p_.storage_bytes);
-    set(fused ? Term::fused_product : Term::loop_product, steps() * batch() * matrix);
-    set(Term::step_width, steps() * hidden());
-    set(Term::step_tile, steps() * hidden() * std::max(1.0, tile / units()));
-    set(Term::step_wave, steps() * hidden() * ceiling(tile, units()));
-    set(Term::unit_step, batch() * steps() * hidden());
+    bool walks_back = p_.training;
+    if (whole) {
+      const double all = tokens() * hidden() * bytes() * (p_.gates + 1) * (p_.training ? 3 : 1);
+      add(Term::byte, all);
+      add(Term::uncached_byte, over(all, kCacheBytes));
+      persistent(false, Term::launch);
+      if (p_.training && persistent(true, Term::vjp_launch)) walks_back = false;
+    } else if (fused) {
+      fused_steps();
+    } else {
+      product_steps(Term::loop_step, width(), hidden());
+    }
+    if (walks_back) product_steps(Term::back_step, hidden(), width());
+    const bool projects = fused && p_.steps == 1 && !whole;  // the step's kernel does
+    if (!projects) product(Term::multiply_add, tokens(), width(), depth());
+    if (!p_.training) return;
+    gradients();
+    if (p_.steps > 1) product(Term::vjp_multiply_add, width(), hidden(), tokens() - batch());
+  }
+  void fused_steps() {
+    const double blocks = ceiling(hidden(), kFusedUnits) * ceiling(batch(), kFusedLines);
+    add(Term::fused_step, steps());
+    add(Term::fused_byte, steps() * hidden() * width() * bytes());
+    add(Term::fused_product, tokens() * hidden() * width());
+    add(Term::fused_depth, steps() * hidden());
+    add(Term::fused_wave, steps() * hidden() * ceiling(blocks, units()));
+  }
+  // A product of the batch with R, and a kernel; the terms from `first` on.
+  void product_steps(Term first, double columns, double depth) {
+    const double small = tiles(batch(), columns, 64), large = tiles(batch(), columns, 128);
+    const double values[] = {steps(),
+                             steps() * hidden() * width() * bytes(),
+                             tokens() * hidden() * width(),
+                             steps() * depth,
+                             steps() * depth * over(small / units(), 1),
+                             steps() * depth * over(large / units(), 1),
+                             steps() * depth * ceiling(small, units()),
+                             tokens() * hidden()};
+    int term = static_cast<int>(first);
+    for (const double value : values) add(static_cast<Term>(term++), value);
   }
 
-  void persistent(bool backward, Term first) {
+  // Whether R fits on the chip.
+  bool persistent(bool backward, Term first) {
     const PersistentShape shape = persistent_shape(p_, device_, backward);
-    if (shape.tile < 0) return;
+    if (shape.tile < 0) return false;
     const auto lines_at_once = static_cast<double>(shape.lines);
     const double lines = ceiling(std::min(batch(), lines_at_once), std::max(1, shape.groups));
     const double rounds = ceiling(batch(), lines_at_once), walked = steps() * rounds;
     const double launches = rounds * ceiling(steps(), static_cast<double>(shape.steps));
     const double between = shape.in_block ? 0 : walked, eights = ceiling(lines, 8);
-    const double row = hidden() * p_.storage_bytes;
+    const double row = hidden() * bytes();
     const double values[] = {launches,
                              between,
                              between * eights,
@@ -133,109 +247,36 @@ class Counter {
                              launches * row * hidden() * p_.gates,
                              walked * ceiling(shape.units * lines, kLanes * kPersistentWarps)};
     int term = static_cast<int>(first);
-    for (const double value : values) set(static_cast<Term>(term++), value);
+    for (const double value : values) add(static_cast<Term>(term++), value);
+    return true;
   }
 
   const Problem& p_;
   const DeviceLimits& device_;
+  const double row_;  // units of a row
   Counts out_{};
 };
 
 }  // namespace
 
-Counts counts(const Problem& problem, const DeviceLimits& device) {
-  return Counter(problem, device).counts();
+Counts counts(const Problem& problem, const DeviceLimits& device, Strategy strategy,
+              bool across_blocks) {
+  return Counter(problem, device, across_blocks).counts(strategy, across_blocks);
 }
 
-ProblemClass class_of(const Problem& p) {
+ProblemClass class_of(const Problem& p, const DeviceLimits& device, bool across_blocks) {
   ProblemClass out;
   const bool dense = p.recurrence == Recurrence::dense;
   out.kind = dense ? Kind::dense : p.gates == 0 ? Kind::scan : Kind::linear;
-  out.gates = dense ? p.gates : 0;
-  out.bytes = p.storage_bytes;
-  const std::int64_t row = p.hidden_size * p.storage_bytes;
-  out.alignment = row % 16 == 0 ? 16 : row % 4 == 0 ? 4 : 2;
+  out.bytes = p.storage_bytes * row_units(p, device, across_blocks);
+  const std::int64_t line = p.hidden_size * p.storage_bytes;
+  // Copies of less than 16 bytes take a row each, and wait where that is less than a word; products
+  // tell apart what begins at a word.
+  const int smaller = out.kind == Kind::scan ? out.bytes : line % 4 == 0 ? 4 : 2;
+  out.alignment = line % 16 == 0 ? 16 : smaller;
   out.training = p.training;
   out.log_form = out.kind == Kind::scan && p.log_domain;
   return out;
-}
-
-const char* name(Kind kind) {
-  constexpr const char* kNames[] = {"scan", "linear", "dense"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
-const char* name(Term term) {
-  constexpr const char* kNames[kTerms] = {"call",
-                                          "step",
-                                          "byte",
-                                          "uncached_byte",
-                                          "column",
-                                          "walk",
-                                          "walk_over_4",
-                                          "walk_over_8",
-                                          "walk_over_16",
-                                          "walk_over_32",
-                                          "round",
-                                          "round_share",
-                                          "round_over_1",
-                                          "round_over_2",
-                                          "round_over_4",
-                                          "round_over_8",
-                                          "round_over_16",
-                                          "tile",
-                                          "tile_share",
-                                          "tile_over_1",
-                                          "tile_over_4",
-                                          "tile_wave",
-                                          "root_step",
-                                          "multiply_add",
-                                          "weight_byte",
-                                          "depth",
-                                          "gate_byte",
-                                          "product_128",
-                                          "product_128_over_1",
-                                          "product_128_over_4",
-                                          "product_64",
-                                          "product_64_over_1",
-                                          "product_64_over_4",
-                                          "product_wave",
-                                          "direct",
-                                          "direct_depth",
-                                          "direct_share",
-                                          "direct_over_1",
-                                          "direct_over_2",
-                                          "direct_over_4",
-                                          "direct_over_8",
-                                          "direct_wave",
-                                          "step_depth",
-                                          "fused_step",
-                                          "fused_byte",
-                                          "fused_product",
-                                          "loop_step",
-                                          "loop_byte",
-                                          "loop_product",
-                                          "step_width",
-                                          "step_tile",
-                                          "step_wave",
-                                          "unit_step",
-                                          "launch",
-                                          "exchange_step",
-                                          "exchange_line",
-                                          "block_step",
-                                          "exchange_byte",
-                                          "slice_product",
-                                          "slice_byte",
-                                          "item",
-                                          "vjp_launch",
-                                          "vjp_exchange_step",
-                                          "vjp_exchange_line",
-                                          "vjp_block_step",
-                                          "vjp_exchange_byte",
-                                          "vjp_slice_product",
-                                          "vjp_slice_byte",
-                                          "vjp_item"};
-  return kNames[static_cast<std::size_t>(term)];
 }
 
 }  // namespace scanrnn::dispatch

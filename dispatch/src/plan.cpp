@@ -47,9 +47,8 @@ bool runs(Strategy strategy, const Plan& plan) {
 // How unlike two classes are; costs of another kind say nothing.
 int distance(const ProblemClass& a, const ProblemClass& b) {
   const auto doublings = [](int x, int y) { return std::abs(std::ilogb(x) - std::ilogb(y)); };
-  return (a.training != b.training) * 1000 + (a.gates != b.gates) * 100 +
-         doublings(a.bytes, b.bytes) * 10 + (a.log_form != b.log_form) * 5 +
-         doublings(a.alignment, b.alignment);
+  return (a.training != b.training) * 1000 + doublings(a.bytes, b.bytes) * 10 +
+         (a.log_form != b.log_form) * 5 + doublings(a.alignment, b.alignment);
 }
 
 // A way to run a problem, and what it is predicted to take.
@@ -65,20 +64,29 @@ struct Predictions {
 
   Predictions(const Plan& plan, const Profile& profile, Strategy only = Strategy::automatic) {
     if (!profile.costs || plan.device.processor != Processor::cuda) return;
-    const ProblemClass here = class_of(plan.problem);
+    for (const bool across_blocks : {false, true}) consider(plan, profile, only, across_blocks);
+  }
+
+ private:
+  // The ways that split time so, by the costs of the class that is nearest to the problem's.
+  void consider(const Plan& plan, const Profile& profile, Strategy only, bool across_blocks) {
+    const ProblemClass here = class_of(plan.problem, plan.device, across_blocks);
+    const auto fits = [&](const Cost& cost) {
+      return cost.of.kind == here.kind && cost.across_blocks == across_blocks;
+    };
     int nearest = std::numeric_limits<int>::max();
     for (const Cost& cost : *profile.costs) {
-      if (cost.of.kind == here.kind) nearest = std::min(nearest, distance(cost.of, here));
+      if (fits(cost)) nearest = std::min(nearest, distance(cost.of, here));
     }
-    const Counts count = counts(plan.problem, plan.device);
     for (const Cost& cost : *profile.costs) {
-      if (cost.of.kind != here.kind || distance(cost.of, here) != nearest) continue;
+      if (!fits(cost) || distance(cost.of, here) != nearest) continue;
       if (!runs(cost.strategy, plan)) continue;
       // A single step reads R once, whichever way, and is one launch in a loop.
       const bool single = plan.problem.steps == 1 && cost.strategy == Strategy::persistent;
       if (single && only == Strategy::automatic) continue;
       if (only != Strategy::automatic && cost.strategy != only) continue;
-      Predicted way{cost.strategy, cost.across_blocks, 0};
+      Predicted way{cost.strategy, across_blocks, 0};
+      const Counts count = counts(plan.problem, plan.device, cost.strategy, across_blocks);
       for (std::size_t i = 0; i < count.size(); ++i) {
         way.us += count[i] * static_cast<double>(cost.us[i]);
       }
@@ -86,7 +94,6 @@ struct Predictions {
     }
   }
 
- private:
   void add(const Predicted& way) {
     if (way.us < best.us) {
       if (way.strategy != best.strategy) second = best;

@@ -20,7 +20,7 @@ from .registry import version
 
 FEATURES, TERMS = _core.features(), _core.terms()
 CLASS = {  # of problems whose time is predicted alike
-    "kind": str, "gates": int, "bytes": int, "alignment": int, "training": bool, "log_form": bool
+    "kind": str, "bytes": int, "alignment": int, "training": bool, "log_form": bool
 }  # fmt: skip
 OPEN = {"above": -1.0, "at_most": math.inf}  # what a bound is where a rule has none
 

@@ -21,16 +21,16 @@ using Bounds = std::array<double, dispatch::kFeatures>;
 using RuleValues = std::tuple<std::string, std::string, bool, double, Bounds, Bounds>;
 
 // The fields of a ProblemClass, a strategy and how it splits time, microseconds of each term.
-using ClassValues = std::tuple<std::string, int, int, int, bool, bool>;
+using ClassValues = std::tuple<std::string, int, int, bool, bool>;
 using CostValues = std::tuple<ClassValues, std::string, bool, std::array<float, dispatch::kTerms>>;
 
 ClassValues values_of(const dispatch::ProblemClass& of) {
-  return {name(of.kind), of.gates, of.bytes, of.alignment, of.training, of.log_form};
+  return {name(of.kind), of.bytes, of.alignment, of.training, of.log_form};
 }
 dispatch::ProblemClass class_of(const ClassValues& values) {
   dispatch::ProblemClass out;
   std::string kind;
-  std::tie(kind, out.gates, out.bytes, out.alignment, out.training, out.log_form) = values;
+  std::tie(kind, out.bytes, out.alignment, out.training, out.log_form) = values;
   out.kind = find_named("kind", kind, dispatch::kKinds, [](dispatch::Kind k) { return name(k); });
   return out;
 }
@@ -100,10 +100,20 @@ py::tuple pick(const Profile& profile, bool cuda, std::int64_t units, std::int64
   const auto plan = dispatch::plan(problem, limits(cuda, units, shared_bytes), profile);
   return py::make_tuple(name(plan.strategy), plan.across_blocks, explain(plan), plan.expected_us);
 }
-// What costs are fitted to: the class of a problem, and its counts.
-py::tuple counted(std::int64_t units, std::int64_t shared_bytes, const dispatch::Problem& problem) {
-  return py::make_tuple(values_of(dispatch::class_of(problem)),
-                        dispatch::counts(problem, limits(true, units, shared_bytes)));
+// What the costs of one way are fitted to: the class of a problem, and its counts.
+py::tuple counted(std::int64_t units, std::int64_t shared_bytes, const dispatch::Problem& problem,
+                  const std::string& strategy, bool across_blocks) {
+  const auto device = limits(true, units, shared_bytes);
+  return py::make_tuple(values_of(dispatch::class_of(problem, device, across_blocks)),
+                        dispatch::counts(problem, device, parse_strategy(strategy), across_blocks));
+}
+std::vector<std::string> shared_terms() {
+  std::vector<std::string> out;
+  for (int i = 0; i < dispatch::kTerms; ++i) {
+    const auto term = static_cast<dispatch::Term>(i);
+    if (dispatch::shared(term)) out.emplace_back(name(term));
+  }
+  return out;
 }
 dispatch::Problem layer_problem(const Layer& layer, std::int64_t steps, std::int64_t batch,
                                 bool training) {
@@ -136,6 +146,7 @@ void bind_planning(py::module_& m) {
       py::return_value_policy::reference);
   m.def("features", [] { return names_of<dispatch::Feature>(dispatch::kFeatures); });
   m.def("terms", [] { return names_of<dispatch::Term>(dispatch::kTerms); });
+  m.def("shared_terms", &shared_terms);
   m.def("strategies", [] { return names_of(dispatch::kStrategies); });
   py::class_<dispatch::Problem>(m, "Problem");
   m.def("layer_problem", &layer_problem);

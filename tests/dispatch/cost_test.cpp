@@ -31,73 +31,169 @@ Problem dense(std::int64_t steps, std::int64_t batch, std::int64_t hidden) {
   return out;
 }
 
-double count(const Problem& p, Term term) {
-  return counts(p, kDevice)[static_cast<std::size_t>(term)];
+constexpr Strategy kDirect = Strategy::direct, kWalk = Strategy::fused_sequential,
+                   kSplit = Strategy::parallel_scan, kLoop = Strategy::step_loop,
+                   kWhole = Strategy::persistent;
+
+double count(const Problem& p, Strategy strategy, Term term, bool across_blocks = false) {
+  return counts(p, kDevice, strategy, across_blocks)[static_cast<std::size_t>(term)];
+}
+double count_over_blocks(const Problem& p, Term term) { return count(p, kSplit, term, true); }
+
+TEST(Counts, OfAWalk) {
+  Problem p = problem(1000, 50, 70);  // three columns for each of 50 entries, in 38 blocks of four
+  EXPECT_EQ(count(p, kWalk, Term::call), 1);
+  EXPECT_EQ(count(p, kWalk, Term::chunk), 63);
+  EXPECT_EQ(count(p, kWalk, Term::walk), 1000);
+  EXPECT_EQ(count(p, kWalk, Term::walk_read), 63 * 16 * 2);
+  EXPECT_EQ(count(p, kWalk, Term::walk_load), 1000 * 3 * 4) << "the busiest has a whole block";
+  EXPECT_EQ(count(p, kWalk, Term::walk_load_4), 0);
+  EXPECT_EQ(count(p, kWalk, Term::byte), 0) << "hidden behind the one block";
+  p.batch = 500;  // 375 blocks: four on the busiest, which has room for three
+  EXPECT_EQ(count(p, kWalk, Term::walk), 2000);
+  EXPECT_EQ(count(p, kWalk, Term::walk_load), 1000 * 3 * 16);
+  EXPECT_EQ(count(p, kWalk, Term::walk_load_4), 1000 * 3 * 12);
+  const double all = 500.0 * 1000 * 70 * 4 * 3, share = 1 - 400 / 1500.0;
+  EXPECT_DOUBLE_EQ(count(p, kWalk, Term::byte), all * share);
+  EXPECT_DOUBLE_EQ(count(p, kWalk, Term::uncached_byte), (all - 50e6) * share);
 }
 
-TEST(Counts, OfALinearLayer) {
-  const Problem p = problem(1000, 50, 70);  // three columns for each of 50 entries
-  EXPECT_EQ(count(p, Term::call), 1);
-  EXPECT_EQ(count(p, Term::step), 1000);
-  EXPECT_EQ(count(p, Term::column), 150);
-  EXPECT_EQ(count(p, Term::byte), 50.0 * 1000 * 70 * 4 * 3);
-  EXPECT_EQ(count(p, Term::walk), 1000 * 1.5);
-  EXPECT_EQ(count(p, Term::walk_over_4), 0);
-  EXPECT_EQ(count(p, Term::round), 8);
-  EXPECT_EQ(count(p, Term::round_over_1), 8 * 0.5);
-  EXPECT_EQ(count(p, Term::tile), 4);
-  EXPECT_EQ(count(p, Term::tile_wave), 6);
-  EXPECT_EQ(count(p, Term::multiply_add), 50.0 * 1000 * 70 * 140);
-  EXPECT_EQ(count(p, Term::product_128), 70 * 391 * 2 / 100.0);
-  EXPECT_EQ(count(p, Term::direct), 250);
-  EXPECT_EQ(count(p, Term::direct_wave), 250.0 * 70 * 1);
-  EXPECT_EQ(count(p, Term::loop_step) + count(p, Term::fused_step) + count(p, Term::launch), 0);
+TEST(Counts, OfAParallelScan) {
+  Problem p = problem(1000, 50, 70);
+  EXPECT_EQ(count(p, kSplit, Term::round), 8);
+  EXPECT_EQ(count(p, kSplit, Term::round_load), 63 / 8.0 * 16 * 3 * 2);
+  EXPECT_EQ(count(p, kSplit, Term::round_load_1), 63 / 8.0 * 16 * 3 * 1);
+  EXPECT_EQ(count(p, kSplit, Term::byte), 50.0 * 1000 * 70 * 4 * 3);
+  EXPECT_EQ(count(p, kSplit, Term::tile) + count(p, kSplit, Term::walk), 0) << "not of this way";
+  EXPECT_EQ(count_over_blocks(p, Term::tile), 4);
+  EXPECT_EQ(count_over_blocks(p, Term::tile_share), 6);
+  EXPECT_EQ(count_over_blocks(p, Term::tile_wave), 6);
+  EXPECT_EQ(count_over_blocks(p, Term::round), 0);
+  p.gates = 3;  // an item of 16 bytes: half as many steps in registers, and of a tile
+  EXPECT_EQ(count(p, kSplit, Term::round), 16);
+  EXPECT_EQ(count_over_blocks(p, Term::tile), 8);
+}
+
+// A backward pass is the recurrence once more, and two products.
+TEST(Counts, OfTraining) {
+  Problem p = problem(1000, 50, 70);
+  const double forward = count(p, kSplit, Term::byte);
+  EXPECT_EQ(count(p, kSplit, Term::vjp_multiply_add), 0);
+  p.training = true;
+  EXPECT_EQ(count(p, kSplit, Term::byte), 3 * forward) << "6 tensors and 3";
+  EXPECT_EQ(count(p, kSplit, Term::vjp_multiply_add), 2 * count(p, kSplit, Term::multiply_add));
+  EXPECT_EQ(count(p, kDirect, Term::vjp_multiply_add), count(p, kSplit, Term::vjp_multiply_add));
+}
+
+// Its own x is one more tensor, and one more row block where x has another size.
+TEST(Counts, OfAHighway) {
+  Problem p = problem(1000, 50, 70, 3);
+  const double bytes = count(p, kSplit, Term::byte),
+               products = count(p, kSplit, Term::multiply_add);
+  p.highway = true;
+  EXPECT_EQ(count(p, kSplit, Term::byte), bytes / 4 * 5);
+  EXPECT_EQ(count(p, kSplit, Term::multiply_add), products);
+  p.input_size = 140;
+  EXPECT_EQ(count(p, kSplit, Term::multiply_add), products * 2 / 3 * 4);
+}
+
+TEST(Counts, OfAProduct) {
+  const Problem p = problem(1000, 50, 70);
+  EXPECT_EQ(count(p, kWalk, Term::multiply_add), 50.0 * 1000 * 70 * 140);
+  EXPECT_EQ(count(p, kWalk, Term::product_128), 70 * 391 * 2 / 100.0);
+  EXPECT_EQ(count(p, kWalk, Term::product_wave), 70 * 8);
+  EXPECT_TRUE(shared(Term::multiply_add)) << "the ways that begin with it have one time for it";
+  EXPECT_FALSE(shared(Term::walk));
+}
+
+TEST(Counts, OfTheDirectKernel) {
+  Problem p = problem(1000, 50, 70);
+  EXPECT_EQ(count(p, kDirect, Term::four), 250);
+  EXPECT_EQ(count(p, kDirect, Term::four_read), 250 * 3) << "lines of 280 bytes, by the element";
+  EXPECT_EQ(count(p, kDirect, Term::four_share), 250 * 2 * 9.0) << "18 blocks for each entry";
+  EXPECT_EQ(count(p, kDirect, Term::multiply_add), 0);
+  p.hidden_size = p.input_size = 72;
+  EXPECT_EQ(count(p, kDirect, Term::four_read), 250) << "by 16 bytes";
 }
 
 // Nothing is projected; 16-bit rows go by pairs where there are enough of them.
 TEST(Counts, OfABareScan) {
   Problem p = problem(64, 1, 64000, 0);
-  EXPECT_EQ(count(p, Term::byte), 64.0 * 64000 * 4 * 3);
-  EXPECT_EQ(count(p, Term::walk), 64 * 20.0);
-  for (Term term : {Term::multiply_add, Term::weight_byte, Term::direct, Term::step_depth}) {
-    EXPECT_EQ(count(p, term), 0);
+  EXPECT_EQ(count(p, kSplit, Term::byte), 64.0 * 64000 * 4 * 3);
+  EXPECT_EQ(count(p, kWalk, Term::walk_load), 64 * 3 * 20.0);
+  for (Term term : {Term::multiply_add, Term::product_byte, Term::walk_pair}) {
+    EXPECT_EQ(count(p, kWalk, term), 0);
   }
   p.storage_bytes = 2;
-  EXPECT_EQ(count(p, Term::walk), 64 * 10.0);
+  EXPECT_EQ(count(p, kWalk, Term::walk_load), 64 * 3 * 12.0);
+  EXPECT_EQ(count(p, kWalk, Term::walk_pair), 64 * 12.0);
   p.hidden_size = 64001;
-  EXPECT_EQ(count(p, Term::walk), 64 * 20.01);
+  EXPECT_EQ(count(p, kWalk, Term::walk_load), 64 * 3 * 24.0);
+  p.hidden_size = 1000;
+  EXPECT_EQ(count(p, kWalk, Term::walk_pair), 0);
+  EXPECT_GT(count_over_blocks(p, Term::tile_pair), 0) << "there always";
 }
 
 TEST(Counts, OfADenseLayer) {
   Problem p = dense(100, 8, 256);
-  EXPECT_EQ(count(p, Term::fused_step), 100);
-  EXPECT_EQ(count(p, Term::loop_step), 0);
-  EXPECT_EQ(count(p, Term::launch), 1);
-  EXPECT_EQ(count(p, Term::vjp_launch), 0);
-  EXPECT_GT(count(p, Term::slice_product), 0);
+  EXPECT_EQ(count(p, kLoop, Term::fused_step), 100);
+  EXPECT_EQ(count(p, kLoop, Term::loop_step) + count(p, kLoop, Term::launch), 0);
+  EXPECT_EQ(count(p, kWhole, Term::launch), 1);
+  EXPECT_EQ(count(p, kWhole, Term::vjp_launch) + count(p, kWhole, Term::fused_step), 0);
+  EXPECT_GT(count(p, kWhole, Term::slice_product), 0);
   p.training = true;
-  EXPECT_EQ(count(p, Term::vjp_launch), 1);
+  EXPECT_EQ(count(p, kWhole, Term::vjp_launch), 1);
+  EXPECT_EQ(count(p, kWhole, Term::back_step), 0);
+  EXPECT_EQ(count(p, kLoop, Term::back_step), 100);
   p.batch = 100;
-  EXPECT_EQ(count(p, Term::fused_step), 0);
-  EXPECT_EQ(count(p, Term::loop_step), 100);
-  EXPECT_EQ(count(dense(100, 8, 8192), Term::launch), 0) << "R does not fit";
+  EXPECT_EQ(count(p, kLoop, Term::fused_step), 0);
+  EXPECT_EQ(count(p, kLoop, Term::loop_step), 100);
+  EXPECT_EQ(count(dense(100, 8, 8192), kWhole, Term::launch), 0) << "R does not fit";
+  EXPECT_EQ(count(dense(1, 8, 256), kLoop, Term::multiply_add), 0) << "in the step's kernel";
+}
+
+// Where the backward pass does not fit on the chip, it goes step by step.
+TEST(Counts, OfTwoWaysInOne) {
+  Problem p = dense(100, 64, 800);
+  p.storage_bytes = 4;
+  p.split_products = p.training = true;
+  ASSERT_GE(persistent_shape(p, kDevice, false).tile, 0);
+  ASSERT_LT(persistent_shape(p, kDevice, true).tile, 0);
+  EXPECT_EQ(count(p, kWhole, Term::back_step), 100);
+  EXPECT_TRUE(shared(Term::back_step));
 }
 
 TEST(Counts, ClassesOfProblems) {
+  const auto of = [](const Problem& p, bool across_blocks = false) {
+    return class_of(p, kDevice, across_blocks);
+  };
   Problem p = problem(10, 1, 64);
-  EXPECT_EQ(class_of(p).kind, Kind::linear);
-  EXPECT_EQ(class_of(p).gates, 0);
-  EXPECT_EQ(class_of(p).alignment, 16);
-  EXPECT_FALSE(class_of(p).log_form);
+  EXPECT_EQ(of(p).kind, Kind::linear);
+  EXPECT_EQ(of(p).alignment, 16);
+  EXPECT_FALSE(of(p).log_form);
   p.hidden_size = 65;
-  EXPECT_EQ(class_of(p).alignment, 4);
+  EXPECT_EQ(of(p).alignment, 4);
   p.storage_bytes = 2;
-  EXPECT_EQ(class_of(p).alignment, 2);
+  EXPECT_EQ(of(p).alignment, 2);
   p.gates = 0;
-  EXPECT_EQ(class_of(p).kind, Kind::scan);
-  EXPECT_TRUE(class_of(p).log_form);
-  EXPECT_EQ(class_of(dense(1, 1, 1)).kind, Kind::dense);
-  EXPECT_EQ(class_of(dense(1, 1, 1)).gates, 4);
+  EXPECT_EQ(of(p).kind, Kind::scan);
+  EXPECT_TRUE(of(p).log_form);
+  EXPECT_EQ(of(dense(1, 1, 1)).kind, Kind::dense);
+}
+
+// Rows of a bare scan are words where pairs pay, which depends on the way, and are copied as such.
+TEST(Counts, ClassesOfPairs) {
+  Problem p = problem(10, 1, 1002, 0);
+  p.storage_bytes = 2;
+  EXPECT_EQ(class_of(p, kDevice, false).bytes, 2);
+  EXPECT_EQ(class_of(p, kDevice, false).alignment, 2);
+  EXPECT_EQ(class_of(p, kDevice, true).bytes, 4);
+  EXPECT_EQ(class_of(p, kDevice, true).alignment, 4);
+  p.hidden_size = 1001;
+  EXPECT_EQ(class_of(p, kDevice, true).alignment, 2);
+  p.hidden_size = 100000;
+  EXPECT_EQ(class_of(p, kDevice, false).bytes, 4);
+  EXPECT_EQ(class_of(p, kDevice, false).alignment, 16);
 }
 
 TEST(Counts, EveryTermHasANameOfItsOwn) {
@@ -106,30 +202,27 @@ TEST(Counts, EveryTermHasANameOfItsOwn) {
   EXPECT_EQ(names.size(), static_cast<std::size_t>(kTerms));
 }
 
-Cost cost(ProblemClass of, Strategy strategy, bool across_blocks, float call, float step) {
+Cost cost(ProblemClass of, Strategy strategy, float call, Term term = Term::call, float us = 0,
+          bool across_blocks = false) {
   Cost out{of, strategy, across_blocks, {}};
+  out.us[static_cast<std::size_t>(term)] = us;
   out.us[static_cast<std::size_t>(Term::call)] = call;
-  out.us[static_cast<std::size_t>(Term::step)] = step;
   return out;
 }
 
-// Linear layers of float32: direct up to 10 steps, sequential to 100, inside a block to 1000, over
+// Linear layers of float32: direct up to 10 steps, sequential to 100, inside a block to 1024, over
 // blocks beyond; in training a block costs nothing. Of 16 bits all is direct.
 const Profile& profile() {
   static const Profile all = [] {
-    const ProblemClass inference, half{Kind::linear, 0, 2, 16, false, false};
-    const ProblemClass training{Kind::linear, 0, 4, 16, true, false};
+    const ProblemClass inference, half{Kind::linear, 2, 16, false, false};
+    const ProblemClass training{Kind::linear, 4, 16, true, false};
     Profile out{"priced", "this file", 0, {}, nullptr};
-    out.costs = std::make_shared<const std::vector<Cost>>(
-        std::vector<Cost>{cost(inference, Strategy::direct, false, 0.0f, 1.0f),
-                          cost(inference, Strategy::fused_sequential, false, 5.0f, 0.5f),
-                          cost(inference, Strategy::parallel_scan, false, 45.0f, 0.1f),
-                          cost(inference, Strategy::parallel_scan, true, 135.0f, 0.01f),
-                          cost(training, Strategy::fused_sequential, false, 5.0f, 0.5f),
-                          cost(training, Strategy::parallel_scan, false, 0.0f, 0.0f),
-                          cost(half, Strategy::direct, false, 1.0f, 0.0f),
-                          cost(half, Strategy::fused_sequential, false, 2.0f, 0.0f),
-                          cost(half, Strategy::persistent, false, 0.0f, 0.0f)});
+    out.costs = std::make_shared<const std::vector<Cost>>(std::vector<Cost>{
+        cost(inference, kDirect, 0, Term::walk, 1.0f), cost(inference, kWalk, 5, Term::walk, 0.5f),
+        cost(inference, kSplit, 42.2f, Term::round, 12.8f),
+        cost(inference, kSplit, 135, Term::tile, 2.5f, true),
+        cost(training, kWalk, 5, Term::walk, 0.5f), cost(training, kSplit, 0),
+        cost(half, kDirect, 1), cost(half, kWalk, 2), cost(half, kWhole, 0)});
     return out;
   }();
   return all;
@@ -143,8 +236,8 @@ TEST(Predicted, TheLeastTimeWins) {
   EXPECT_EQ(picked(11).strategy, Strategy::fused_sequential);
   EXPECT_EQ(picked(99).strategy, Strategy::fused_sequential);
   EXPECT_EQ(picked(101).strategy, Strategy::parallel_scan);
-  EXPECT_FALSE(picked(999).across_blocks);
-  EXPECT_TRUE(picked(1001).across_blocks);
+  EXPECT_FALSE(picked(1024).across_blocks);
+  EXPECT_TRUE(picked(1025).across_blocks);
   const Plan long_one = picked(2000);
   EXPECT_EQ(long_one.reason, Reason::predicted);
   EXPECT_NEAR(long_one.expected_us, 155, 1e-3);
@@ -171,11 +264,10 @@ TEST(Predicted, ByTheNearestClass) {
 }
 
 TEST(Predicted, ASingleStepKeepsNothing) {
-  const ProblemClass of{Kind::dense, 4, 2, 16, false, false};
+  const ProblemClass of{Kind::dense, 2, 16, false, false};
   Profile only{"priced", "this file", 0, {}, nullptr};
   only.costs = std::make_shared<const std::vector<Cost>>(
-      std::vector<Cost>{cost(of, Strategy::persistent, false, 1.0f, 0.0f),
-                        cost(of, Strategy::step_loop, false, 2.0f, 0.0f)});
+      std::vector<Cost>{cost(of, kWhole, 1), cost(of, kLoop, 2)});
   EXPECT_EQ(plan(dense(2, 1, 256), kDevice, only).strategy, Strategy::persistent);
   EXPECT_EQ(plan(dense(1, 1, 256), kDevice, only).strategy, Strategy::step_loop);
   Problem forced = dense(1, 1, 256);

@@ -9,9 +9,9 @@ from scanrnn import _core, profile
 from scanrnn.tools import costs, crossover, fit, regret, sizes, tune
 
 UNITS, SHARED = 132, 232448
-OF = {"kind": "linear", "gates": 0, "bytes": 4, "alignment": 16, "training": False}
+OF = {"kind": "linear", "bytes": 4, "alignment": 16, "training": False}
 OF |= {"log_form": False}
-WAYS = {"direct": {"step": 1.0}, "fused_sequential": {"call": 50.0}}
+WAYS = {"direct": {"walk": 1.0}, "fused_sequential": {"call": 50.0}}
 GOOD = {
     "name": "priced",
     "costs": [
@@ -39,12 +39,12 @@ def test_round_trip():
         ({"costs": [1]}, r"costs\[0\] must be an object, not 1"),
         (changed(kind=1), r"costs\[1\].kind must be a str, not 1"),
         (changed(kind="wide"), "kind: expected one of 'scan', 'linear', 'dense', got 'wide'"),
-        (changed(gates=True), r"costs\[1\].gates must be a int, not True"),
+        (changed(bytes=True), r"costs\[1\].bytes must be a int, not True"),
         (changed(strategy="magic"), r"costs\[1\].strategy must be one of"),
         (changed(across_blocks=1), r"costs\[1\].across_blocks must be true or false"),
-        (changed(us={}), r"costs\[1\].us must hold microseconds of call, step"),
-        (changed(us={"stop": 1}), r"costs\[1\].us must hold microseconds of call, step"),
-        (changed(us={"step": -1}), r"costs\[1\].us.step must be a number >= 0, not -1"),
+        (changed(us={}), r"costs\[1\].us must hold microseconds of call, byte"),
+        (changed(us={"stop": 1}), r"costs\[1\].us must hold microseconds of call, byte"),
+        (changed(us={"walk": -1}), r"costs\[1\].us.walk must be a number >= 0, not -1"),
     ],
 )
 def test_a_file_that_cannot_be_used(content, said):
@@ -68,9 +68,9 @@ def test_the_least_predicted_time_is_picked():
 def drawn_sweep(seed=1, count=300):
     """Times that are sums of terms: a sweep that costs can explain to the last digit."""
     us = {
-        "direct": {"call": 2.0, "direct_share": 2e-4, "direct_depth": 0.02},
-        "fused_sequential": {"call": 4.0, "step": 0.05, "walk_over_4": 0.003},
-        "parallel_scan, block": {"call": 6.0, "round": 0.2, "round_over_4": 0.1},
+        "direct": {"call": 2.0, "direct_load": 2e-4, "four_read": 0.02},
+        "fused_sequential": {"call": 4.0, "walk": 0.05, "walk_load_4": 0.001},
+        "parallel_scan, block": {"call": 6.0, "round": 0.2, "round_load_4": 0.002},
         "parallel_scan, device": {"call": 12.0, "tile_share": 0.1},
     }
     of_product = {"multiply_add": 1e-8, "depth": 0.002}
@@ -78,9 +78,11 @@ def drawn_sweep(seed=1, count=300):
     for index, (cell, shape) in enumerate(sizes.drawn(count, seed, ["MinGRU"], "cuda")):
         layer = crossover.layer_of(cell, shape.H, "float32")
         problem = _core.layer_problem(layer, shape.T, shape.B, False)
-        counts = dict(zip(profile.TERMS, _core.counted(UNITS, SHARED, problem)[1], strict=True))
         for way, each in us.items():
-            terms = each if way == costs.ALONE else each | of_product
+            how = fit.strategy_of(way), way == costs.OVER_BLOCKS
+            _, counted = _core.counted(UNITS, SHARED, problem, *how)
+            counts = dict(zip(profile.TERMS, counted, strict=True))
+            terms = each | of_product
             time = sum(counts[name] * value for name, value in terms.items())
             row = {"bench": "crossover", "cell": cell, "pass": "forward", **shape.row()}
             row |= {"dtype": "float32", "strategy": way, "ms": time / 1e3}
@@ -102,7 +104,7 @@ def test_the_fit_finds_what_a_sweep_is_made_of():
 
 def test_the_better_of_rules_and_costs_is_kept(capsys, monkeypatch):
     pytest.importorskip("scipy")
-    content = drawn_sweep()
+    content = drawn_sweep(count=80)
     kept = tune.fitted(content, "mine")
     assert "costs" in kept
     assert "rules" not in kept
@@ -133,14 +135,17 @@ def test_sizes_that_people_quote_are_picked_as_measured():
     """Costs that would take direct everywhere are overruled there, and nowhere else."""
     B, T, H = sizes.QUOTED[1]
     ms = {"direct": 2.0, "fused_sequential": 1.0, "parallel_scan, device": 3.0}
-    at = ("MinGRU", "forward", "float32", "log", "TBH")
-    found = [fit.Problem(*at, B, t, H, False, ms) for t in (T, 7 * T)]
+    at = ("forward", "float32", "log", "TBH")
+    sizes_of = (T, H), (7 * T, H), (T, H + 1)
+    found = [fit.Problem("MinLSTM", *at, B, t, h, False, ms) for t, h in sizes_of]
+    dense = fit.Problem("GRU", *at, B, T, H, False, {"persistent": 1.0, "step_loop": 5.0})
     direct = {"costs": [cost for cost in GOOD["costs"] if cost["strategy"] == "direct"]}
     content = {"device": "cuda", "units": UNITS, "shared_bytes": SHARED}
-    rules = costs.rules(found, UNITS, regret.picker(content, profile.parse(direct, "test")))
+    pick = regret.picker(content, profile.parse(direct, "test"))
+    rules = costs.rules([*found, dense], UNITS, pick)
     assert [(rule["strategy"], rule["runner_up"]) for rule in rules] == [
         ("fused_sequential", "direct")
     ]
     pick = regret.picker(content, profile.parse(direct | {"rules": rules}, "test"))
-    assert [pick(p) for p in found] == ["fused_sequential", "direct"]
+    assert [pick(p) for p in found] == ["fused_sequential", "direct", "direct"]
     assert costs.rules(found, UNITS, pick) == []

@@ -2,15 +2,15 @@
 """From a sweep's rows to costs: what one of each term takes, for each way and class of problems.
 
 A way's time is a sum of terms, each a count that the planner knows times the microseconds of one,
-none of them negative. The least squares of the relative errors decide. Ways that begin with the
-same product of matrices share its microseconds, so that what is not known of the product is the
-same for all of them and does not decide between two.
+none of them negative. The least squares of the relative errors decide. The planner counts for each
+way what its kernels do. What several ways do alike, such as the product with the input, has the
+same microseconds in all of them, so that what is not known of it does not decide between two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,23 +20,31 @@ from . import optional
 from .fit import Problem, core_problem, strategy_of
 from .sizes import QUOTED, QUOTED_SCANS, SCAN
 
-PRODUCT = (
-    *("multiply_add", "weight_byte", "depth", "gate_byte", "product_wave"),
-    *(f"product_{edge}{over}" for edge in (128, 64) for over in ("", "_over_1", "_over_4")),
-)
-ALONE = "direct"  # the one way that makes its product otherwise
+OVER_BLOCKS = "parallel_scan, device"
 LOST, AROUND = 0.03, 1.25  # what a prediction may lose where people look first, and how far that is
 SHARE = 1e-3  # of every prediction: what never takes so much is left out
 
 
+class Timed(NamedTuple):
+    """How long a way took, and what of it the planner counts."""
+
+    way: str
+    counts: Array
+    us: float
+
+
 def fit(found: Iterable[Problem], units: int, shared_bytes: int) -> list[dict[str, Any]]:
     """The costs as a profile's file has them."""
-    classes: dict[Any, list[tuple[Problem, Array]]] = {}
+    classes: dict[Any, list[Timed]] = {}
     for problem in found:
-        if not problem.held_out:
-            of, counts = _core.counted(units, shared_bytes, core_problem(problem))
-            classes.setdefault(of, []).append((problem, np.array(counts)))
-    return [cost for of, members in sorted(classes.items()) for cost in _class(of, members)]
+        if problem.held_out:
+            continue
+        core = core_problem(problem)
+        for way, ms in problem.ms.items():
+            split = way == OVER_BLOCKS
+            of, counts = _core.counted(units, shared_bytes, core, strategy_of(way), split)
+            classes.setdefault(of, []).append(Timed(way, np.array(counts), 1e3 * ms))
+    return [cost for of, timed in sorted(classes.items()) for cost in _class(of, timed)]
 
 
 def rules(
@@ -49,7 +57,9 @@ def rules(
         if problem.regret(pick(problem)) <= LOST:
             break
         at = problem.features(units)
-        inside = [p for p in quoted if _near(p.features(units), at)]
+        # A planner passes over a rule for cells of another kind.
+        same_kind = [p for p in quoted if not p.ms.keys().isdisjoint(problem.ms)]
+        inside = [p for p in same_kind if _near(p.features(units), at)]
         best = min(problem.ms, key=lambda way: sum(p.regret(way) for p in inside))
         if sum(p.regret(best) for p in inside) < sum(p.regret(pick(p)) for p in inside) - LOST:
             out.append(_rule(at, inside, best))
@@ -60,13 +70,15 @@ def is_quoted(p: Problem) -> bool:
     return (p.H, p.T) in QUOTED_SCANS if p.cell == SCAN else (p.B, p.T, p.H) in QUOTED
 
 
-SIZES = ("steps", "tokens", "hidden")
+SIZES = ("steps", "tokens")
 
 
 def _near(one: dict[str, float], other: dict[str, float]) -> bool:
-    """In the box around the other."""
+    """In the box around the other, whose width is its own: others have lines that begin elsewhere,
+    and other times.
+    """
     sizes = all(other[name] / AROUND < one[name] <= other[name] * AROUND for name in SIZES)
-    kinds = ("gates", "bytes", "training", "log_domain")
+    kinds = ("hidden", "gates", "bytes", "training", "log_domain")
     return sizes and all(one[name] == other[name] for name in kinds)
 
 
@@ -78,13 +90,13 @@ def _rule(at: dict[str, float], inside: list[Problem], best: str) -> dict[str, A
     second = min(times, key=lambda time: time[2] / time[0])
     above = {name: int(at[name] / AROUND) for name in SIZES}
     above |= {name: at[name] - 1 for name in ("gates", "training", "log_domain") if at[name] > 0}
-    above |= {"bytes": at["bytes"] / 2}
+    above |= {"hidden": at["hidden"] - 1, "bytes": at["bytes"] / 2}
     at_most = {name: int(at[name] * AROUND) for name in SIZES}
-    at_most |= {name: at[name] for name in ("gates", "bytes", "training", "log_domain")}
+    at_most |= {name: at[name] for name in ("hidden", "gates", "bytes", "training", "log_domain")}
     return {
         "strategy": strategy,
         "runner_up": strategy_of(second[1]),
-        "across_blocks": best == "parallel_scan, device",
+        "across_blocks": best == OVER_BLOCKS,
         "margin": round(second[2] / second[0], 2),
         "above": above,
         "at_most": at_most,
@@ -92,28 +104,30 @@ def _rule(at: dict[str, float], inside: list[Problem], best: str) -> dict[str, A
     }
 
 
-def _class(of: Any, members: list[tuple[Problem, Array]]) -> list[dict[str, Any]]:
-    ways = sorted({way for problem, _ in members for way in problem.ms})
-    shared = np.array([name in PRODUCT for name in profile.TERMS])
-    own = {way: ~shared | (way == ALONE) for way in ways}
-    ends = np.cumsum([shared.sum(), *(own[way].sum() for way in ways)])
-    rows = []
-    for problem, counts in members:
-        for index, way in enumerate(ways):
-            if way in problem.ms:
-                row = np.zeros(ends[-1])
-                row[ends[index] : ends[index + 1]] = counts[own[way]]
-                if way != ALONE:
-                    row[: ends[0]] = counts[shared]
-                rows.append(row / (1e3 * problem.ms[way]))
-    each = _not_negative(np.array(rows))
+def _class(of: Any, timed: list[Timed]) -> list[dict[str, Any]]:
+    """The ways of a class together, since they have terms in common; a column is a term of a way,
+    or of all of them.
+    """
+    in_common = set(_core.shared_terms())
+    ways = sorted({one.way for one in timed})
+    columns: dict[tuple[str, int], int] = {}
+
+    def column(way: str, term: int) -> int:
+        key = ("" if profile.TERMS[term] in in_common else way, term)
+        return columns.setdefault(key, len(columns))
+
+    places = [[column(one.way, term) for term in np.flatnonzero(one.counts)] for one in timed]
+    shares = np.zeros((len(timed), len(columns)))
+    for row, at, one in zip(shares, places, timed, strict=True):
+        row[at] = one.counts[one.counts != 0] / one.us
+    each = _not_negative(shares)
     costs = []
-    for index, way in enumerate(ways):
+    for way in ways:
         us = np.zeros(len(profile.TERMS))
-        if way != ALONE:
-            us[shared] = each[: ends[0]]
-        us[own[way]] = each[ends[index] : ends[index + 1]]
-        costs.append(_cost(of, way, us, [m for m in members if way in m[0].ms]))
+        for (owner, term), at in columns.items():
+            if owner in ("", way):
+                us[term] = each[at]
+        costs.append(_cost(of, way, us, [one for one in timed if one.way == way]))
     return costs
 
 
@@ -129,16 +143,16 @@ def _not_negative(shares: Array) -> Array:
     return found / scale
 
 
-def _cost(of: Any, way: str, us: Array, members: list[tuple[Problem, Array]]) -> dict[str, Any]:
-    parts = np.array([counts * us for _, counts in members])
+def _cost(of: Any, way: str, us: Array, timed: list[Timed]) -> dict[str, Any]:
+    parts = np.array([one.counts * us for one in timed])
     predicted = parts.sum(axis=1)
     us = np.where((parts > SHARE * predicted[:, None]).any(axis=0), us, 0)
-    errors = [abs(p / (1e3 * m.ms[way]) - 1) for p, (m, _) in zip(predicted, members, strict=True)]
+    errors = [abs(p / one.us - 1) for p, one in zip(predicted, timed, strict=True)]
     return {
         **dict(zip(profile.CLASS, of, strict=True)),
         "strategy": strategy_of(way),
-        "across_blocks": way == "parallel_scan, device",
+        "across_blocks": way == OVER_BLOCKS,
         "us": {n: float(f"{v:.4g}") for n, v in zip(profile.TERMS, us, strict=True) if v > 0},
-        "points": len(members),
+        "points": len(timed),
         "error": round(float(np.median(errors)), 3),
     }
