@@ -2,12 +2,14 @@
 """Costs: what a file must hold, and a fit that finds the times that a sweep was made of."""
 
 import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scanrnn import _core, profile
-from scanrnn.tools import costs, crossover, fit, regret, sizes, tune
+from scanrnn.tools import costs, crossover, fit, measure, regret, sizes, tune
 
+ROOT = Path(__file__).parents[2]
 UNITS, SHARED = 132, 232448
 OF = {"kind": "linear", "bytes": 4, "alignment": 16, "training": False}
 OF |= {"log_form": False}
@@ -149,3 +151,22 @@ def test_sizes_that_people_quote_are_picked_as_measured():
     pick = regret.picker(content, profile.parse(direct | {"rules": rules}, "test"))
     assert [pick(p) for p in found] == ["fused_sequential", "direct", "direct"]
     assert costs.rules(found, UNITS, pick) == []
+
+
+@pytest.mark.parametrize("name", ["h200-random", "h200-random-800"])
+def test_the_built_in_costs_at_problems_that_no_fit_saw(name):
+    """What docs/decisions/0010 promises of the planner's picks, and of its microseconds."""
+    content = measure.load_sweep(ROOT / "bench" / "results" / f"{name}.json")
+    built_in = _core.built_in_profile("sm_90")
+    found, pick = fit.problems(content), regret.picker(content, built_in)
+    regrets = np.array([p.regret(pick(p)) for p in found])
+    assert np.mean(regrets <= regret.CLOSE) >= 0.97
+    assert np.mean(regrets <= regret.FAR) >= 0.99
+    limits = content["units"], content["shared_bytes"]
+    errors = []
+    for p in found:
+        *_, expected = _core.pick(built_in, True, *limits, fit.core_problem(p))
+        if expected > 0 and pick(p) in p.ms:
+            errors.append(abs(expected / (1e3 * p.ms[pick(p)]) - 1))
+    assert len(errors) > 0.9 * len(found)
+    assert np.median(errors) < 0.1
