@@ -47,16 +47,17 @@ class Counter {
       dense(strategy == Strategy::persistent);
       return out_;
     }
-    const bool direct_one = strategy == Strategy::direct;
-    const bool across = strategy == Strategy::parallel_scan && across_blocks;
+    // What is projected directly is walked in the same kernel, and backward by the sequential one.
     each_pass([&](const Pass& pass) {
-      if (across) return over_blocks(pass);
-      if (strategy == Strategy::parallel_scan) return in_block(pass);
-      walk(pass);
+      if (strategy != Strategy::parallel_scan) return walk(pass);
+      across_blocks ? over_blocks(pass) : in_block(pass);
     });
     if (p_.gates == 0) return out_;
-    if (direct_one) direct();
-    if (!direct_one) product(Term::multiply_add, tokens(), width(), depth());
+    if (strategy == Strategy::direct) {
+      direct();
+    } else {
+      product(Term::multiply_add, tokens(), width(), depth());
+    }
     if (p_.training) gradients();
     return out_;
   }
