@@ -80,10 +80,15 @@ build/cuda/tests/scanrnn_tests: .venv/ready
 	cmake --build --preset cuda --target scanrnn_tests example_streaming_inference \
 	  example_training_step example_thrust_buffers
 
-# What a user installs, for the architectures of lib/cuda.cmake, from nothing: how long it takes and
-# how large each part is.
+# What a user installs, into dist/: a manylinux wheel for each CPython that is here, without CUDA and,
+# where there is nvcc, with it, for the architectures of lib/cuda.cmake. The library is compiled once
+# for each variant. Each wheel runs where there is no compiler: debootstrap makes such a Debian.
+WHEEL_JSON := build/wheels.json
 wheel: .venv/ready
-	python tests/package/wheel.py $(if $(NVCC),,--no-cuda)
+	@command -v debootstrap >/dev/null || [ $$(id -u) != 0 ] || \
+	  apt-get install -q -y --no-install-recommends debootstrap || true
+	pip install --quiet --group wheel
+	python tests/package/wheel.py $(if $(NVCC),,--no-cuda) --json $(WHEEL_JSON)
 
 # Half an hour on a quiet machine, less on a GPU: the sweeps, and what comes from them. Sources that
 # are in no repository do not know their commit: BENCH_COMMIT tells it.

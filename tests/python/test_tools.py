@@ -89,17 +89,59 @@ def library(images):
 
 
 def test_device_code_is_told_by_architecture():
-    wheel = script("tests/package/wheel.py")
-    found = wheel.device_code(library([(2, 80, 100), (2, 90, 40), (1, 90, 7), (2, 80, 1)]))
+    code = script("tests/package/device_code.py")
+    found = code.device_code(library([(2, 80, 100), (2, 90, 40), (1, 90, 7), (2, 80, 1)]))
     assert found == {(2, 80): 2 * 64 + 101, (2, 90): 64 + 40, (1, 90): 64 + 7}
-    assert wheel.device_code(library([])) == {}
+    assert code.device_code(library([])) == {}
 
 
 def test_the_wheel_has_what_the_build_says():
     """Machine code for each of the default list, PTX where it says so."""
-    found = script("tests/package/wheel.py").wanted()
+    found = script("tests/package/device_code.py").wanted()
     assert {kind for kind, _ in found} == {1, 2}
     assert {architecture for _, architecture in found} == {80, 90}
+
+
+NEEDS = """Version definition section '.gnu.version_d' contains 1 entry:
+  000000: Rev: 1  Flags: none  Index: 2  Cnt: 1  Name: GLIBC_9.99
+
+Version needs section '.gnu.version_r' contains 2 entries:
+  000000: Version: 1  File: libc.so.6  Cnt: 3
+  0x0010:   Name: GLIBC_2.9  Flags: none  Version: 7
+  0x0020:   Name: GLIBC_2.34  Flags: none  Version: 6
+  0x0030:   Name: GLIBC_2.4  Flags: none  Version: 5
+  0x0040: Version: 1  File: libstdc++.so.6  Cnt: 1
+  0x0050:   Name: GLIBCXX_3.4.29  Flags: none  Version: 4
+"""
+
+
+def test_the_newest_symbol_is_the_highest_number():
+    assert script("tests/package/wheel.py").newest(NEEDS) == {"GLIBC": "2.34", "GLIBCXX": "3.4.29"}
+
+
+def test_an_interpreter_that_will_not_do_is_named(tmp_path, monkeypatch):
+    interpreters = script("tests/package/interpreters.py")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    minor = sys.version_info.minor
+    assert f"no python3.{minor}" in interpreters.find(minor)
+
+    named = tmp_path / f"python3.{minor}"
+    named.write_text("#!/bin/sh\necho not installed >&2\nexit 127\n")
+    named.chmod(0o755)
+    assert "not installed" in interpreters.find(minor)
+    other = tmp_path / f"python3.{minor + 1}"
+    base = Path(sys.base_prefix, "bin", f"python3.{minor}")
+    other.write_text(f'#!/bin/sh\nexec {base} "$@"\n')
+    other.chmod(0o755)
+    assert f"it is 3.{minor}." in interpreters.find(minor + 1)
+
+    pyenv = tmp_path / "versions" / f"3.{minor}.0" / "bin"
+    pyenv.mkdir(parents=True)
+    (pyenv / named.name).symlink_to(base)
+    found = interpreters.find(minor)
+    assert found.version.startswith(f"3.{minor}.")
+    assert found.tag == f"cp3{minor}"
 
 
 SKIPS = """
