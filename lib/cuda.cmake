@@ -7,6 +7,13 @@ if(SCANRNN_CUDA STREQUAL "OFF")
   set(SCANRNN_CUDA_SUMMARY "off (SCANRNN_CUDA=OFF)")
   return()
 endif()
+if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  if(SCANRNN_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "SCANRNN_CUDA=ON: the CUDA part is for Linux, not ${CMAKE_SYSTEM_NAME}")
+  endif()
+  set(SCANRNN_CUDA_SUMMARY "NOT BUILT: it is for Linux, not ${CMAKE_SYSTEM_NAME}")
+  return()
+endif()
 
 # Machine code for 8.x and 9.0, and PTX of the latter, which a driver compiles for any device that
 # came later: PTX of a newer architecture would shut out those in between.
