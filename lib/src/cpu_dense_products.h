@@ -33,7 +33,7 @@ void product(const T* panel, const T* const* rows, Index depth, bool add, T* out
       if constexpr (kApart == 2) sums[1][m][n] = V(0);
     }
   }
-  const auto multiply = [&](Index k, int apart) __attribute__((always_inline)) {
+  const auto multiply = [&](Index k, int apart) SCANRNN_INLINE_LAMBDA {
     V factor[kRows];
     for (int m = 0; m < kRows; ++m) factor[m] = V::all(row[m][k]);
     for (int n = 0; n < kWidth; ++n) {
@@ -141,7 +141,7 @@ void pack_gates(const scan::Team& team, const DenseWeight<T>& w, T* packed) {
         for (Index lane = 0; lane < kLanes; ++lane) {
           const Index unit = vector * kLanes + lane;
           const T* from = w.data + (gate * w.hidden + unit) * w.stride;
-          if (unit < w.hidden) __builtin_prefetch(from + last);
+          if (unit < w.hidden) prefetch(from + last);
           for (Index k = first; k < last; ++k) {
             panel[(k * w.gates + gate) * kLanes + lane] = unit < w.hidden ? from[k] : T(0);
           }

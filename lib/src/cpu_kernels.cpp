@@ -126,9 +126,7 @@ float widen(std::uint16_t half, Dtype dtype) {
     std::memcpy(&out, &bits, sizeof out);
     return out;
   }
-  _Float16 value;
-  std::memcpy(&value, &half, sizeof value);
-  return static_cast<float>(value);
+  return half_to_float(half);
 }
 
 std::uint16_t narrow(float value, Dtype dtype) {
@@ -139,10 +137,7 @@ std::uint16_t narrow(float value, Dtype dtype) {
     const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
     return static_cast<std::uint16_t>((nan ? bits | 0x400000u : rounded) >> 16);
   }
-  const auto half = static_cast<_Float16>(value);
-  std::uint16_t out;
-  std::memcpy(&out, &half, sizeof out);
-  return out;
+  return float_to_half(value);
 }
 
 void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, Index count) {

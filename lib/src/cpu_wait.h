@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <thread>
 
+#include "platform.h"
+
 namespace scanrnn {
 
 template <class Condition>
@@ -14,7 +16,7 @@ void wait_until(const Condition& met) {
   constexpr int kLooks = 256;
   for (int looks = 0; !met(); ++looks) {
     if (looks < kLooks) {
-      __builtin_ia32_pause();
+      pause();
     } else {
       std::this_thread::yield();
     }

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only place that asks what machine this is.
 #include <omp.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 
 #include "check.h"
 #include "cpu_kernels.h"
 #include "cuda_device.h"
+#include "platform.h"
 #ifdef SCANRNN_WITH_CUDA
 #include <cuda_runtime_api.h>
 #endif
@@ -32,13 +31,13 @@ struct InstructionSet {
 std::vector<InstructionSet> instruction_sets() {
   return {
 #ifdef SCANRNN_WITH_AVX512
-      {"avx512", __builtin_cpu_supports("x86-64-v4") != 0, cpu_kernels_avx512},
+      {"avx512", runs_x86_64(4), cpu_kernels_avx512},
 #endif
 #ifdef SCANRNN_WITH_AVX2
-      {"avx2", __builtin_cpu_supports("x86-64-v3") != 0, cpu_kernels_avx2},
+      {"avx2", runs_x86_64(3), cpu_kernels_avx2},
 #endif
 #ifdef SCANRNN_WITH_SSE4
-      {"sse4", __builtin_cpu_supports("x86-64-v2") != 0, cpu_kernels_sse4},
+      {"sse4", runs_x86_64(2), cpu_kernels_sse4},
 #endif
   };
 }
@@ -53,22 +52,6 @@ const CpuKernels& choose() {
   }
   throw error(cap ? std::string("SCANRNN_ISA: this processor or build cannot run ") + cap
                   : "this processor has none of the instruction sets of this build");
-}
-
-std::string processor_name() {
-  std::string found = "cpu";
-  std::FILE* file = std::fopen("/proc/cpuinfo", "r");
-  if (!file) return found;
-  char line[256];
-  while (std::fgets(line, sizeof line, file)) {
-    const std::string text = line;
-    if (text.rfind("model name", 0) != 0) continue;
-    const std::size_t begin = text.find(": ") + 2, end = text.find('\n');
-    found = text.substr(begin, end - begin);
-    break;
-  }
-  std::fclose(file);
-  return found;
 }
 
 #ifdef SCANRNN_WITH_CUDA
@@ -121,7 +104,7 @@ std::vector<DeviceInfo> devices() {
   DeviceInfo& cpu = out.front();
   cpu.name = processor_name();
   cpu.units = std::min(omp_get_max_threads(), omp_get_num_procs());
-  cpu.memory = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+  cpu.memory = physical_memory();
   cpu.architecture = cpu_kernels().name;
   for (int index = 0; index < cuda_count(); ++index) out.push_back(cuda_device(index));
   return out;
@@ -133,7 +116,7 @@ std::string build_info() {
   std::string sets;
   for (const InstructionSet& isa : instruction_sets())
     sets = isa.name + (sets.empty() ? "" : " " + sets);
-  return std::string("version: ") + SCANRNN_VERSION + "\ncompiler: " + __VERSION__ +
+  return std::string("version: ") + SCANRNN_VERSION + "\ncompiler: " + compiler_name() +
          "\nblas: " SCANRNN_BLAS_NAME "\ninstruction sets: " + sets + "\ncuda: " + cuda_build() +
          "\n";
 }

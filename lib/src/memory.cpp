@@ -15,30 +15,12 @@
 
 #include "backend.h"
 #include "check.h"
+#include "platform.h"
 #ifdef SCANRNN_WITH_CUDA
 #include "cuda_status.h"
 #endif
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
 
 namespace scanrnn {
-namespace {
-
-// Asks for huge pages where there is room for some: what a training call writes is often fresh from
-// the system, and faulting it in by small pages takes a tenth of the call.
-void want_huge_pages(void* data, std::size_t bytes) {
-#ifdef MADV_HUGEPAGE
-  constexpr std::size_t kLeast = std::size_t{4} << 20, kPage = 4096;
-  if (bytes < kLeast) return;
-  const std::size_t skip = -reinterpret_cast<std::uintptr_t>(data) % kPage;
-  madvise(static_cast<char*>(data) + skip, bytes - skip, MADV_HUGEPAGE);  // no more than a wish
-#else
-  static_cast<void>(data), static_cast<void>(bytes);
-#endif
-}
-
-}  // namespace
 #ifdef SCANRNN_WITH_CUDA
 namespace {
 

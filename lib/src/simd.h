@@ -8,13 +8,12 @@
 #endif
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "platform.h"
 #include "scanrnn/scan/op.h"
 
 namespace scanrnn::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
-#define SCANRNN_INLINE __attribute__((always_inline)) inline
 
 inline constexpr int kRegisters = HWY_TARGET <= HWY_AVX3 ? 32 : 16;  // for vectors
 
