@@ -54,6 +54,21 @@ def call(command, log, **variables):
                          + "\n".join(text.splitlines()[-60:]))  # fmt: skip
 
 
+def variants_here(chosen):
+    """What is to be built; what is not is named."""
+    reasons = {"cpu": "--no-cpu"} if chosen.no_cpu else {}
+    nvcc = os.environ.get("CUDACXX", "nvcc")
+    if chosen.no_cuda:
+        reasons["cuda"] = "--no-cuda"
+    elif not shutil.which(nvcc):
+        reasons["cuda"] = f"there is no {nvcc}"
+    for variant, reason in reasons.items():
+        say(f"SKIPPED: the variant {variant}: {reason}")
+    if len(reasons) == 2:
+        raise SystemExit("nothing is left to build")
+    return [variant for variant in ("cpu", "cuda") if variant not in reasons]
+
+
 def label(variant):
     """The local version label: "cpu", or "cu13" of the nvcc that compiles."""
     if variant == "cpu":
@@ -264,9 +279,7 @@ def main():
         check_code(found, set() if chosen.no_cuda else device_code.wanted())
         return
     chosen.out.mkdir(parents=True, exist_ok=True)
-    variants = ["cpu"] * (not chosen.no_cpu) + ["cuda"] * (not chosen.no_cuda)
-    if not variants:
-        parser.error("--no-cpu and --no-cuda leave nothing")
+    variants = variants_here(chosen)
     root = None if chosen.no_root else BUILD / "wheel-root"
     content = provenance() | {"variants": [build_variant(v, chosen, root) for v in variants]}
     if chosen.json:
