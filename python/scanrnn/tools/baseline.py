@@ -19,10 +19,15 @@ def sigmoid(x: Array) -> Array:
     return 0.5 + 0.5 * np.tanh(0.5 * x)
 
 
-def _positive(v: Array) -> tuple[Array, Array]:
-    """g(v) and its slope."""
+def product(x: Array, matrix: Array) -> Array:
+    """One GEMM. NumPy would make one of each step, were x to keep its three axes."""
+    return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:-1], matrix.shape[1])
+
+
+def _positive(v: Array) -> tuple[Array, Callable[[], Array]]:
+    """g(v), and its slope for who asks."""
     s = sigmoid(v)
-    return np.where(v >= 0, v + 0.5, s), np.where(v >= 0, 1, s * (1 - s))
+    return np.where(v >= 0, v + 0.5, s), lambda: np.where(v >= 0, 1, s * (1 - s))
 
 
 # A cell: pre-activations [T,B,G*H] -> (a, b, vjp); vjp(da, db) gives the cotangents of each gate's.
@@ -34,7 +39,7 @@ def _mingru(pre: Array) -> tuple[Any, ...]:
     g, slope = _positive(v)
 
     def vjp(da: Array, db: Array) -> list[Array]:
-        return [(db * g - da) * z * (1 - z), db * z * slope]
+        return [(db * g - da) * z * (1 - z), db * z * slope()]
 
     return 1 - z, z * g, vjp
 
@@ -48,7 +53,7 @@ def _minlstm(pre: Array) -> tuple[Any, ...]:
 
     def vjp(da: Array, db: Array) -> list[Array]:
         du = (da - db * g) * forget * keep
-        return [du * (1 - f), -du * (1 - i), db * keep * slope]
+        return [du * (1 - f), -du * (1 - i), db * keep * slope()]
 
     return forget, keep * g, vjp
 
@@ -79,14 +84,14 @@ def layer_vjp(
 ) -> tuple[Array, Array, Callable[..., tuple[Array, Array, Array, Array]]]:
     """One layer: (y, h_n, pullback); pullback(dy, dh_n) -> (dx, dh_0, dweight, dbias)."""
     hidden = h_0.shape[-1]
-    pre = x @ weight.T + _bias(cell, bias, hidden)
+    pre = product(x, weight.T) + _bias(cell, bias, hidden)
     a, b, lift_vjp = CELLS[cell](pre)
     states = np.empty_like(b)
     h = h_0
-    for t in range(len(x)):
-        np.multiply(a[t], h, out=states[t])
-        states[t] += b[t]
-        h = states[t]
+    for a_t, b_t, after in zip(a, b, states, strict=True):
+        np.multiply(a_t, h, out=after)
+        after += b_t
+        h = after
     y = states
     if cell == "SRU":
         r = sigmoid(pre[..., 2 * hidden :])
@@ -96,15 +101,15 @@ def layer_vjp(
         dstates = r * dy if cell == "SRU" else dy
         db = np.empty_like(b)
         carry = np.zeros_like(h_0) if dh_n is None else dh_n
-        for t in reversed(range(len(x))):
-            np.add(dstates[t], carry, out=db[t])
-            carry = a[t] * db[t]
+        for a_t, dstate, db_t in zip(a[::-1], dstates[::-1], db[::-1], strict=True):
+            np.add(dstate, carry, out=db_t)
+            carry = a_t * db_t
         before = np.concatenate([h_0[None], states[:-1]])
         dpre = lift_vjp(db * before, db)
         if cell == "SRU":
             dpre[2] = dy * (states - x) * r * (1 - r)
         flat = np.concatenate(dpre, axis=-1)
-        dx = flat @ weight
+        dx = product(flat, weight)
         if cell == "SRU":
             dx += dy * (1 - r)
         tokens = flat.reshape(-1, flat.shape[-1])
@@ -160,7 +165,7 @@ def dense_vjp(
     pullback(dy) -> (dx, dh_0, dc_0, dparams).
     """
     weight, recurrent, bias, recurrent_bias = params
-    u = x @ weight.T + bias
+    u = product(x, weight.T) + bias
     y, h, c, backs = np.empty((*x.shape[:2], h_0.shape[-1]), x.dtype), h_0, c_0, []
     for t in range(len(x)):
         h, c, back = DENSE[cell](u[t], h @ recurrent.T + recurrent_bias, h, c)
@@ -176,7 +181,7 @@ def dense_vjp(
         before = np.concatenate([h_0[None], y[:-1]]).reshape(-1, h_0.shape[-1])
         flat_u, flat_m = (d.reshape(-1, d.shape[-1]) for d in (du, dm))
         dweights = flat_u.T @ x.reshape(-1, x.shape[-1]), flat_m.T @ before
-        return du @ weight, dh, dc, (*dweights, flat_u.sum(axis=0), flat_m.sum(axis=0))
+        return product(du, weight), dh, dc, (*dweights, flat_u.sum(axis=0), flat_m.sum(axis=0))
 
     return y, h, c, pullback
 
