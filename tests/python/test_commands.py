@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m scanrnn: every command runs on a small case and leaves what it promises."""
 
-import itertools
 import json
 import math
 import os
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import scanrnn
 from scanrnn import __main__, _core, profile
-from scanrnn.tools import calls, demo, layer_bench, measure
+from scanrnn.tools import calls, layer_bench, measure
 from support import CELLS, DENSE
 
 PROVENANCE = {"device", "processor", "threads", "commit", "dirty", "command", "date"}
@@ -66,55 +65,6 @@ def test_a_reader_may_go(command):
         os.close(theirs)
     assert done.stderr == ""
     assert done.returncode == 141 or ("--help" in command and done.returncode == 0)  # argparse's
-
-
-def test_demo_learns(tmp_path, capsys):
-    """A few seconds are enough to do better than knowing how often each character occurs."""
-    pytest.importorskip("tqdm")
-    pytest.importorskip("matplotlib")
-    out = tmp_path / "new" / "demo.png"
-    __main__.main(["demo", "--seconds", "4", "--hidden", "48", "--out", str(out)])
-    shown = capsys.readouterr().out
-    assert is_png(out)
-    assert "bits a character on held-out text" in shown
-    assert "Written by the model" in shown
-
-
-def test_demo_is_the_same_training_twice(monkeypatch):
-    """From one start both implementations have the same losses, so only their speed differs."""
-    pytest.importorskip("tqdm")
-    monkeypatch.setattr(demo.time, "perf_counter", itertools.count(0, 0.1).__next__)
-    text = demo.load_text(limit=60_000)
-    rnn = scanrnn.MinGRU(len(text.symbols), 24, num_layers=2, device="cpu", seed=0)
-    head = np.zeros((len(text.symbols), 24), np.float32)
-    start = rnn.state_dict() | {"out_weight": head, "out_bias": head[:, 0].copy()}
-    curves = []
-    for recurrent in (rnn, demo.Stack("MinGRU", start)):
-        params = {name: value.copy() for name, value in start.items()}
-        curves.append(demo.train("test", recurrent, params, text, 1.5, seed=0))
-    assert len(curves[0].bits) == len(curves[1].bits) == 8  # two looks at the clock an update
-    np.testing.assert_allclose(curves[0].bits, curves[1].bits, rtol=1e-4)
-    assert curves[0].bits[0] == pytest.approx(math.log2(len(text.symbols)), rel=1e-5)
-    assert curves[0].bits[-1] < curves[0].bits[0]
-
-
-def test_demo_text():
-    text = demo.load_text(limit=80_000)
-    assert len(text.train) == 40_000
-    assert len(text.test) == 40_000
-    assert 3 < text.unigram_bits() < 6
-    np.testing.assert_array_equal(demo.load_text(limit=80_000).train, text.train)
-
-
-def test_cross_entropy_against_differences():
-    logits, targets = np.random.default_rng(0).standard_normal((5, 7)), np.arange(5)
-    gradient = demo.cross_entropy(logits, targets)[1]
-    step = 1e-6 * np.random.default_rng(1).standard_normal((5, 7))
-    moved = (
-        demo.cross_entropy(logits + step, targets)[0]
-        - demo.cross_entropy(logits - step, targets)[0]
-    )
-    assert moved / 2 * math.log(2) == pytest.approx(np.vdot(gradient, step), rel=1e-6)
 
 
 def test_bench_regret_of_random_problems(tmp_path, capsys):
@@ -171,6 +121,7 @@ def test_bench_crossover_and_regret(tmp_path, capsys):
         (["tune", "--minutes", "nan"], "--minutes: expected a number > 0, got nan"),
         (["demo", "--seconds", "soon"], "--seconds: invalid float value: 'soon'"),
         (["demo", "--hidden", "0"], "--hidden: expected a number > 0, got 0"),
+        (["demo", "--steps", "1.5"], "--steps: invalid int value: '1.5'"),
         (["bench"], "the following arguments are required: BENCH"),
     ],
 )

@@ -1,219 +1,151 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: a character language model of Python's own source text, trained in NumPy.
+"""The demo: time to the same error, beside a loop over the steps in NumPy, and what else would run.
 
-Two layers of MinGRU by this library's forward and vjp, a softmax and Adam; then the same model,
-from the same start and for the same time, with the recurrence in plain NumPy.
+One layer of MinGRU learns the task of recall.py twice, from the same start and on the same
+sequences: by this library, and by baseline.py. Then ways.py measures this machine.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-import sysconfig
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 import scanrnn
 
+from .. import _core
 from ..arguments import Array
-from . import measure
+from . import measure, recall
 from .baseline import Stack
-from .optional import plots, progress
+from .optional import plots, save_figure
+from .ways import LOOP, Ways
 
-BATCH, STEPS = 16, 64
-PEAK_RATE = 1e-2
-HELD_OUT = 40_000
-PROMPT = b"class Reader:\n    def "
-
-
-class Text(NamedTuple):
-    """Characters as indices into `symbols`; the last HELD_OUT are for testing only."""
-
-    symbols: bytes
-    train: Array
-    test: Array
-
-    def unigram_bits(self) -> float:
-        """Bits a character of the test text, to one who knows how often each occurs in training."""
-        counts = np.bincount(self.train, minlength=len(self.symbols)) + 1.0
-        return float(-np.log2(counts / counts.sum())[self.test].mean())
+GOAL = 0.01
+OURS = "scanrnn"
+RACE, WAYS = 0.75, 0.14  # shares of the demo's time, at most; the rest is for start, test and plot
+TEST = 2**18  # steps of the sequence after training, or as many as in training
+COLOURS = ("#d9822b", "#3b8ede", "#3a9d5d", "#cf5c5c", "#9a6fc4")  # the loop's is the first
 
 
-def load_text(limit: int = 1_500_000) -> Text:
-    """The top-level modules of the standard library, in the order of a fixed shuffle."""
-    folder = Path(sysconfig.get_paths()["stdlib"])
-    files = sorted(path for path in folder.glob("*.py") if path.is_file())
-    if not files:
-        raise SystemExit(f"demo: there is no Python source in {folder}")
-    np.random.default_rng(0).shuffle(files)
-    raw = b"\n".join(path.read_bytes() for path in files)
-    ascii_only = bytes(byte for byte in raw[: 2 * limit] if 32 <= byte < 127 or byte == 10)[:limit]
-    data = np.frombuffer(ascii_only, np.uint8)
-    symbols, indices = np.unique(data, return_inverse=True)
-    return Text(symbols.tobytes(), indices[:-HELD_OUT], indices[-HELD_OUT:])
+class Race(NamedTuple):
+    """Both trainings, and the error that both have reached."""
 
+    trainings: dict[str, recall.Training]
+    goal: float
 
-def batches(text: Array, seed: int) -> Iterator[Array]:
-    """BATCH windows from anywhere in the text, STEPS characters and the next one: [STEPS+1,B]."""
-    random = np.random.default_rng(seed)
-    offsets = np.arange(STEPS + 1)[:, None]
-    while True:
-        yield text[random.integers(0, len(text) - STEPS, BATCH) + offsets]
+    def updates(self, name: str) -> int:
+        found = self.trainings[name].updates_to(self.goal)
+        assert found is not None  # by what the goal is
+        return found
 
+    def seconds(self, name: str) -> float:
+        """Of its own until the goal."""
+        return self.trainings[name].seconds[self.updates(name) - 1]
 
-def one_hot(text: Text) -> Array:
-    """A row for each symbol, of the unit variance that layers' initial values are meant for."""
-    size = len(text.symbols)
-    return np.eye(size, dtype=np.float32) * np.float32(math.sqrt(size))
+    @property
+    def ratio(self) -> float:
+        return self.seconds(LOOP) / self.seconds(OURS)
 
+    def table(self) -> str:
+        lines = [
+            [name, str(self.updates(name)), f"{training.ms:.1f}", f"{self.seconds(name):.2f}"]
+            for name, training in self.trainings.items()
+        ]
+        error = f"seconds to an error of {100 * self.goal:.3g} %"
+        titles = ["", "updates", "median ms of one", error]
+        return measure.table(titles, lines)
 
-def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
-    """Mean bits a character and the cotangent of the logits (of the mean in nats)."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    odds = np.exp(shifted)
-    odds /= odds.sum(axis=-1, keepdims=True)
-    rows = np.arange(len(odds))
-    bits = float(-np.log2(odds[rows, targets] + 1e-30).mean())
-    odds[rows, targets] -= 1
-    return bits, odds / np.float32(len(odds))
-
-
-class Adam:
-    def __init__(self, params: dict[str, Array]) -> None:
-        self.params, self.count = params, 0
-        self.first = {name: np.zeros_like(value) for name, value in params.items()}
-        self.second = {name: np.zeros_like(value) for name, value in params.items()}
-
-    def update(self, grads: dict[str, Array], rate: float) -> None:
-        self.count += 1
-        norm = math.sqrt(sum(float(np.vdot(g, g)) for g in grads.values()))
-        clip = min(1.0, 1.0 / (norm + 1e-12))
-        scale = rate * math.sqrt(1 - 0.99**self.count) / (1 - 0.9**self.count)
-        for name, grad in grads.items():
-            first, second = self.first[name], self.second[name]
-            first += 0.1 * (clip * grad - first)
-            second += 0.01 * ((clip * grad) ** 2 - second)
-            self.params[name] -= scale * first / (np.sqrt(second) + 1e-8)
-
-
-class Curve(NamedTuple):
-    seconds: list[float]
-    bits: list[float]
-    characters: int
-
-    def smooth(self) -> Array:
-        bits, width = np.array(self.bits), max(1, len(self.bits) // 40)
-        padded = np.concatenate([np.full(width - 1, bits[0]), bits])
-        return np.convolve(padded, np.ones(width) / width, mode="valid")
-
-
-def train(
-    title: str, recurrent: Any, params: dict[str, Array], text: Text, seconds: float, seed: int
-) -> Curve:
-    """Trains in place for a time. `recurrent` has vjp and load_state_dict; the rest is shared."""
-    symbols = one_hot(text)
-    weights = [name for name in params if not name.startswith("out_")]
-    layers = sum(name.startswith("weight_ih") for name in weights)
-    h_0 = np.zeros((layers, BATCH, params["out_weight"].shape[1]), np.float32)
-    adam, curve, start = Adam(params), Curve([], [], 0), time.perf_counter()
-    with progress(seconds, title, bar_format="{desc} {bar} {n:.0f}/{total:.0f} s{postfix}") as bar:
-        for window in batches(text.train, seed):
-            (y, _), pullback = recurrent.vjp(symbols[window[:-1]], h_0)
-            flat = y.reshape(-1, y.shape[-1])
-            bits, dlogits = cross_entropy(
-                flat @ params["out_weight"].T + params["out_bias"], window[1:].ravel()
-            )
-            grads = {"out_weight": dlogits.T @ flat, "out_bias": dlogits.sum(axis=0)}
-            grads |= pullback((dlogits @ params["out_weight"]).reshape(y.shape))[2]
-            spent = time.perf_counter() - start
-            adam.update(grads, PEAK_RATE * min(1, 0.02 + max(0, 1 - spent / seconds)))
-            recurrent.load_state_dict({name: params[name] for name in weights})
-            curve.seconds.append(time.perf_counter() - start)
-            curve.bits.append(bits)
-            bar.set_postfix_str(
-                f"{np.mean(curve.bits[-20:]):.2f} bits/char, "
-                f"{len(curve.bits) * BATCH * STEPS / curve.seconds[-1]:,.0f} chars/s"
-            )
-            bar.update(min(curve.seconds[-1], seconds) - bar.n)
-            if curve.seconds[-1] >= seconds:
-                break
-    return curve._replace(characters=len(curve.bits) * BATCH * STEPS)
-
-
-def test_bits(rnn: scanrnn.Layer, params: dict[str, Array], text: Text) -> float:
-    """The test text in one call, as a single sequence."""
-    rnn.load_state_dict({name: params[name] for name in rnn.state_dict()})
-    y, _ = rnn(one_hot(text)[text.test[:-1]])
-    return cross_entropy(y @ params["out_weight"].T + params["out_bias"], text.test[1:])[0]
-
-
-def sample(
-    rnn: scanrnn.Layer, params: dict[str, Array], text: Text, seed: int, length: int = 400
-) -> str:
-    """The model reads PROMPT in one call and goes on from its state, one step() a character."""
-    random, temperature = np.random.default_rng(seed), 0.6
-    symbols = one_hot(text)
-    read, h = rnn(symbols[[text.symbols.index(character) for character in PROMPT]])
-    y, out = read[-1], []
-    for _ in range(length):
-        logits = (params["out_weight"] @ y + params["out_bias"]) / temperature
-        # The largest of Gumbel-perturbed logits is a draw from their softmax.
-        current = int(np.argmax(logits + random.gumbel(size=len(logits))))
-        out.append(text.symbols[current])
-        y, h = rnn.step(symbols[current], h)
-    return (PROMPT + bytes(out)).decode("ascii")
-
-
-def draw(curves: dict[str, Curve], unigram: float, path: Path) -> None:
-    plt = plots()
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    for title, curve in curves.items():
-        rate = curve.characters / curve.seconds[-1]
-        axes.plot(curve.seconds, curve.smooth(), label=f"{title} ({rate:,.0f} characters/s)")
-    axes.axhline(unigram, color="grey", linestyle="--", label="character frequencies alone")
-    axes.set(xlabel="wall time, s", ylabel="training loss, bits a character", ylim=(0, None))
-    axes.set_title("Two-layer MinGRU on the text of Python's standard library")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-
-
-def run(seconds: float, hidden: int, out: Path, seed: int, device: str = "cpu") -> dict[str, float]:
-    measure.ready(out)
-    text = load_text()
-    unigram, size = text.unigram_bits(), len(text.symbols)
-    rnn = scanrnn.MinGRU(size, hidden, num_layers=2, device=device, seed=seed)
-    head = np.random.default_rng(seed).uniform(-1, 1, (size, hidden)) / math.sqrt(hidden)
-    start = rnn.state_dict() | {
-        "out_weight": head.astype(np.float32),
-        "out_bias": np.zeros(size, np.float32),
-    }
-    print(f"{len(text.train):,} characters of the standard library, {size} different ones;")
-    print(f"their frequencies alone need {unigram:.2f} bits a character.\n{rnn!r}")
-    print(rnn.plan(STEPS, BATCH, training=True))
-    makers: dict[str, Callable[[], Any]] = {
-        "scanrnn": lambda: rnn,
-        "NumPy loop": lambda: Stack("MinGRU", start),
-    }
-    curves, results = {}, {"unigram": unigram}
-    for title, make in makers.items():  # the same start, batches, rate and wall time for both
-        params = {name: value.copy() for name, value in start.items()}
-        curves[title] = train(title, make(), params, text, seconds, seed)
-        results[title] = test_bits(rnn, params, text)
-        print(
-            f"{title:10}: {results[title]:.2f} bits a character on held-out text after "
-            f"{curves[title].seconds[-1]:.0f} s and {curves[title].characters:,} characters"
+    def verdict(self) -> str:
+        ours, loop = (self.trainings[name].ms for name in (OURS, LOOP))
+        return (
+            f"The NumPy loop takes {self.ratio:.1f} times as long to the same error "
+            f"(median update: {loop / ours:.1f} times)."
         )
-        if title == "scanrnn":
-            written = sample(rnn, params, text, seed)
-    print("\nWritten by the model, one step() a character:\n")
-    print("\n".join("    " + line for line in written.splitlines()))
-    draw(curves, unigram, out)
-    print(f"\nLearning curves: {out}", file=sys.stderr)
-    return results
+
+
+def race(
+    rnn: scanrnn.Layer, start: dict[str, Array], steps: int, seed: int, seconds: float
+) -> Race:
+    trainings = {
+        OURS: recall.Training(rnn, start, steps, seed),
+        LOOP: recall.Training(Stack("MinGRU", start), start, steps, seed),
+    }
+    return Race(trainings, recall.take_turns(list(trainings.values()), GOAL, seconds))
+
+
+def test(rnn: scanrnn.Layer, trained: recall.Training, steps: int, seed: int) -> str:
+    """A new sequence, much longer than those of the training, in one call of each."""
+    x, wanted = recall.sequence(
+        np.random.default_rng(seed + 1), steps, recall.gap_of(trained.steps)
+    )
+    stack, h_0 = Stack("MinGRU", trained.own()), np.zeros((1, 1, rnn.hidden_size), np.float32)
+    begin = time.perf_counter()
+    states, _ = rnn(x)
+    between = time.perf_counter()
+    (other, _), _ = stack.vjp(x, h_0)
+    end = time.perf_counter()
+    ours, theirs = (recall.error_of(y, trained.params, wanted)[0] for y in (states, other))
+    if not math.isclose(ours, theirs, rel_tol=1e-2, abs_tol=1e-5):
+        raise AssertionError(f"the two forward passes disagree: {ours} and {theirs}")
+    return (
+        f"One new sequence of {steps:,} steps: error {ours:.2%} by both;\n"
+        f"scanrnn runs it in {1e3 * (between - begin):.0f} ms, the NumPy loop in "
+        f"{1e3 * (end - between):.0f} ms."
+    )
+
+
+def draw(found: Race, ways: Ways, path: Path) -> None:
+    plt = plots()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5))
+    for (name, training), colour in zip(found.trainings.items(), COLOURS[1::-1], strict=True):
+        left.plot(training.seconds, 100 * training.smooth(), color=colour, label=name)
+        left.plot(found.seconds(name), 100 * found.goal, "o", color=colour)
+    left.axhline(100 * found.goal, color="#7f868d", linestyle="--")
+    left.set(xlabel="its own time, s", ylabel="error, % of the variance", yscale="log")
+    left.set_title(f"The loop takes {found.ratio:.1f} times as long to the same error")
+    left.grid(True)
+    left.legend()
+    if ways.found:
+        ways.draw(right, COLOURS)
+    else:
+        right.set_axis_off()
+    save_figure(figure, path)
+
+
+def run(seconds: float, hidden: int, steps: int, out: Path, seed: int, device: str = "cpu") -> Race:
+    measure.ready(out)
+    begin, gap = time.perf_counter(), recall.gap_of(steps)
+    rnn = scanrnn.MinGRU(2, hidden, device=device, seed=seed)
+    print(
+        f"Task: a sequence of {steps:,} numbers, of which about one in {gap} is marked. At each "
+        "step the\nlayer has to say the number that was marked last. Without a memory the error is "
+        f"100 %.\nLayer: MinGRU, {hidden} units, float32; {device}, "
+        f"{_core.Device('cpu').units} threads. It is trained twice, in turns, from\n"
+        "the same start on the same sequences: by scanrnn, and by NumPy with one matrix product\n"
+        "for all steps and a Python loop over them.\n"
+    )
+    found = race(rnn, recall.start(rnn, seed), steps, seed, RACE * seconds)
+    print(found.table())
+    print(
+        f"\n{found.verdict()}\n\n{test(rnn, found.trainings[OURS], max(TEST, steps), seed)}\n",
+        flush=True,
+    )
+    ways = Ways(device, hidden)
+    left = seconds - (time.perf_counter() - begin)
+    ways.measure(min(WAYS * seconds, left))
+    if ways.found:
+        print(
+            f"Every way to run one layer on this machine: ms for one sequence of T steps, forward, "
+            f"{hidden} units.\n"
+        )
+        print(ways.table())
+    else:
+        print("No time was left to measure every way to run a layer; --seconds gives more.")
+    draw(found, ways, out)
+    print(f"\nBoth as a plot: {out}")
+    if ways.wrong:
+        raise SystemExit("\n".join(["wrong results, which were not timed:", *ways.wrong]))
+    return found

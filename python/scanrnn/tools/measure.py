@@ -23,6 +23,9 @@ from ..arguments import Array
 from ..registry import build_info, devices, version
 
 SLICE = 2e-3  # seconds: shorter calls are repeated up to this, to be above the clock's grain
+# Seconds until the threads of what ran before sleep. Those of an OpenBLAS or OpenMP team wait
+# awake for a while, and take the processor from the next team.
+SETTLE = 0.1
 
 
 class Timing(NamedTuple):
