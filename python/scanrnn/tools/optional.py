@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,16 @@ def found(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         return None
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """NumPy's products on one thread, where threadpoolctl is installed.
+
+    Threads that wait for one another cost small products more than they save, and on a busy machine
+    many times as much. This library has its own threads, which this leaves alone.
+    """
+    control = found("threadpoolctl")
+    return control.threadpool_limits(1, "blas") if control else nullcontext()
 
 
 def progress(total: float, title: str, **options: Any) -> Any:
