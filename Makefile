@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# What a person runs: make demo | test | wheel | bench | profiles | figures | format | lint. Each sets
-# up what it needs first, on a Debian that has git, make and python3: packages by apt-get, where they
+# What a person runs: make demo | test | docs | wheel | bench | profiles | figures | format | lint. Each
+# sets up what it needs first, on a Debian that has git, make and python3: packages by apt-get, where they
 # are missing, and .venv.
 .PHONY: demo test test-cpp test-sanitize test-python test-cuda test-ptx sanitize-cuda wheel bench \
-  bench-gpu bench-engine profiles figures format lint clean
+  bench-gpu bench-engine profiles figures docs docs-links format lint clean
 .NOTPARALLEL:
 
 PYTHON := $(CURDIR)/.venv/bin/python
@@ -131,6 +131,18 @@ bench-engine: .venv/ready
 	$(if $(GPU),build/cuda/bench/layer_cuda --json bench/results/$(NAME)-layer.json)
 	$(if $(GPU),build/cuda/bench/dense_cuda --json bench/results/$(NAME)-dense.json)
 
+# The site, in build/docs. A link within it that leads nowhere is an error; docs-links tries the
+# others, for which it needs the network.
+SITE = python -m sphinx -c docs -d build/docs/doctrees .
+docs: .venv/installed .venv/frameworks .venv/docs
+	mkdir -p build/doxygen
+	doxygen docs/Doxyfile
+	$(SITE) -b html --fail-on-warning --keep-going --quiet build/docs/html
+	@echo "The site: build/docs/html/index.html"
+
+docs-links: docs
+	$(SITE) -b linkcheck --quiet build/docs/links
+
 format: .venv/ready
 	clang-format -i $(CPP)
 	ruff format
@@ -169,6 +181,13 @@ ifdef FRAMEWORKS_FROM
 else
 	pip install --quiet --group frameworks-cuda
 endif
+	touch $@
+
+.venv/docs: .venv/ready
+	@command -v doxygen >/dev/null || { sudo=$$([ $$(id -u) = 0 ] || echo sudo); \
+	  $$sudo apt-get update -q && \
+	  $$sudo apt-get install -q -y --no-install-recommends doxygen; }
+	pip install --quiet --group docs
 	touch $@
 
 .venv/ready: Makefile pyproject.toml
