@@ -2,12 +2,13 @@
 """python -m scanrnn demo: a task that is what it says, a fair race, and an end in time."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
 import scanrnn
 from scanrnn import __main__
-from scanrnn.tools import demo, recall, ways
+from scanrnn.tools import demo, optional, recall, ways
 from scanrnn.tools.baseline import Stack
 
 
@@ -152,3 +153,20 @@ def test_the_test_refuses_what_disagrees():
     rnn.load_state_dict({name: value + 1 for name, value in ours.own().items()})
     with pytest.raises(AssertionError, match="disagree"):
         demo.test(rnn, ours, 300, seed=0)
+
+
+def test_one_blas_thread(monkeypatch):
+    control = pytest.importorskip("threadpoolctl")
+
+    def threads():
+        return [
+            one["num_threads"] for one in control.threadpool_info() if one["user_api"] == "blas"
+        ]
+
+    before = threads()
+    with optional.one_blas_thread():
+        assert threads() == [1] * len(before)
+    assert threads() == before
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    with optional.one_blas_thread():  # it is not needed
+        assert threads() == before
