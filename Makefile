@@ -12,7 +12,7 @@ GPU := $(shell nvidia-smi -L 2>/dev/null)
 NAME := $(shell nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1 | \
   tr 'A-Z ' 'a-z\n' | grep -v nvidia | paste -sd-)
 NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
-CPP := $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+CPP := $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' ':!python/third_party')
 SOURCES := CMakeLists.txt pyproject.toml $(shell git ls-files scan dispatch lib python)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(shell nproc)

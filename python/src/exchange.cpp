@@ -2,13 +2,13 @@
 // Other libraries' arrays in: DLPack, __cuda_array_interface__ and plain addresses.
 #include "exchange.h"
 
+#include <dlpack/dlpack.h>
 #include <pybind11/stl.h>
 
 #include <utility>
 #include <vector>
 
 #include "calls.h"
-#include "dlpack.h"
 #include "names.h"
 #include "scanrnn/memory.h"
 
@@ -56,50 +56,50 @@ TensorView make_view(const std::string& name, void* data, Dtype dtype, Device de
   return out;
 }
 
-Dtype dtype_of(const std::string& name, dlpack::Type type) {
+Dtype dtype_of(const std::string& name, DLDataType type) {
   const std::pair<int, Dtype> floats[] = {
       {64, Dtype::float64}, {32, Dtype::float32}, {16, Dtype::float16}};
-  if (type.lanes == 1 && type.code == dlpack::kFloat) {
+  if (type.lanes == 1 && type.code == kDLFloat) {
     for (const auto& [bits, dtype] : floats) {
       if (type.bits == bits) return dtype;
     }
   }
-  if (type.lanes == 1 && type.code == dlpack::kBfloat && type.bits == 16) return Dtype::bfloat16;
+  if (type.lanes == 1 && type.code == kDLBfloat && type.bits == 16) return Dtype::bfloat16;
   const char* kinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
-  std::string got = (type.code <= dlpack::kBool ? kinds[type.code]
-                                                : "dtype code " + std::to_string(type.code) + ", ");
+  std::string got =
+      (type.code <= kDLBool ? kinds[type.code] : "dtype code " + std::to_string(type.code) + ", ");
   got += std::to_string(type.bits);
   if (type.lanes != 1) got += "x" + std::to_string(type.lanes);
   const char* advice = ": convert it first, nothing is cast";
-  if (type.code == dlpack::kComplex) advice = ": pass its real and imaginary parts";
+  if (type.code == kDLComplex) advice = ": pass its real and imaginary parts";
   if (type.bits < 8) advice = ", which is less than a byte: unpack it into one of these first";
   throw type_error(name + ": expected one of " +
                    quoted(kDtypes, [](Dtype d) { return scanrnn::name(d); }) + ", got " + got +
                    advice);
 }
 
-Device device_of(const std::string& name, dlpack::Device device) {
-  switch (device.type) {
-    case dlpack::kCpu:
-    case dlpack::kCudaHost:
+Device device_of(const std::string& name, DLDevice device) {
+  switch (device.device_type) {
+    case kDLCPU:
+    case kDLCUDAHost:
       return Device::cpu();
-    case dlpack::kCuda:
-    case dlpack::kCudaManaged:
-      return Device::cuda(device.id);
+    case kDLCUDA:
+    case kDLCUDAManaged:
+      return Device::cuda(device.device_id);
     default:
-      throw type_error(name +
-                       ": expected memory of the CPU or of a CUDA device, got DLPack device (" +
-                       std::to_string(device.type) + ", " + std::to_string(device.id) + ")");
+      throw type_error(
+          name + ": expected memory of the CPU or of a CUDA device, got DLPack device (" +
+          std::to_string(device.device_type) + ", " + std::to_string(device.device_id) + ")");
   }
 }
 
-TensorView view_of(const std::string& name, const dlpack::Tensor& t) {
-  const auto rank = static_cast<std::size_t>(t.rank);
+TensorView view_of(const std::string& name, const DLTensor& t) {
+  const auto rank = static_cast<std::size_t>(t.ndim);
   std::optional<Sizes64> strides;
   if (t.strides) strides.emplace(t.strides, t.strides + rank);
   const Dtype dtype = dtype_of(name, t.dtype);
   void* data = t.data ? static_cast<char*>(t.data) + t.byte_offset : nullptr;
-  return make_view(name, data, dtype, device_of(name, t.device), {t.sizes, t.sizes + rank},
+  return make_view(name, data, dtype, device_of(name, t.device), {t.shape, t.shape + rank},
                    strides);
 }
 
@@ -111,17 +111,18 @@ Tensor take(const std::string& name, const py::capsule& capsule, const char* use
   Tensor out;
   out.owner = std::shared_ptr<void>(managed, [](void* p) {
     auto* self = static_cast<Managed*>(p);
-    if (self->release) self->release(self);
+    if (self->deleter) self->deleter(self);
   });
-  if constexpr (std::is_same_v<Managed, dlpack::Versioned>) {
-    // Only release() lies where it always does when the major version is another.
-    if (managed->major != dlpack::kMajor) {
-      throw value_error(name + ": expected DLPack " + std::to_string(dlpack::kMajor) + ".x, got " +
-                        std::to_string(managed->major) + "." + std::to_string(managed->minor) +
+  if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>) {
+    // Only deleter() lies where it always does when the major version is another.
+    if (managed->version.major != DLPACK_MAJOR_VERSION) {
+      throw value_error(name + ": expected DLPack " + std::to_string(DLPACK_MAJOR_VERSION) +
+                        ".x, got " + std::to_string(managed->version.major) + "." +
+                        std::to_string(managed->version.minor) +
                         ": pass max_version=(1, 0) to __dlpack__");
     }
   }
-  out.view = view_of(name, managed->tensor);
+  out.view = view_of(name, managed->dl_tensor);
   return out;
 }
 
@@ -132,33 +133,34 @@ Tensor from_dlpack(const std::string& name, const py::object& given, bool writab
   }
   const auto capsule = py::reinterpret_borrow<py::capsule>(given);
   const char* kind = capsule.name();
-  if (kind && std::string(kind) == dlpack::kVersioned) {
-    const bool read_only = capsule.get_pointer<dlpack::Versioned>()->flags & dlpack::kReadOnly;
+  if (kind && std::string(kind) == kVersionedCapsule) {
+    const bool read_only =
+        capsule.get_pointer<DLManagedTensorVersioned>()->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
     if (writable && read_only)
       throw value_error(name + ": expected memory to write, got read-only");
-    return take<dlpack::Versioned>(name, capsule, "used_dltensor_versioned");
+    return take<DLManagedTensorVersioned>(name, capsule, "used_dltensor_versioned");
   }
-  if (kind && std::string(kind) == dlpack::kLegacy) {
-    return take<dlpack::Legacy>(name, capsule, "used_dltensor");
+  if (kind && std::string(kind) == kLegacyCapsule) {
+    return take<DLManagedTensor>(name, capsule, "used_dltensor");
   }
   throw type_error(name + ": expected a DLPack capsule that nobody has taken, got one named '" +
                    (kind ? kind : "") + "'");
 }
 
 // "<f4" is the order of bytes, the kind, and the bytes of an element.
-dlpack::Type type_of(const std::string& name, const std::string& text) {
-  dlpack::Type out{dlpack::kOpaque, 0, 1};
-  for (const auto& [letter, code] : {std::pair{'f', dlpack::kFloat},
-                                     {'c', dlpack::kComplex},
-                                     {'i', dlpack::kInt},
-                                     {'u', dlpack::kUInt},
-                                     {'b', dlpack::kBool}}) {
+DLDataType type_of(const std::string& name, const std::string& text) {
+  DLDataType out{kDLOpaqueHandle, 0, 1};
+  for (const auto& [letter, code] : {std::pair{'f', kDLFloat},
+                                     {'c', kDLComplex},
+                                     {'i', kDLInt},
+                                     {'u', kDLUInt},
+                                     {'b', kDLBool}}) {
     if (text.size() > 2 && text[1] == letter) out.code = code;
   }
   const std::string bytes = text.size() > 2 ? text.substr(2) : "";
   const bool numbers = !bytes.empty() && bytes.size() <= 2 &&
                        bytes.find_first_not_of("0123456789") == std::string::npos;
-  if (out.code == dlpack::kOpaque || !numbers || text[0] == '>') {
+  if (out.code == kDLOpaqueHandle || !numbers || text[0] == '>') {
     throw type_error(name + ": expected floating-point numbers in this machine's order of bytes, " +
                      "got '" + text + "'");
   }

@@ -17,6 +17,10 @@ struct Tensor {
   std::shared_ptr<void> owner;
 };
 
+// What DLPack calls its capsules.
+inline constexpr const char* kVersionedCapsule = "dltensor_versioned";
+inline constexpr const char* kLegacyCapsule = "dltensor";
+
 void bind_exchange(pybind11::module_& m);      // exchange.cpp
 void bind_export(pybind11::module_& m);        // export.cpp
 void bind_tensor_calls(pybind11::module_& m);  // tensor_calls.cpp

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arrays out: memory of one library for others to take by DLPack.
+#include <dlpack/dlpack.h>
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -8,7 +9,6 @@
 #include <utility>
 
 #include "calls.h"
-#include "dlpack.h"
 #include "exchange.h"
 #include "scanrnn/memory.h"
 
@@ -34,7 +34,7 @@ struct Exported {
   }
   std::pair<int, int> device() const {
     const Device on = tensor.view.device;
-    return {on.kind == Device::Kind::cpu ? dlpack::kCpu : dlpack::kCuda, on.index};
+    return {on.kind == Device::Kind::cpu ? kDLCPU : kDLCUDA, on.index};
   }
 
   // What a capsule holds: the layout that its consumer reads, and the memory.
@@ -50,27 +50,26 @@ struct Exported {
     auto* held = new Held<Managed>{{}, tensor, owner};
     Managed& m = held->managed;
     TensorView& view = held->tensor.view;
-    m.context = held;
-    m.release = [](Managed* self) { delete static_cast<Held<Managed>*>(self->context); };
+    m.manager_ctx = held;
+    m.deleter = [](Managed* self) { delete static_cast<Held<Managed>*>(self->manager_ctx); };
     const auto [type, id] = device();
     const bool brain = view.dtype == Dtype::bfloat16;
-    m.tensor = {view.data,
-                {type, id},
-                view.rank,
-                {brain ? dlpack::kBfloat : dlpack::kFloat,
-                 static_cast<std::uint8_t>(8 * size_of(view.dtype)), 1},
-                view.sizes.data(),
-                view.strides.data(),
-                0};
-    if constexpr (std::is_same_v<Managed, dlpack::Versioned>) {
-      m.major = dlpack::kMajor;
-      m.minor = dlpack::kMinor;
+    m.dl_tensor = {
+        view.data,
+        {static_cast<DLDeviceType>(type), id},
+        view.rank,
+        {brain ? kDLBfloat : kDLFloat, static_cast<std::uint8_t>(8 * size_of(view.dtype)), 1},
+        view.sizes.data(),
+        view.strides.data(),
+        0};
+    if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>) {
+      m.version = {DLPACK_MAJOR_VERSION, 0};  // of what is used here
     }
     return py::capsule(&m, capsule_name, [](PyObject* capsule) {
       const char* name = PyCapsule_GetName(capsule);  // begins with used_ once it was taken
       if (name[0] == 'u') return;
       auto* self = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
-      self->release(self);
+      self->deleter(self);
     });
   }
 
@@ -87,8 +86,9 @@ struct Exported {
     if (on.kind == Device::Kind::cuda && consumer.value_or(1) != -1) {
       order_streams(context(on), stream, reinterpret_cast<void*>(consumer.value_or(1)));
     }
-    return max_version && max_version->first >= 1 ? capsule<dlpack::Versioned>(dlpack::kVersioned)
-                                                  : capsule<dlpack::Legacy>(dlpack::kLegacy);
+    return max_version && max_version->first >= 1
+               ? capsule<DLManagedTensorVersioned>(kVersionedCapsule)
+               : capsule<DLManagedTensor>(kLegacyCapsule);
   }
 };
 

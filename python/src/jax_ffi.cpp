@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Custom calls for JAX: the library's calls on XLA's buffers and stream. XLA owns all memory, the
 // workspace too, and calls from threads of its own, so nothing here touches Python.
+#include <xla/ffi/api/c_api.h>
+
 #include <string>
 #include <vector>
 
 #include "calls.h"
 #include "exchange.h"
 #include "scanrnn/memory.h"
-#include "xla_ffi.h"
 
 namespace scanrnn {
 namespace {
@@ -18,27 +19,24 @@ namespace py = pybind11;
 
 class Call {
  public:
-  Call(const xla::CallFrame& frame, bool cuda) : frame_(frame) {
+  Call(const XLA_FFI_CallFrame& frame, bool cuda) : frame_(frame) {
     if (!cuda) return;
     // The ordinal that XLA gives counts the devices that JAX may see; the memory knows.
-    for (const xla::Buffers* all : {&frame.arguments, &frame.results}) {
-      for (std::int64_t i = 0; i < all->count && device_.kind == Device::Kind::cpu; ++i) {
-        if (all->buffers[i]->data) device_ = device_of(all->buffers[i]->data);
-      }
-    }
-    xla::StreamArgs args{sizeof(xla::StreamArgs), nullptr, frame.context, nullptr};
-    if (frame.api->get_stream(&args)) throw error("XLA gave no stream");
+    for (std::int64_t i = 0; i < frame.args.size; ++i) look_at(frame.args.args[i]);
+    for (std::int64_t i = 0; i < frame.rets.size; ++i) look_at(frame.rets.rets[i]);
+    XLA_FFI_Stream_Get_Args args{XLA_FFI_Stream_Get_Args_STRUCT_SIZE, nullptr, frame.ctx, nullptr};
+    if (frame.api->XLA_FFI_Stream_Get(&args)) throw error("XLA gave no stream");
     stream_ = args.stream;
   }
   Device device() const { return device_; }
   Context& where() const { return context(device_, stream_); }
 
   // Arguments, then results, each in the order of the Python side.
-  TensorView argument() { return view(next(frame_.arguments, next_argument_)); }
-  TensorView result() { return view(next(frame_.results, next_result_)); }
-  Span argument_bytes() { return span(next(frame_.arguments, next_argument_)); }
-  Span result_bytes() { return span(next(frame_.results, next_result_)); }
-  std::int64_t arguments_left() const { return frame_.arguments.count - next_argument_; }
+  TensorView argument() { return view(next_argument()); }
+  TensorView result() { return view(next_result()); }
+  Span argument_bytes() { return span(next_argument()); }
+  Span result_bytes() { return span(next_result()); }
+  std::int64_t arguments_left() const { return frame_.args.size - argument_; }
   State argument_state(std::int64_t count) {
     State out;
     if (count > 0) out.h = argument();
@@ -53,46 +51,56 @@ class Call {
   }
 
   std::int64_t number(const char* name) const {
-    const auto* scalar = static_cast<const xla::Scalar*>(find(name, xla::kScalar));
-    if (scalar->dtype != xla::kS64) throw error(std::string(name) + ": expected an int64");
+    const auto* scalar = static_cast<const XLA_FFI_Scalar*>(find(name, XLA_FFI_AttrType_SCALAR));
+    if (scalar->dtype != XLA_FFI_DataType_S64) {
+      throw error(std::string(name) + ": expected an int64");
+    }
     return *static_cast<const std::int64_t*>(scalar->value);
   }
   std::string text(const char* name) const {
-    const auto* text = static_cast<const xla::Text*>(find(name, xla::kString));
-    return std::string(text->data, text->length);
+    const auto* text = static_cast<const XLA_FFI_ByteSpan*>(find(name, XLA_FFI_AttrType_STRING));
+    return std::string(text->ptr, text->len);
   }
 
  private:
-  // A call that somebody else wrote may have too few.
-  static const xla::Buffer& next(const xla::Buffers& all, std::int64_t& index) {
-    if (index >= all.count) throw error("expected more than " + std::to_string(index) + " tensors");
-    return *all.buffers[index++];
+  void look_at(const void* buffer) {
+    void* data = static_cast<const XLA_FFI_Buffer*>(buffer)->data;
+    if (data && device_.kind == Device::Kind::cpu) device_ = device_of(data);
   }
-  const void* find(const char* name, int type) const {
-    const xla::Attributes& all = frame_.attributes;
-    for (std::int64_t i = 0; i < all.count; ++i) {
-      if (std::string(all.names[i]->data, all.names[i]->length) == name && all.types[i] == type) {
-        return all.values[i];
+  const XLA_FFI_Buffer& next_argument() {
+    return next(frame_.args.args, frame_.args.size, argument_);
+  }
+  const XLA_FFI_Buffer& next_result() { return next(frame_.rets.rets, frame_.rets.size, result_); }
+  // A call that somebody else wrote may have too few.
+  static const XLA_FFI_Buffer& next(void** all, std::int64_t count, std::int64_t& index) {
+    if (index >= count) throw error("expected more than " + std::to_string(index) + " tensors");
+    return *static_cast<const XLA_FFI_Buffer*>(all[index++]);
+  }
+  const void* find(const char* name, XLA_FFI_AttrType type) const {
+    const XLA_FFI_Attrs& all = frame_.attrs;
+    for (std::int64_t i = 0; i < all.size; ++i) {
+      if (std::string(all.names[i]->ptr, all.names[i]->len) == name && all.types[i] == type) {
+        return all.attrs[i];
       }
     }
     throw error(std::string("no attribute ") + name);
   }
-  static Dtype dtype_of(const xla::Buffer& buffer) {
+  static Dtype dtype_of(const XLA_FFI_Buffer& buffer) {
     switch (buffer.dtype) {
-      case xla::kF64:
+      case XLA_FFI_DataType_F64:
         return Dtype::float64;
-      case xla::kF32:
+      case XLA_FFI_DataType_F32:
         return Dtype::float32;
-      case xla::kBF16:
+      case XLA_FFI_DataType_BF16:
         return Dtype::bfloat16;
-      case xla::kF16:
+      case XLA_FFI_DataType_F16:
         return Dtype::float16;
       default:
         throw type_error("expected floating-point numbers, got XLA's type " +
                          std::to_string(buffer.dtype));
     }
   }
-  TensorView view(const xla::Buffer& buffer) const {
+  TensorView view(const XLA_FFI_Buffer& buffer) const {
     static char nothing;  // a tensor of no elements is not an absent one
     if (buffer.rank > kMaxRank) throw value_error("expected at most three axes");
     TensorView out;
@@ -102,20 +110,20 @@ class Call {
     out.rank = static_cast<int>(buffer.rank);
     std::int64_t stride = 1;
     for (auto axis = static_cast<std::size_t>(out.rank); axis-- > 0;) {
-      out.sizes[axis] = buffer.sizes[axis];
+      out.sizes[axis] = buffer.dims[axis];
       out.strides[axis] = stride;
-      stride *= buffer.sizes[axis];
+      stride *= buffer.dims[axis];
     }
     return out;
   }
-  static Span span(const xla::Buffer& buffer) {
-    return {buffer.data, static_cast<std::size_t>(buffer.sizes[0])};
+  static Span span(const XLA_FFI_Buffer& buffer) {
+    return {buffer.data, static_cast<std::size_t>(buffer.dims[0])};
   }
 
-  const xla::CallFrame& frame_;
+  const XLA_FFI_CallFrame& frame_;
   Device device_;
   void* stream_ = nullptr;
-  std::int64_t next_argument_ = 0, next_result_ = 0;
+  std::int64_t argument_ = 0, result_ = 0;
 };
 
 Layer layer_of(const Call& call, const TensorView& x) {
@@ -187,13 +195,16 @@ void bare_scan(Call& call) {
 
 // ---- what XLA calls
 
+// The least version with all that is used here, so that every jaxlib since takes the handlers.
+constexpr int kMinorVersion = 1;
+
 // The first call of a handler asks which version of the interface it was written for.
-bool answer_metadata(const xla::CallFrame& frame) {
-  for (xla::Extension* e = frame.extensions; e; e = e->next) {
-    if (e->type != 1) continue;
-    xla::Metadata& metadata = *reinterpret_cast<xla::MetadataExtension*>(e)->metadata;
-    metadata.version.major = xla::kMajor;
-    metadata.version.minor = xla::kMinor;
+bool answer_metadata(const XLA_FFI_CallFrame& frame) {
+  for (XLA_FFI_Extension_Base* e = frame.extension_start; e; e = e->next) {
+    if (e->type != XLA_FFI_Extension_Metadata) continue;
+    XLA_FFI_Metadata& metadata = *reinterpret_cast<XLA_FFI_Metadata_Extension*>(e)->metadata;
+    metadata.api_version.major_version = XLA_FFI_API_MAJOR;
+    metadata.api_version.minor_version = kMinorVersion;
     metadata.traits = 0;
     return true;
   }
@@ -201,29 +212,28 @@ bool answer_metadata(const xla::CallFrame& frame) {
 }
 
 template <void (*run)(Call&), bool cuda>
-xla::Error* handler(xla::CallFrame* frame) {
-  constexpr int kInvalidArgument = 3, kInternal = 13;
-  const auto failed = [&](int code, const char* message) {
-    xla::ErrorArgs args{sizeof(xla::ErrorArgs), nullptr, message, code};
-    return frame->api->create_error(&args);
+XLA_FFI_Error* handler(XLA_FFI_CallFrame* frame) {
+  const auto failed = [&](XLA_FFI_Error_Code code, const char* message) {
+    XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message, code};
+    return frame->api->XLA_FFI_Error_Create(&args);
   };
-  if (answer_metadata(*frame) || frame->stage != xla::kExecute) return nullptr;
+  if (answer_metadata(*frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
   try {
     Call call(*frame, cuda);
     run(call);
     return nullptr;
   } catch (const value_error& e) {
-    return failed(kInvalidArgument, e.what());
+    return failed(XLA_FFI_Error_Code_INVALID_ARGUMENT, e.what());
   } catch (const type_error& e) {
-    return failed(kInvalidArgument, e.what());
+    return failed(XLA_FFI_Error_Code_INVALID_ARGUMENT, e.what());
   } catch (const std::exception& e) {
-    return failed(kInternal, e.what());
+    return failed(XLA_FFI_Error_Code_INTERNAL, e.what());
   }
 }
 
 template <void (*run)(Call&)>
 py::tuple handlers() {
-  const auto capsule = [](xla::Error* (*f)(xla::CallFrame*)) {
+  const auto capsule = [](XLA_FFI_Error* (*f)(XLA_FFI_CallFrame*)) {
     return py::capsule(reinterpret_cast<void*>(f), "xla._CUSTOM_CALL_TARGET");
   };
   return py::make_tuple(capsule(&handler<run, false>), capsule(&handler<run, true>));
