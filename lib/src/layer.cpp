@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "check.h"
+#include "scanrnn/counted_plan.h"
 #include "stack.h"
 
 namespace scanrnn {
@@ -126,9 +127,14 @@ void check_plan(const Layer& layer, const Context& context, const dispatch::Plan
   require(!training || p.training, "plan: backward needs a plan of training mode");
 }
 
-// Forward; `h` and `c` name the initial state in errors.
-void run(const Layer& layer, Context& context, const dispatch::Plan& plan, const ForwardArgs& args,
-         const char* h, const char* c) {
+// Of a plan that comes without its sizes, once what must fit it was checked.
+Sizes sizes_of(const Layer& layer, const dispatch::Plan& plan, const Sizes* counted) {
+  return counted ? *counted : layer.sizes(plan);
+}
+
+// `h` and `c` name the initial state in errors.
+void run_forward(const Layer& layer, Context& context, const dispatch::Plan& plan,
+                 const Sizes* counted, const ForwardArgs& args, const char* h, const char* c) {
   check_plan(layer, context, plan, false);
   const Shapes shapes{layer, plan, context.options().device};
   const LayerOptions& o = layer.options();
@@ -138,12 +144,63 @@ void run(const Layer& layer, Context& context, const dispatch::Plan& plan, const
   inner.h0 = shapes.check_initial(h, c, args.h0);
   inner.y = time_first(check(args.y, shapes.output("y")), o.batch_first);
   inner.hn = shapes.check_state("h_n", "c_n", args.hn);
-  const Sizes need = layer.sizes(plan);
+  const Sizes need = sizes_of(layer, plan, counted);
   check(args.workspace, "workspace", need.workspace, plan);
   if (plan.problem.training) check(args.reserve, "reserve", need.reserve, plan);
 
   Arena workspace(args.workspace.data), reserve(args.reserve.data);
   Stack{o, plan, *context.impl().backend, workspace, reserve}.forward(inner);
+}
+
+void run_backward(const Layer& layer, Context& context, const dispatch::Plan& plan,
+                  const Sizes* counted, const BackwardArgs& args) {
+  check_plan(layer, context, plan, true);
+  const Shapes shapes{layer, plan, context.options().device};
+  const LayerOptions& o = layer.options();
+  shapes.check_params("", args.params);
+  BackwardArgs inner = args;
+  inner.x = time_first(check(args.x, shapes.input("x")), o.batch_first);
+  inner.h0 = shapes.check_initial("h_0", "c_0", args.h0);
+  inner.y = time_first(check(args.y, shapes.output("y")), o.batch_first);
+  inner.dy = time_first(check(args.dy, shapes.output("dy", true)), o.batch_first);
+  inner.dhn = shapes.check_state("dh_n", "dc_n", args.dhn);
+  inner.dx = time_first(check(args.dx, shapes.input("dx", true)), o.batch_first);
+  inner.dh0 = shapes.check_state("dh_0", "dc_0", args.dh0);
+  if (!args.dparams.empty()) shapes.check_params("d", args.dparams);
+  const Sizes need = sizes_of(layer, plan, counted);
+  check(args.workspace, "workspace", need.workspace, plan);
+  check(args.reserve, "reserve", need.reserve, plan);
+
+  Arena workspace(args.workspace.data), reserve(args.reserve.data);
+  Stack{o, plan, *context.impl().backend, workspace, reserve}.backward(inner);
+}
+
+void run_step(const Layer& layer, Context& context, const dispatch::Plan& plan,
+              const Sizes* counted, const ForwardArgs& args) {
+  const LayerOptions& o = layer.options();
+  require(!o.bidirectional,
+          "step: a bidirectional layer needs the whole sequence, so it cannot step");
+  require(plan.problem.steps == 1, [&] {
+    return "plan: step needs a plan for one step, got " + std::to_string(plan.problem.steps) +
+           " steps";
+  });
+  const std::int64_t batch_size = plan.problem.batch;
+  const auto as_sequence = [&](const char* name, const TensorView& view, std::int64_t width,
+                               const char* axes) {
+    const TensorView row =
+        check(view, {name, {batch_size, width}, axes, o.dtype, context.options().device});
+    TensorView out = row;
+    out.rank = 3;
+    const std::size_t batch = o.batch_first ? 0 : 1;
+    out.sizes = {1, 1, width};
+    out.strides = {row.strides[0], row.strides[0], row.strides[1]};
+    out.sizes[batch] = batch_size;
+    return out;
+  };
+  ForwardArgs sequence = args;
+  sequence.x = as_sequence("x_t", args.x, o.input_size, "(batch, input_size)");
+  sequence.y = as_sequence("y", args.y, o.hidden_size, "(batch, hidden_size)");
+  run_forward(layer, context, plan, counted, sequence, "h", "c");
 }
 
 }  // namespace
@@ -244,54 +301,26 @@ Sizes Layer::sizes(const dispatch::Plan& plan) const {
 }
 
 void Layer::forward(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const {
-  run(*this, context, plan, args, "h_0", "c_0");
+  run_forward(*this, context, plan, nullptr, args, "h_0", "c_0");
 }
-
 void Layer::backward(Context& context, const dispatch::Plan& plan, const BackwardArgs& args) const {
-  check_plan(*this, context, plan, true);
-  const Shapes shapes{*this, plan, context.options().device};
-  shapes.check_params("", args.params);
-  BackwardArgs inner = args;
-  inner.x = time_first(check(args.x, shapes.input("x")), options_.batch_first);
-  inner.h0 = shapes.check_initial("h_0", "c_0", args.h0);
-  inner.y = time_first(check(args.y, shapes.output("y")), options_.batch_first);
-  inner.dy = time_first(check(args.dy, shapes.output("dy", true)), options_.batch_first);
-  inner.dhn = shapes.check_state("dh_n", "dc_n", args.dhn);
-  inner.dx = time_first(check(args.dx, shapes.input("dx", true)), options_.batch_first);
-  inner.dh0 = shapes.check_state("dh_0", "dc_0", args.dh0);
-  if (!args.dparams.empty()) shapes.check_params("d", args.dparams);
-  const Sizes need = sizes(plan);
-  check(args.workspace, "workspace", need.workspace, plan);
-  check(args.reserve, "reserve", need.reserve, plan);
-
-  Arena workspace(args.workspace.data), reserve(args.reserve.data);
-  Stack{options_, plan, *context.impl().backend, workspace, reserve}.backward(inner);
+  run_backward(*this, context, plan, nullptr, args);
+}
+void Layer::step(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const {
+  run_step(*this, context, plan, nullptr, args);
 }
 
-void Layer::step(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const {
-  require(!options_.bidirectional,
-          "step: a bidirectional layer needs the whole sequence, so it cannot step");
-  require(plan.problem.steps == 1, [&] {
-    return "plan: step needs a plan for one step, got " + std::to_string(plan.problem.steps) +
-           " steps";
-  });
-  const std::int64_t batch_size = plan.problem.batch;
-  const auto as_sequence = [&](const char* name, const TensorView& view, std::int64_t width,
-                               const char* axes) {
-    const TensorView row =
-        check(view, {name, {batch_size, width}, axes, options_.dtype, context.options().device});
-    TensorView out = row;
-    out.rank = 3;
-    const std::size_t batch = options_.batch_first ? 0 : 1;
-    out.sizes = {1, 1, width};
-    out.strides = {row.strides[0], row.strides[0], row.strides[1]};
-    out.sizes[batch] = batch_size;
-    return out;
-  };
-  ForwardArgs sequence = args;
-  sequence.x = as_sequence("x_t", args.x, options_.input_size, "(batch, input_size)");
-  sequence.y = as_sequence("y", args.y, options_.hidden_size, "(batch, hidden_size)");
-  run(*this, context, plan, sequence, "h", "c");
+void forward(const Layer& layer, Context& context, const CountedPlan& counted,
+             const ForwardArgs& args) {
+  run_forward(layer, context, counted.plan, &counted.sizes, args, "h_0", "c_0");
+}
+void backward(const Layer& layer, Context& context, const CountedPlan& counted,
+              const BackwardArgs& args) {
+  run_backward(layer, context, counted.plan, &counted.sizes, args);
+}
+void step(const Layer& layer, Context& context, const CountedPlan& counted,
+          const ForwardArgs& args) {
+  run_step(layer, context, counted.plan, &counted.sizes, args);
 }
 
 }  // namespace scanrnn

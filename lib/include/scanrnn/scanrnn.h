@@ -3,6 +3,7 @@
 #pragma once
 
 #include "scanrnn/context.h"
+#include "scanrnn/counted_plan.h"
 #include "scanrnn/error.h"
 #include "scanrnn/layer.h"
 #include "scanrnn/linear_scan.h"
