@@ -16,11 +16,6 @@ class Device:
     @property
     def shared_bytes(self) -> int: ...
 
-class Buffer:
-    def __init__(self, device: Device, nbytes: int) -> None: ...
-    @property
-    def nbytes(self) -> int: ...
-
 class Plan:
     @property
     def strategy(self) -> str: ...
@@ -40,9 +35,6 @@ class Plan:
     def workspace_bytes(self) -> int: ...
     @property
     def reserve_bytes(self) -> int: ...
-
-class Parameters:
-    def __init__(self, device: Device, arrays: Sequence[Array]) -> None: ...
 
 class Layer:
     def __init__(
@@ -66,43 +58,6 @@ class Layer:
     def plan(
         self, device: Device, steps: int, batch: int, training: bool, strategy: str | None
     ) -> Plan: ...
-    def forward(
-        self,
-        plan: Plan,
-        params: Parameters,
-        x: Array,
-        h_0: Sequence[Array | None],
-        y: Array,
-        h_n: Sequence[Array],
-        reserve: Buffer | None,
-        seed: int,
-    ) -> None: ...
-    def step(
-        self,
-        plan: Plan,
-        params: Parameters,
-        x: Array,
-        h_0: Sequence[Array | None],
-        y: Array,
-        h_n: Sequence[Array],
-        reserve: Buffer | None,
-        seed: int,
-    ) -> None: ...
-    def backward(
-        self,
-        plan: Plan,
-        params: Parameters,
-        x: Array,
-        h_0: Sequence[Array | None],
-        y: Array,
-        dy: Array | None,
-        dh_n: Sequence[Array | None],
-        dx: Array,
-        dh_0: Sequence[Array],
-        dparams: Sequence[Array],
-        reserve: Buffer | None,
-        seed: int,
-    ) -> None: ...
 
 class Tensor:
     """A view of another library's memory, and what keeps that alive."""
@@ -118,6 +73,25 @@ class Tensor:
     @property
     def address(self) -> int: ...
 
+class Tensors:
+    """Many of them, such as parameters, which are looked at once for all calls."""
+
+    def __init__(self, name: str, values: Sequence[Argument]) -> None: ...
+
+class Buffer:
+    """The library's own memory."""
+
+    def __init__(self, device: Device, nbytes: int) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class Copy(Tensor):
+    """A contiguous NumPy array's copy on a device; empty until it is uploaded or a call writes."""
+
+    def __init__(self, device: Device, array: Array) -> None: ...
+    def upload(self, array: Array) -> None: ...
+    def download(self, array: Array) -> None: ...
+
 class Exported:
     """A Tensor for other libraries to take: `owner` lives as long as anyone has it."""
 
@@ -132,30 +106,26 @@ class Exported:
         copy: bool | None = None,
     ) -> Any: ...
 
-Bytes = tuple[int, int]  # address, count
+# None (absent), a Tensor, an array of NumPy's, or one of a library with DLPack's functions in C:
+# torch's tensors.
+Argument = Any
+# None (the call's own), a Buffer, bytes as an Argument, or (address, count, what keeps them).
+Memory = Any
 
 def from_dlpack(name: str, capsule: Any, writable: bool) -> Tensor: ...
 def from_interface(name: str, interface: Any) -> Tensor: ...
-def from_address(
-    name: str,
-    address: int,
-    dtype: str,
-    device: Device,
-    shape: Sequence[int],
-    strides: Sequence[int] | None,
-) -> Tensor: ...
 def order_streams(device: Device, before: int, after: int) -> None: ...
 def forward(
     layer: Layer,
     plan: Plan,
     stream: int,
-    params: Sequence[Tensor | None],
-    x: Tensor,
-    h_0: Sequence[Tensor | None],
-    y: Tensor,
-    h_n: Sequence[Tensor | None],
-    workspace: Bytes,
-    reserve: Bytes | None,
+    params: Tensors | Sequence[Argument],
+    x: Argument,
+    h_0: Sequence[Argument],
+    y: Argument,
+    h_n: Sequence[Argument],
+    workspace: Memory,
+    reserve: Memory,
     seed: int,
     one_step: bool,
 ) -> None: ...
@@ -163,29 +133,29 @@ def backward(
     layer: Layer,
     plan: Plan,
     stream: int,
-    params: Sequence[Tensor | None],
-    x: Tensor,
-    h_0: Sequence[Tensor | None],
-    y: Tensor,
-    dy: Tensor | None,
-    dh_n: Sequence[Tensor | None],
-    dx: Tensor | None,
-    dh_0: Sequence[Tensor | None],
-    dparams: Sequence[Tensor | None],
-    workspace: Bytes,
-    reserve: Bytes,
+    params: Tensors | Sequence[Argument],
+    x: Argument,
+    h_0: Sequence[Argument],
+    y: Argument,
+    dy: Argument,
+    dh_n: Sequence[Argument],
+    dx: Argument,
+    dh_0: Sequence[Argument],
+    dparams: Sequence[Argument],
+    workspace: Memory,
+    reserve: Memory,
     seed: int,
 ) -> None: ...
 def jax_targets() -> dict[str, tuple[Any, Any]]: ...
-def scan_tensors(
+def scan(
     plan: Plan,
     stream: int,
-    a: Tensor,
-    b: Tensor,
-    sign_b: Tensor | None,
-    h_0: Tensor | None,
-    h: Tensor,
-    workspace: Bytes,
+    a: Argument,
+    b: Argument,
+    sign_b: Argument,
+    h_0: Argument,
+    h: Argument,
+    workspace: Memory,
     log_form: bool,
     reverse: bool,
 ) -> None: ...
@@ -246,21 +216,13 @@ def counted(
     units: int, shared_bytes: int, problem: Problem, strategy: str, across_blocks: bool
 ) -> tuple[ProblemClass, list[float]]: ...
 def after_fork() -> None: ...
+def settings(device: Device) -> int: ...
+def wants_plans() -> bool: ...
 def profile(device: Device) -> Profile: ...
 def set_profile(device: Device, profile: Profile) -> None: ...
 def scan_plan(
     device: Device, steps: int, rows: int, dtype: str, log_form: bool, strategy: str | None
 ) -> Plan: ...
-def scan(
-    plan: Plan,
-    a: Array,
-    b: Array,
-    sign_b: Array | None,
-    h_0: Array | None,
-    h: Array,
-    log_form: bool,
-    reverse: bool,
-) -> None: ...
 def set_float32_matmul_precision(precision: str) -> None: ...
 def get_float32_matmul_precision() -> str: ...
 def cells() -> list[tuple[Any, ...]]: ...

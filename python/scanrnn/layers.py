@@ -82,10 +82,11 @@ class Layer:
         size, dtype = options["input_size"], options["dtype"]
         core = description.layer(size, str(dtype))
         stack = Stack(
-            description, size, core, device, dtype, dict(core.parameters()), Placed(device, [])
-        )
+            description, size, core, device, str(device), dtype, description.states,
+            dict(core.parameters()), description.planner(size, str(dtype), device), Placed([]),
+        )  # fmt: skip
         # The one place that writes: __setattr__ refuses everything else.
-        self.__dict__.update(options, _options=options, device=str(device))
+        self.__dict__.update(options, _options=options, device=stack.where)
         self.__dict__["_stack"] = stack
 
     def _initialise(self, seed: int | None) -> None:
@@ -101,7 +102,7 @@ class Layer:
             value.flags.writeable = False
         # One assignment each: a running call keeps what it began with.
         self.__dict__["_params"] = params
-        placed = Placed(stack.device, list(params.values()))
+        placed = Placed(list(params.values()))
         self.__dict__["_stack"] = stack._replace(placed=placed)
 
     # ---- running
@@ -131,7 +132,7 @@ class Layer:
 
     def step(self, x_t: Any, h: State | None = None) -> tuple[Any, State]:
         """One step, equal to running the sequence: x_t [B,C], h [L*D,B,H] -> y_t [B,H], state."""
-        return Run(self._stack, x_t, h, one_step=True).forward()
+        return Run(self._stack, x_t, h, None, False, 0, True).forward()
 
     def plan(
         self, T: int, B: int, strategy: str | None = None, training: bool = False

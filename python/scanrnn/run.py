@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from . import _core
 from .arguments import strategy_name
 from .arrays import ArrayLibrary, library_for
-from .call import Call, Stack, log, names
+from .call import Call, Stack, log
 
 State = Any  # h, or the pair (h, c), of the library that came in
 
+_SEQUENCE, _STEP = ("x", "h_0", "c_0"), ("x_t", "h", "c")
 
-class Run:
+
+class Run(Call):
     """One call: the library of its arrays, its arguments as batches, its plan and its outputs.
 
     The x of one step has no axis of time.
@@ -30,42 +33,48 @@ class Run:
         seed: int = 0,
         one_step: bool = False,
     ) -> None:
-        name, state, _ = names(one_step)
-        self.stack, self.library = stack, library_for(name, x)
-        x = self.library.array(name, x, stack.dtype)
-        self.library.check_device(name, str(stack.device))
-        described = stack.description
-        self.single = x.ndim == (1 if one_step else 2)
-        self.batch_axis = 0 if one_step else described.batch_axis
-        if not self.single and x.ndim != (2 if one_step else 3):
-            batches = "(B, T, C)" if described.batch_first else "(T, B, C)"
+        self.names = names = _STEP if one_step else _SEQUENCE
+        self.stack, self.training, self.seed, self.one_step = stack, training, seed, one_step
+        name = names[0]
+        library = library_for(name, x)
+        x = library.array(name, x, stack.dtype)
+        self.library = library = library.for_layer(name, stack.where)
+        shape, axes = x.shape, 2 if one_step else 3
+        self.batch_axis = batch_axis = 0 if one_step else stack.description.batch_axis
+        self.single = single = len(shape) == axes - 1
+        if single:
+            x = self.as_batch(x)
+            shape = x.shape
+        elif len(shape) != axes:
+            batches = "(B, T, C)" if stack.description.batch_first else "(T, B, C)"
             batches, one = ("(B, C)", "(C,)") if one_step else (batches, "(T, C)")
             raise ValueError(
-                f"{name}: expected {batches}, or {one} for one sequence, got shape {tuple(x.shape)}"
+                f"{name}: expected {batches}, or {one} for one sequence, got shape {tuple(shape)}"
             )
-        x = self.as_batch(x)
-        initial = states(self.library, state, h_0, stack, self.single)
+        self.x = x
+        initial = [] if h_0 is None else states(library, names[1], h_0, stack, single)
         if training:  # small, and the caller may well reuse it
-            initial = [None if value is None else self.library.copy(value) for value in initial]
-        steps = 1 if one_step else x.shape[1 - self.batch_axis]
-        plan = stack.core.plan(
-            stack.device, steps, x.shape[self.batch_axis], training, strategy_name(strategy)
-        )
-        self.call = Call(stack, plan, x, initial, training, seed, one_step)
+            initial = [None if value is None else library.copy(value) for value in initial]
+        self.h_0 = initial
+        steps = 1 if one_step else shape[1 - batch_axis]
+        strategy = None if strategy is None else strategy_name(strategy)
+        settings = _core.settings(stack.device)
+        self.planned = stack.planner(settings, steps, shape[batch_axis], training, strategy)
 
     def forward(self) -> tuple[Any, State]:
-        log(self.call.plan)
-        self.y, h_n, self.reserve = self.library.forward(self.call)
-        y = self.as_given(self.y)
-        if self.call.training:
-            self.library.freeze(self.y, y)
-        return y, given_state(h_n, self.single)
+        log(self.planned.plan)
+        y, h_n, reserve = self.library.forward(self)
+        given = self.as_given(y)
+        if self.training:
+            self.y, self.reserve = y, reserve
+            self.library.freeze(y, given)
+        return given, given_state(h_n, self.single)
 
     def backward(self, dy: Any, dh_n: Any) -> tuple[Any, State, dict[str, Any]]:
         if dy is not None:
             dy = self.as_batch(_like_x(self.library, "dy", dy, self.stack.dtype, self.single))
         dfinals = states(self.library, "dh_n", dh_n, self.stack, self.single)
-        dx, dinitials, dparams = self.library.backward(self.call, self.y, self.reserve, dy, dfinals)
+        dx, dinitials, dparams = self.library.backward(self, self.y, self.reserve, dy, dfinals)
         named = dict(zip(self.stack.shapes, dparams, strict=True))
         return self.as_given(dx), given_state(dinitials, self.single), named
 
@@ -84,15 +93,14 @@ def states(library: ArrayLibrary, name: str, value: Any, stack: Stack, single: b
     """States as the core takes them, each [L*D,B,H]: h, and c of a pair."""
     if value is None:
         return []
-    named: dict[str, Any] = {name: value}
-    if stack.description.states == 2:
-        other = name.replace("h", "c")
-        if not isinstance(value, (tuple, list)) or len(value) != 2:
-            raise TypeError(f"{name}: expected the pair ({name}, {other}), got {_kind(value)}")
-        named = dict(zip((name, other), value, strict=True))
+    if stack.states == 1:
+        return [_state(library, name, value, stack.dtype, single)]
+    other = name.replace("h", "c")
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise TypeError(f"{name}: expected the pair ({name}, {other}), got {_kind(value)}")
     return [
         None if state is None else _state(library, which, state, stack.dtype, single)
-        for which, state in named.items()
+        for which, state in zip((name, other), value, strict=True)
     ]
 
 

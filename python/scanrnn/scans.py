@@ -9,7 +9,6 @@ from typing import Any
 from . import _core, arguments, profile
 from .arguments import Array
 from .arrays import library_for
-from .arrays.identify import dtype_name
 
 
 def scan(
@@ -58,7 +57,7 @@ def _scan(
     decay = library.array(first, decay, None)
     if decay.ndim == 0:
         raise ValueError(f"{first}: expected at least one axis, time, got shape ()")
-    dtype, shape = dtype_name(decay), tuple(decay.shape)
+    shape = tuple(decay.shape)
     steps, rows = shape[0], math.prod(shape[1:])
 
     def flat(name: str, value: Any, wanted: tuple[int, ...], flat_shape: tuple[int, ...]) -> Any:
@@ -71,7 +70,5 @@ def _scan(
 
     flattened = [flat(name, value, shape, (steps, rows)) for name, value in operands.items()]
     start = None if h_0 is None else flat("h_0", h_0, shape[1:], (rows,))
-    library.check_scan_device(where)
-    return library.scan(
-        dtype, flattened, start, (steps, rows), log_form, reverse, where or library.device
-    ).reshape(shape)
+    library = library.for_scan(where)
+    return library.scan(flattened, start, (steps, rows), log_form, reverse).reshape(shape)

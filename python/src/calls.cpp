@@ -2,26 +2,35 @@
 // Contexts, descriptions of layers and plans, without any Python. Safe from every thread.
 #include "calls.h"
 
+#include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "names.h"
-#include "precision.h"
 
 namespace scanrnn {
 namespace {
 
-struct Profiles {
+// What the process has chosen. `version` grows after each change, so that a context that has
+// followed it knows without a lock that nothing is new.
+struct Choices {
   std::mutex mutex;
-  std::map<Device::Kind, dispatch::Profile> chosen;
+  std::map<Device::Kind, std::shared_ptr<const dispatch::Profile>> profiles;
+  std::atomic<MatmulPrecision> precision{MatmulPrecision::highest};
+  std::atomic<std::uint64_t> version{1};
 };
-Profiles& profiles() {
-  static Profiles all;
+Choices& choices() {
+  static Choices all;
   return all;
 }
 
-using Contexts = std::map<std::pair<Device::Kind, int>, Context>;
+struct Own {
+  Context context;
+  std::uint64_t version = 0;  // of the choices that it follows
+};
+using Contexts = std::map<std::pair<Device::Kind, int>, Own>;
 Contexts& contexts() {
   thread_local Contexts own;
   return own;
@@ -29,33 +38,71 @@ Contexts& contexts() {
 
 bool forked = false;  // written by a process that has one thread
 
-}  // namespace
-
-void after_fork() {
-  forked = true;
-  contexts().erase({Device::Kind::cpu, 0});  // a CUDA device's cannot even be given back
-}
-
-Context& context(Device device, void* stream) {
+Own& find(Device device) {
   const auto key = std::make_pair(device.kind, device.index);
   auto found = contexts().find(key);
   if (found == contexts().end()) {
     ContextOptions options;
     options.device = device;
     if (forked && device.kind == Device::Kind::cpu) options.threads = 1;
-    found = contexts().emplace(key, Context(options)).first;
+    found = contexts().emplace(key, Own{Context(options)}).first;
   }
-  found->second.set_stream(stream);
-  found->second.set_matmul_precision(matmul_precision());
-  const std::lock_guard<std::mutex> lock(profiles().mutex);
-  const auto chosen = profiles().chosen.find(device.kind);
-  if (chosen != profiles().chosen.end()) found->second.set_profile(chosen->second);
   return found->second;
 }
 
-void choose_profile(Device::Kind kind, const dispatch::Profile& profile) {
-  const std::lock_guard<std::mutex> lock(profiles().mutex);
-  profiles().chosen[kind] = profile;
+constexpr std::pair<const char*, MatmulPrecision> kMatmulPrecisions[] = {
+    {"highest", MatmulPrecision::highest},
+    {"high", MatmulPrecision::high},
+    {"medium", MatmulPrecision::medium}};
+
+}  // namespace
+
+Context& context(Device device) { return find(device).context; }
+
+void configure(Device device, void* stream) {
+  Own& own = find(device);
+  own.context.set_stream(stream);
+  const std::uint64_t version = choices().version;
+  if (own.version == version) return;
+  own.context.set_matmul_precision(matmul_precision());
+  const std::lock_guard<std::mutex> lock(choices().mutex);
+  const auto chosen = choices().profiles.find(device.kind);
+  if (chosen != choices().profiles.end()) own.context.set_profile(*chosen->second);
+  own.version = version;
+}
+
+void after_fork() {
+  forked = true;
+  ++choices().version;
+  contexts().erase({Device::Kind::cpu, 0});  // a CUDA device's cannot even be given back
+}
+
+void choose_profile(Device::Kind kind, std::shared_ptr<const dispatch::Profile> profile) {
+  const std::lock_guard<std::mutex> lock(choices().mutex);
+  choices().profiles[kind] = std::move(profile);
+  ++choices().version;
+}
+
+void choose_precision(const std::string& text) {
+  choices().precision = find_named("precision", text, kMatmulPrecisions, [](const auto& p) {
+                          return p.first;
+                        }).second;
+  ++choices().version;
+}
+
+MatmulPrecision matmul_precision() { return choices().precision; }
+
+std::string chosen_precision() {
+  for (const auto& [text, precision] : kMatmulPrecisions) {
+    if (precision == matmul_precision()) return text;
+  }
+  return "";
+}
+
+std::uint64_t settings(Device device) {
+  constexpr std::int64_t kMostUnits = 0xffff;
+  const auto units = std::min(context(device).limits().units, kMostUnits);
+  return choices().version << 16 | static_cast<std::uint64_t>(units);
 }
 
 Layer make_layer(LayerOptions options, const std::string& cell, const std::string& variant,
@@ -75,6 +122,7 @@ Layer make_layer(LayerOptions options, const std::string& cell, const std::strin
 
 PlannedCall plan_layer(const Layer& layer, Device device, std::int64_t steps, std::int64_t batch,
                        bool training, const std::optional<std::string>& strategy) {
+  configure(device);
   PlannedCall out;
   out.device = device;
   out.plan = layer.plan(context(device), steps, batch, training ? Mode::training : Mode::inference,
@@ -86,6 +134,7 @@ PlannedCall plan_layer(const Layer& layer, Device device, std::int64_t steps, st
 PlannedCall plan_scan(Device device, std::int64_t steps, std::int64_t rows,
                       const std::string& dtype, bool log_form,
                       const std::optional<std::string>& strategy) {
+  configure(device);
   PlannedCall out;
   out.device = device;
   out.plan = linear_scan_plan(context(device), steps, rows, parse_dtype(dtype), log_form,

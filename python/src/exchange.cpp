@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other libraries' arrays in: DLPack, __cuda_array_interface__ and plain addresses.
+// Arrays in: NumPy's, DLPack by capsules and by functions in C, __cuda_array_interface__.
 #include "exchange.h"
 
 #include <dlpack/dlpack.h>
 #include <pybind11/stl.h>
 
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -15,28 +16,23 @@
 namespace scanrnn {
 namespace {
 
-namespace py = pybind11;
-
 using Sizes64 = std::vector<std::int64_t>;
 
+// `strides` null: contiguous.
 TensorView make_view(const std::string& name, void* data, Dtype dtype, Device device,
-                     const Sizes64& sizes, const std::optional<Sizes64>& strides) {
-  if (sizes.size() > kMaxRank) {
+                     std::size_t rank, const std::int64_t* sizes, const std::int64_t* strides) {
+  if (rank > kMaxRank) {
     throw value_error(name + ": expected at most " + std::to_string(kMaxRank) + " axes, got " +
-                      std::to_string(sizes.size()));
-  }
-  if (strides && strides->size() != sizes.size()) {
-    throw value_error(name + ": expected a stride for each of " + std::to_string(sizes.size()) +
-                      " axes, got " + std::to_string(strides->size()));
+                      std::to_string(rank));
   }
   TensorView out;
   out.data = data;
   out.dtype = dtype;
   out.device = device;
   std::int64_t packed = 1;
-  for (std::size_t axis = sizes.size(); axis-- > 0;) {
+  for (std::size_t axis = rank; axis-- > 0;) {
     out.sizes[axis] = sizes[axis];
-    out.strides[axis] = strides ? (*strides)[axis] : packed;
+    out.strides[axis] = strides ? strides[axis] : packed;
     packed *= sizes[axis];
     if (out.strides[axis] < 0 && sizes[axis] > 1) {
       throw value_error(name + ": expected strides of at least 0, got " +
@@ -44,7 +40,7 @@ TensorView make_view(const std::string& name, void* data, Dtype dtype, Device de
                         ": pass a contiguous copy");
     }
   }
-  out.rank = static_cast<int>(sizes.size());
+  out.rank = static_cast<int>(rank);
   if (!data && packed != 0) {
     throw value_error(name + ": expected memory of " + std::to_string(packed) +
                       " elements, got a null pointer: it is a tensor without data");
@@ -94,13 +90,10 @@ Device device_of(const std::string& name, DLDevice device) {
 }
 
 TensorView view_of(const std::string& name, const DLTensor& t) {
-  const auto rank = static_cast<std::size_t>(t.ndim);
-  std::optional<Sizes64> strides;
-  if (t.strides) strides.emplace(t.strides, t.strides + rank);
   const Dtype dtype = dtype_of(name, t.dtype);
   void* data = t.data ? static_cast<char*>(t.data) + t.byte_offset : nullptr;
-  return make_view(name, data, dtype, device_of(name, t.device), {t.shape, t.shape + rank},
-                   strides);
+  return make_view(name, data, dtype, device_of(name, t.device), static_cast<std::size_t>(t.ndim),
+                   t.shape, t.strides);
 }
 
 // Takes what a capsule holds: its release runs when the last copy of the Tensor is gone.
@@ -210,22 +203,132 @@ Tensor from_interface(const std::string& name, const py::object& given) {
     }
     strides->push_back(stride / bytes);
   }
+  if (strides && strides->size() != fields.sizes.size()) {
+    throw value_error(name + ": expected a stride for each of " +
+                      std::to_string(fields.sizes.size()) + " axes, got " +
+                      std::to_string(strides->size()));
+  }
   try {
     const Device device = fields.data ? scanrnn::device_of(fields.data) : Device::cuda();
-    return {make_view(name, fields.data, element, device, fields.sizes, strides), {}};
+    return {make_view(name, fields.data, element, device, fields.sizes.size(), fields.sizes.data(),
+                      strides ? strides->data() : nullptr),
+            {}};
   } catch (const type_error& e) {
     throw type_error(name + ": " + e.what());
   }
 }
 
-Tensor from_address(const std::string& name, std::uintptr_t address, const std::string& dtype,
-                    Device device, const Sizes64& sizes, const std::optional<Sizes64>& strides) {
-  return {
-      make_view(name, reinterpret_cast<void*>(address), parse_dtype(dtype), device, sizes, strides),
-      {}};
+// ---- DLPack's functions in C: https://dmlc.github.io/dlpack/latest/python_spec.html
+
+// Those of a type of arrays; null where it has none that we can use. They live as long as the
+// process.
+const DLPackExchangeAPI* functions_of(PyTypeObject* type) {
+  static std::unordered_map<PyTypeObject*, const DLPackExchangeAPI*> known;  // under the GIL
+  const auto found = known.find(type);
+  if (found != known.end()) return found->second;
+  const py::handle kind(reinterpret_cast<PyObject*>(type));
+  const py::object given = py::getattr(kind, "__dlpack_c_exchange_api__", py::none());
+  constexpr const char* kName = "dlpack_exchange_api";
+  if (!PyCapsule_IsValid(given.ptr(), kName)) return nullptr;
+  auto* header =
+      static_cast<const DLPackExchangeAPIHeader*>(PyCapsule_GetPointer(given.ptr(), kName));
+  while (header && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
+  const auto* functions = reinterpret_cast<const DLPackExchangeAPI*>(header);
+  if (!functions || !functions->dltensor_from_py_object_no_sync) return nullptr;
+  kind.inc_ref();  // so that no other type takes its place
+  known.emplace(type, functions);
+  return functions;
+}
+
+// Raises what arrays/dlpack.py makes of the error with which a library refused its memory.
+[[noreturn]] void refuse(const char* name, py::handle value) {
+  py::error_already_set problem;
+  for (PyObject* kind : {PyExc_RuntimeError, PyExc_BufferError, PyExc_ValueError}) {
+    if (!problem.matches(kind)) continue;
+    const auto refused = py::module_::import("scanrnn.arrays.dlpack").attr("refused");
+    const py::object raised = refused(name, value, problem.value());
+    raised.attr("__cause__") = problem.value();
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+    throw py::error_already_set();
+  }
+  throw problem;
+}
+
+DLTensor look_at(const char* name, py::handle value) {
+  const DLPackExchangeAPI* functions = functions_of(Py_TYPE(value.ptr()));
+  if (!functions) {
+    throw type_error(std::string(name) + ": expected an array, got " +
+                     py::repr(value).cast<std::string>());
+  }
+  DLTensor out;
+  if (functions->dltensor_from_py_object_no_sync(value.ptr(), &out) != 0) refuse(name, value);
+  return out;
+}
+
+Dtype dtype_of(const py::dtype& dtype) {
+  switch (dtype.num()) {  // the numbers of NumPy's own types are part of its ABI
+    case py::detail::npy_api::NPY_FLOAT_:
+      return Dtype::float32;
+    case py::detail::npy_api::NPY_DOUBLE_:
+      return Dtype::float64;
+    default:
+      return parse_dtype(py::str(py::object(dtype.attr("name"))));
+  }
 }
 
 }  // namespace
+
+// ---- arguments
+
+TensorView view_of(const py::array& array) {
+  if (array.ndim() > kMaxRank) {
+    throw value_error("an array: expected at most " + std::to_string(kMaxRank) + " axes, got " +
+                      std::to_string(array.ndim()));
+  }
+  TensorView out;
+  out.data = const_cast<void*>(array.data());
+  out.dtype = dtype_of(array.dtype());
+  out.rank = static_cast<int>(array.ndim());
+  for (int i = 0; i < out.rank; ++i) {
+    const auto axis = static_cast<std::size_t>(i);
+    out.sizes[axis] = array.shape(i);
+    out.strides[axis] = array.strides(i) / array.itemsize();
+  }
+  return out;
+}
+
+TensorView view_of(const char* name, py::handle value) {
+  if (value.is_none()) return {};
+  if (py::isinstance<py::array>(value)) {
+    return view_of(py::reinterpret_borrow<py::array>(value));
+  }
+  py::detail::make_caster<Tensor> held;
+  if (held.load(value, false)) return py::detail::cast_op<const Tensor&>(held).view;
+  return view_of(std::string(name), look_at(name, value));
+}
+
+std::vector<TensorView> views_of(const char* name, py::handle values) {
+  py::detail::make_caster<Tensors> held;
+  if (held.load(values, false)) return py::detail::cast_op<const Tensors&>(held).views;
+  std::vector<TensorView> out;
+  for (const py::handle value : values) out.push_back(view_of(name, value));
+  return out;
+}
+
+Span span_of(const char* name, py::handle value) {
+  if (value.is_none()) return {};
+  if (py::isinstance<Buffer>(value)) return value.cast<const Buffer&>().span();
+  if (py::isinstance<py::tuple>(value)) {
+    const auto [address, bytes] = value.cast<std::pair<std::uintptr_t, std::size_t>>();
+    return {reinterpret_cast<void*>(address), bytes};
+  }
+  const DLTensor found = look_at(name, value);
+  std::size_t bytes = found.dtype.bits / 8u;
+  for (int axis = 0; axis < found.ndim; ++axis) {
+    bytes *= static_cast<std::size_t>(found.shape[axis]);
+  }
+  return {found.data ? static_cast<char*>(found.data) + found.byte_offset : nullptr, bytes};
+}
 
 void bind_exchange(py::module_& m) {
   py::class_<Tensor>(m, "Tensor")
@@ -243,9 +346,11 @@ void bind_exchange(py::module_& m) {
       .def_property_readonly("device", [](const Tensor& t) { return name(t.view.device); })
       .def_property_readonly(
           "address", [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.view.data); });
+  py::class_<Tensors>(m, "Tensors").def(py::init([](const std::string& name, py::object values) {
+    return Tensors{views_of(name.c_str(), values), std::move(values)};
+  }));
   m.def("from_dlpack", &from_dlpack);
   m.def("from_interface", &from_interface);
-  m.def("from_address", &from_address);
   m.def("order_streams", [](Device device, std::uintptr_t before, std::uintptr_t after) {
     order_streams(context(device), reinterpret_cast<void*>(before), reinterpret_cast<void*>(after));
   });

@@ -15,8 +15,6 @@
 namespace scanrnn {
 namespace {
 
-namespace py = pybind11;
-
 // It is safe to use on `stream`, and lives as long as anyone has it.
 struct Exported {
   Tensor tensor;

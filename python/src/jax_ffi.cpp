@@ -13,8 +13,6 @@
 namespace scanrnn {
 namespace {
 
-namespace py = pybind11;
-
 // ---- a call frame as the library's arguments
 
 class Call {
@@ -29,7 +27,7 @@ class Call {
     stream_ = args.stream;
   }
   Device device() const { return device_; }
-  Context& where() const { return context(device_, stream_); }
+  void* stream() const { return stream_; }
 
   // Arguments, then results, each in the order of the Python side.
   TensorView argument() { return view(next_argument()); }
@@ -156,7 +154,8 @@ void forward(Call& call) {
   args.workspace = call.result_bytes();
   const Layer layer = layer_of(call, args.x);
   const PlannedCall planned = plan_of(call, layer, args.x, call.number("training") != 0);
-  layer.forward(call.where(), planned.plan, args);
+  configure(call.device(), call.stream());
+  scanrnn::forward(layer, context(call.device()), planned, args);
 }
 
 void backward(Call& call) {
@@ -175,7 +174,8 @@ void backward(Call& call) {
   args.workspace = call.result_bytes();
   const Layer layer = layer_of(call, args.x);
   const PlannedCall planned = plan_of(call, layer, args.x, true);
-  layer.backward(call.where(), planned.plan, args);
+  configure(call.device(), call.stream());
+  scanrnn::backward(layer, context(call.device()), planned, args);
 }
 
 void bare_scan(Call& call) {
@@ -190,7 +190,8 @@ void bare_scan(Call& call) {
   args.workspace = call.result_bytes();
   const PlannedCall planned = plan_scan(call.device(), args.a.sizes[0], args.a.sizes[1],
                                         name(args.a.dtype), args.log_form, std::nullopt);
-  linear_scan(call.where(), planned.plan, args);
+  configure(call.device(), call.stream());
+  linear_scan(context(call.device()), planned.plan, args);
 }
 
 // ---- what XLA calls

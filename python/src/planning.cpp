@@ -2,6 +2,8 @@
 // What measures and tunes: profiles as Python's values, the planner on any device, and workloads.
 #include "planning.h"
 
+#include <pybind11/stl.h>
+
 #include <cstring>
 #include <string>
 #include <tuple>
@@ -14,6 +16,7 @@
 namespace scanrnn {
 namespace {
 
+namespace py = pybind11;
 using dispatch::Cost;
 using dispatch::Profile;
 using dispatch::Rule;
@@ -135,7 +138,7 @@ std::unique_ptr<Workload> scan_workload(const std::string& dtype, Device device,
 }  // namespace
 
 void bind_planning(py::module_& m) {
-  py::class_<Profile>(m, "Profile")
+  py::class_<Profile, std::shared_ptr<Profile>>(m, "Profile")
       .def(py::init(&make_profile))
       .def_property_readonly("name", [](const Profile& p) { return p.name; })
       .def_property_readonly("origin", [](const Profile& p) { return p.origin; })

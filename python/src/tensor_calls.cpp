@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library's calls on other libraries' memory, which is the caller's to keep until they return:
-// everything is enqueued then.
-#include <pybind11/stl.h>
-
-#include <optional>
-#include <utility>
-#include <vector>
+// The library's calls, one of each for the arrays of all libraries. Memory is the caller's to keep
+// until they return: everything is enqueued then. The lock of the interpreter is released around
+// all work.
+#include <cstdint>
+#include <iterator>
 
 #include "calls.h"
 #include "exchange.h"
@@ -13,98 +11,107 @@
 namespace scanrnn {
 namespace {
 
-namespace py = pybind11;
-
-using MaybeTensor = std::optional<Tensor>;
-using Tensors = std::vector<MaybeTensor>;  // of parameters, or of a state: h, and c of a pair
-
-TensorView view_of(const MaybeTensor& tensor) { return tensor ? tensor->view : TensorView{}; }
-
-State state_of(const Tensors& tensors) {
-  return {tensors.size() > 0 ? view_of(tensors[0]) : TensorView{},
-          tensors.size() > 1 ? view_of(tensors[1]) : TensorView{}};
-}
-
-std::vector<TensorView> views_of(const Tensors& tensors) {
-  std::vector<TensorView> out;
-  for (const MaybeTensor& tensor : tensors) out.push_back(view_of(tensor));
+// h, and c of a pair; a shorter sequence has none.
+State state_of(const char* name, py::handle values) {
+  State out;
+  TensorView* const parts[] = {&out.h, &out.c};
+  std::size_t index = 0;
+  for (const py::handle value : values) {
+    if (index == std::size(parts)) break;
+    *parts[index++] = view_of(name, value);
+  }
   return out;
 }
 
-// Address and number of bytes of memory to work in.
-using Bytes = std::optional<std::pair<std::uintptr_t, std::size_t>>;
+// The caller's memory to work in, or, of a caller that gives none, memory for this call alone.
+class Workspace {
+ public:
+  explicit Workspace(py::handle given)
+      : given_(span_of("workspace", given)), own_(given.is_none()) {}
+  Span on(Context& where, std::size_t bytes) {
+    if (!own_) return given_;
+    memory_ = Buffer(where, bytes);
+    return memory_.span();
+  }
 
-Span span_of(const Bytes& bytes) {
-  if (!bytes) return {};
-  return {reinterpret_cast<void*>(bytes->first), bytes->second};
-}
+ private:
+  Span given_;
+  bool own_;
+  Buffer memory_;
+};
 
-void forward(const Layer& layer, const PlannedCall& call, std::uintptr_t stream,
-             const Tensors& params, const Tensor& x, const Tensors& h_0, const Tensor& y,
-             const Tensors& h_n, const Bytes& workspace, const Bytes& reserve, std::uint64_t seed,
-             bool one_step) {
+void run_forward(const Layer& layer, const PlannedCall& call, std::uintptr_t stream,
+                 py::handle params, py::handle x, py::handle h_0, py::handle y, py::handle h_n,
+                 py::handle workspace, py::handle reserve, std::uint64_t seed, bool one_step) {
+  Workspace memory(workspace);
   ForwardArgs args;
-  args.params = views_of(params);
-  args.x = x.view;
-  args.h0 = state_of(h_0);
-  args.y = y.view;
-  args.hn = state_of(h_n);
-  args.workspace = span_of(workspace);
-  args.reserve = span_of(reserve);
+  args.params = views_of("params", params);
+  args.x = view_of(one_step ? "x_t" : "x", x);
+  args.h0 = state_of(one_step ? "h" : "h_0", h_0);
+  args.y = view_of("y", y);
+  args.hn = state_of("h_n", h_n);
+  args.reserve = span_of("reserve", reserve);
   args.seed = seed;
   const py::gil_scoped_release unlocked;
-  Context& where = context(call.device, reinterpret_cast<void*>(stream));
+  configure(call.device, reinterpret_cast<void*>(stream));
+  Context& where = context(call.device);
+  args.workspace = memory.on(where, call.sizes.workspace);
   if (one_step) {
-    layer.step(where, call.plan, args);
+    step(layer, where, call, args);
   } else {
-    layer.forward(where, call.plan, args);
+    forward(layer, where, call, args);
   }
 }
 
-void backward(const Layer& layer, const PlannedCall& call, std::uintptr_t stream,
-              const Tensors& params, const Tensor& x, const Tensors& h_0, const Tensor& y,
-              const MaybeTensor& dy, const Tensors& dh_n, const MaybeTensor& dx,
-              const Tensors& dh_0, const Tensors& dparams, const Bytes& workspace,
-              const Bytes& reserve, std::uint64_t seed) {
+void run_backward(const Layer& layer, const PlannedCall& call, std::uintptr_t stream,
+                  py::handle params, py::handle x, py::handle h_0, py::handle y, py::handle dy,
+                  py::handle dh_n, py::handle dx, py::handle dh_0, py::handle dparams,
+                  py::handle workspace, py::handle reserve, std::uint64_t seed) {
+  Workspace memory(workspace);
   BackwardArgs args;
-  args.params = views_of(params);
-  args.x = x.view;
-  args.h0 = state_of(h_0);
-  args.y = y.view;
-  args.dy = view_of(dy);
-  args.dhn = state_of(dh_n);
-  args.dx = view_of(dx);
-  args.dh0 = state_of(dh_0);
-  args.dparams = views_of(dparams);
-  args.workspace = span_of(workspace);
-  args.reserve = span_of(reserve);
+  args.params = views_of("params", params);
+  args.x = view_of("x", x);
+  args.h0 = state_of("h_0", h_0);
+  args.y = view_of("y", y);
+  args.dy = view_of("dy", dy);
+  args.dhn = state_of("dh_n", dh_n);
+  args.dx = view_of("dx", dx);
+  args.dh0 = state_of("dh_0", dh_0);
+  args.dparams = views_of("dparams", dparams);
+  args.reserve = span_of("reserve", reserve);
   args.seed = seed;
   const py::gil_scoped_release unlocked;
-  layer.backward(context(call.device, reinterpret_cast<void*>(stream)), call.plan, args);
+  configure(call.device, reinterpret_cast<void*>(stream));
+  Context& where = context(call.device);
+  args.workspace = memory.on(where, call.sizes.workspace);
+  backward(layer, where, call, args);
 }
 
-void scan(const PlannedCall& call, std::uintptr_t stream, const Tensor& a, const Tensor& b,
-          const MaybeTensor& sign_b, const MaybeTensor& h_0, const Tensor& h,
-          const Bytes& workspace, bool log_form, bool reverse) {
+void run_scan(const PlannedCall& call, std::uintptr_t stream, py::handle a, py::handle b,
+              py::handle sign_b, py::handle h_0, py::handle h, py::handle workspace, bool log_form,
+              bool reverse) {
+  Workspace memory(workspace);
   ScanArgs args;
-  args.a = a.view;
-  args.b = b.view;
-  args.sign_b = view_of(sign_b);
-  args.h0 = view_of(h_0);
-  args.h = h.view;
-  args.workspace = span_of(workspace);
+  args.a = view_of("a, b or sign_b", a);
+  args.b = view_of("a, b or sign_b", b);
+  args.sign_b = view_of("a, b or sign_b", sign_b);
+  args.h0 = view_of("h_0", h_0);
+  args.h = view_of("h", h);
   args.log_form = log_form;
   args.reverse = reverse;
   const py::gil_scoped_release unlocked;
-  linear_scan(context(call.device, reinterpret_cast<void*>(stream)), call.plan, args);
+  configure(call.device, reinterpret_cast<void*>(stream));
+  Context& where = context(call.device);
+  args.workspace = memory.on(where, call.sizes.workspace);
+  linear_scan(where, call.plan, args);
 }
 
 }  // namespace
 
 void bind_tensor_calls(py::module_& m) {
-  m.def("forward", &forward);
-  m.def("backward", &backward);
-  m.def("scan_tensors", &scan);
+  m.def("forward", &run_forward);
+  m.def("backward", &run_backward);
+  m.def("scan", &run_scan);
 }
 
 }  // namespace scanrnn

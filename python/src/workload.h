@@ -13,8 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "convert.h"
-#include "precision.h"
+#include "calls.h"
+#include "names.h"
+#include "scanrnn/memory.h"
 
 namespace scanrnn {
 

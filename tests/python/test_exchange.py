@@ -186,7 +186,7 @@ def test_tensors_without_memory():
     with raises(TypeError, "x: a torch tensor on .*does not give its memory.*use scanrnn.torch"):
         torch.vmap(lambda v: rnn(v)[0])(x[None])
     with raises(ValueError, "x: expected memory of 6 elements, got a null pointer"):
-        _core.from_address("x", 0, "float32", _core.Device("cpu"), [2, 3], None)
+        _core.from_interface("x", {"typestr": "<f4", "shape": (2, 3), "data": (0, False)})
 
 
 class Stranger:

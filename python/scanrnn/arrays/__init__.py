@@ -11,11 +11,13 @@ import contextlib
 import importlib
 from typing import Any
 
+import numpy as np
+
 from ..arguments import Array
 from .base import ArrayLibrary
 from .cupy import CuPy
 from .identify import described, device_of, library_of
-from .numpy import NumPy
+from .numpy import IN_PLACE as NUMPY
 from .torch import Torch
 
 _IN_PLACE = {"torch": Torch, "cupy": CuPy}
@@ -27,6 +29,8 @@ def library_for(name: str, value: Any) -> ArrayLibrary:
     A library that we do not know comes in as NumPy's arrays on the CPU, and on CUDA as CuPy's or,
     without CuPy, as torch's: as that it comes out again, for its library to take.
     """
+    if type(value) is np.ndarray:
+        return NUMPY
     library = library_of(value)
     if library == "jax":
         from .jax import Jax
@@ -35,7 +39,7 @@ def library_for(name: str, value: Any) -> ArrayLibrary:
     if library in _IN_PLACE:
         return _IN_PLACE[library](device_of(name, value))
     if library == "" or device_of(name, value) == "cpu":
-        return NumPy()
+        return NUMPY
     for bridge in ("cupy", "torch"):
         with contextlib.suppress(ImportError):
             importlib.import_module(bridge)

@@ -25,16 +25,17 @@ class ArrayLibrary:
         """`value` as the core can walk it, or an error that says what would do."""
         raise NotImplementedError
 
-    def check_device(self, name: str, device: str) -> None:
-        """Raises unless a layer on `device` can read these arrays."""
+    def for_layer(self, name: str, device: str) -> ArrayLibrary:
+        """What a layer on `device` works with; raises unless it can read these arrays."""
         raise NotImplementedError
 
-    def check_scan_device(self, device: str | None) -> None:
-        """Raises unless a scan on `device` can read these arrays."""
+    def for_scan(self, device: str | None) -> ArrayLibrary:
+        """The same of a scan; None is where the arrays are."""
         if device is not None and self.device not in (device, TRACED):
             raise ValueError(
                 f"device: expected None or {self.device!r}, where the arrays are, got {device!r}"
             )
+        return self
 
     def copy(self, value: Any) -> Any:
         raise NotImplementedError
@@ -59,8 +60,8 @@ class ArrayLibrary:
         raise NotImplementedError
 
     def scan(
-        self, dtype: str, operands: Sequence[Any], h_0: Any, shape: tuple[int, int],
-        log_form: bool, reverse: bool, device: str,
+        self, operands: Sequence[Any], h_0: Any, shape: tuple[int, int], log_form: bool,
+        reverse: bool,
     ) -> Any:  # fmt: skip
         """operands: a, b and maybe sign_b, all [T,N] = shape; h_0 [N]."""
         raise NotImplementedError

@@ -8,11 +8,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .. import _core, arguments
+import numpy as np
+
+from .. import _core
+from ..call import Call
+from . import dlpack
 from .in_place import InPlace
+from .memory import Placing
 
 
-class CuPy(InPlace):
+class CuPy(Placing, InPlace):
     library = "cupy"
     advice = "move it with cupy.asarray on {device}"
     making = "make one of it by cupy.asarray or cupy.from_dlpack"
@@ -33,9 +38,37 @@ class CuPy(InPlace):
             stream: int = self.cupy.cuda.get_current_stream().ptr
         return stream
 
-    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+    # Everything of a call is allocated where its arrays are.
+    def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
         with self.on_device():
-            return self.cupy.empty(tuple(shape), arguments.dtype(dtype))
+            return super().forward(call)
+
+    def backward(
+        self, call: Call, y: Any, reserve: Any, dy: Any, dh_n: list[Any]
+    ) -> tuple[Any, list[Any], list[Any]]:
+        with self.on_device():
+            return super().backward(call, y, reserve, dy, dh_n)
+
+    def scan(
+        self, operands: Sequence[Any], h_0: Any, shape: tuple[int, int], log_form: bool,
+        reverse: bool,
+    ) -> Any:  # fmt: skip
+        with self.on_device():
+            return super().scan(operands, h_0, shape, log_form, reverse)
+
+    def empty(self, shape: Sequence[int], like: Any) -> Any:
+        return self.cupy.empty(tuple(shape), like.dtype)
+
+    def work_memory(self, count: int) -> tuple[Any, int]:
+        memory = self.cupy.empty(count, np.uint8)
+        return memory, int(memory.data.ptr)
+
+    def given(self, name: str, value: Any) -> Any:
+        # CuPy makes it safe to use on our stream from now on.
+        return None if value is None else dlpack.take(name, value, self.stream(), False)
+
+    def result(self, name: str, value: Any) -> Any:
+        return dlpack.take(name, value, self.stream(), True)
 
     def strides(self, value: Any) -> Sequence[int]:
         return [step // value.itemsize for step in value.strides]

@@ -29,6 +29,7 @@ def refused(name: str, value: Any, problem: Exception) -> TypeError:
     """What a library raises when it cannot give its memory does not name our argument."""
     torch = library_of(value) == "torch"
     advice = "; inside torch's transformations use scanrnn.torch" if torch else ""
+    words = str(problem).partition("\nException raised from")[0]  # what follows is torch's stack
     return TypeError(
-        f"{name}: {described(name, value)} does not give its memory by DLPack: {problem}{advice}"
+        f"{name}: {described(name, value)} does not give its memory by DLPack: {words}{advice}"
     )

@@ -34,8 +34,7 @@ def device_of(name: str, value: Any) -> str:
     """ "cpu", "cuda:N", TRACED, or what else a library calls it; of an array that is no NumPy's."""
     library = library_of(value)
     if library == "torch":
-        device = value.device
-        return device.type if device.index is None else f"{device.type}:{device.index}"
+        return _of_torch(value.device)
     if library == "cupy":
         return f"cuda:{int(value.device.id)}"
     if library == "jax":
@@ -50,6 +49,11 @@ def device_of(name: str, value: Any) -> str:
     raise TypeError(
         f"{name}: expected memory of the CPU or of a CUDA device, got DLPack device {kind, index}"
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _of_torch(device: Any) -> str:
+    return device.type if device.index is None else f"{device.type}:{device.index}"
 
 
 def _of_jax(name: str, value: Any) -> str:

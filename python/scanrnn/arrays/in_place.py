@@ -4,19 +4,19 @@ walked, and nothing is waited for."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from .. import _core, arguments
 from ..arguments import Array
-from ..call import Call, Placed, log
+from ..call import Call, Placed
 from . import dlpack
 from .base import ArrayLibrary
 from .identify import TITLES, described, device_of, dtype_name, library_of, short_name
+from .memory import Memory
 
 
-class InPlace(ArrayLibrary):
+class InPlace(Memory):
     """A library whose memory we can ask for, read and write: results are allocated by it."""
 
     advice = ""  # how its user moves an array to {device}
@@ -24,15 +24,12 @@ class InPlace(ArrayLibrary):
     negative = ""  # how its user gets rid of negative strides
 
     def __init__(self, device: str) -> None:
-        super().__init__(device)
-        self.producers: list[int] = []  # streams that arrays of this call came with
+        self.device = device
+        self.producers: tuple[int, ...] = ()  # streams that arrays of this call came with
 
-    # What a library says.
-    def stream(self) -> int:
-        """The caller's current stream on this device; 0 is the default stream."""
-        raise NotImplementedError
-
-    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+    # What a library says; stream() is the caller's current one on this device.
+    def work_memory(self, count: int) -> tuple[Any, int]:
+        """So many bytes, and their address."""
         raise NotImplementedError
 
     def strides(self, value: Any) -> Sequence[int]:
@@ -87,7 +84,7 @@ class InPlace(ArrayLibrary):
             )
         return value if walkable(value.shape, strides) else self.packed(value)
 
-    def check_device(self, name: str, device: str) -> None:
+    def for_layer(self, name: str, device: str) -> ArrayLibrary:
         if device != self.device:
             known = self.device.partition(":")[0] in ("cpu", "cuda")
             raise TypeError(
@@ -95,10 +92,7 @@ class InPlace(ArrayLibrary):
                 f"{self.device}: {self.advice.format(device=device)}"
                 + (f", or make the layer with device={self.device!r}" if known else "")
             )
-
-    def tensor(self, name: str, value: Any, writable: bool = False) -> _core.Tensor:
-        """A view of it, safe to use on our stream from now on."""
-        return dlpack.take(name, value, self.stream() if self.device != "cpu" else None, writable)
+        return self
 
     def bridged(self, name: str, value: Any) -> Any:
         stream = self.stream()
@@ -110,91 +104,33 @@ class InPlace(ArrayLibrary):
             theirs = interface.get("stream")
             if theirs is not None:
                 _core.order_streams(_core.Device(self.device), theirs, stream)
-                self.producers.append(theirs)
+                self.producers += (theirs,)
         return self.adopted(_core.Exported(tensor, value, stream))
 
-    def release(self) -> None:
-        """What a producer does next on a stream that it named waits for what we have enqueued."""
+    def finish(self) -> None:
+        # What a producer does next on a stream that it named waits for what we have enqueued.
         for stream in self.producers:
             _core.order_streams(_core.Device(self.device), self.stream(), stream)
 
-    def on_device(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()
+    def workspace(self, count: int) -> Any:
+        return None if self.device == "cpu" else self.bytes(count)
 
-    def bytes(self, count: int) -> tuple[Any, tuple[int, int]]:
-        """Memory to work in, aligned to 256 bytes, and where it is."""
+    def reserve(self, call: Call, count: int) -> Any:
+        return super().reserve(call, count) if self.device == "cpu" else self.bytes(count)
+
+    def bytes(self, count: int) -> tuple[int, int, Any]:
+        """Memory to work in, aligned to 256 bytes: address, count, and what keeps it."""
         slack = 256
-        memory = self.empty((count // 2 + slack // 2,), "float16")
-        address = self.tensor("workspace", memory, writable=True).address
-        return memory, (address + -address % slack, count)
+        memory, address = self.work_memory(count + slack)
+        return address + -address % slack, count, memory
 
-    def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
-        stack, plan, dtype = call.stack, call.plan, short_name(call.stack.dtype)
-        x, h, _ = call.names()
-        with self.on_device():
-            y = self.empty(call.shape_of_y(), dtype)
-            h_n = [self.empty(call.shape_of_state(), dtype) for _ in range(call.states())]
-            workspace = self.bytes(plan.workspace_bytes)
-            reserve = self.bytes(plan.reserve_bytes) if call.training else None
-            _core.forward(
-                stack.core, plan, self.stream(), self.params(stack.placed),
-                self.tensor(x, call.x), self.tensors(h, call.h_0), self.tensor("y", y, True),
-                self.tensors("h_n", h_n, True), workspace[1], reserve[1] if reserve else None,
-                call.seed, call.one_step,
-            )  # fmt: skip
-            self.release()
-        return y, h_n, reserve
-
-    def backward(
-        self, call: Call, y: Any, reserve: Any, dy: Any, dh_n: list[Any]
-    ) -> tuple[Any, list[Any], list[Any]]:
-        stack, plan, dtype = call.stack, call.plan, short_name(call.stack.dtype)
-        with self.on_device():
-            dx = self.empty(call.x.shape, dtype)
-            dh_0 = [self.empty(call.shape_of_state(), dtype) for _ in range(call.states())]
-            dparams = [self.empty(shape, dtype) for shape in stack.shapes.values()]
-            workspace = self.bytes(plan.workspace_bytes)
-            _core.backward(
-                stack.core, plan, self.stream(), self.params(stack.placed),
-                self.tensor("x", call.x), self.tensors("h_0", call.h_0), self.tensor("y", y),
-                None if dy is None else self.tensor("dy", dy), self.tensors("dh_n", dh_n),
-                self.tensor("dx", dx, True), self.tensors("dh_0", dh_0, True),
-                self.tensors("dparams", dparams, True), workspace[1], reserve[1], call.seed,
-            )  # fmt: skip
-            self.release()
-        return dx, dh_0, dparams
-
-    def scan(
-        self, dtype: str, operands: Sequence[Any], h_0: Any, shape: tuple[int, int],
-        log_form: bool, reverse: bool, device: str,
-    ) -> Any:  # fmt: skip
-        with self.on_device():
-            out = self.empty(shape, dtype)
-            plan = _core.scan_plan(_core.Device(device), *shape, dtype, log_form, None)
-            log(plan)
-            workspace = self.bytes(plan.workspace_bytes)
-            a, b, *sign = (self.tensor("a, b or sign_b", value) for value in operands)
-            _core.scan_tensors(
-                plan, self.stream(), a, b, sign[0] if sign else None,
-                None if h_0 is None else self.tensor("h_0", h_0), self.tensor("h", out, True),
-                workspace[1], log_form, reverse,
-            )  # fmt: skip
-            self.release()
-        return out
-
-    def params(self, placed: Placed) -> list[_core.Tensor | None]:
-        def make(arrays: list[Array]) -> tuple[list[Any], list[_core.Tensor | None]]:
+    def params(self, placed: Placed) -> _core.Tensors:
+        def make(arrays: list[Array]) -> _core.Tensors:
             held = self.uploaded(arrays)
-            return held, self.tensors("params", held)
+            return _core.Tensors("params", self.all_given("params", held))
 
-        views: list[_core.Tensor | None]
-        _, views = placed.kept(f"{self.title} on {self.device}", make)
+        views: _core.Tensors = placed.kept((self.library, self.device), make)
         return views
-
-    def tensors(
-        self, name: str, values: Sequence[Any], writable: bool = False
-    ) -> list[_core.Tensor | None]:
-        return [None if v is None else self.tensor(name, v, writable) for v in values]
 
 
 def walkable(shape: Sequence[int], strides: Sequence[int]) -> bool:

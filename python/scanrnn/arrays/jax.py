@@ -48,13 +48,14 @@ class Jax(ArrayLibrary):
         calls.check_sizes(name, value)
         return value
 
-    def check_device(self, name: str, device: str) -> None:
+    def for_layer(self, name: str, device: str) -> ArrayLibrary:
         if self.device not in (device, TRACED):
             raise TypeError(
                 f"{name}: expected an array on {device}, where the layer is, got a JAX array on "
                 f"{self.device}: move it with jax.device_put, or make the layer with "
                 f"device={self.device!r}"
             )
+        return self
 
     def copy(self, value: Any) -> Any:
         return value  # nobody can write to it
@@ -65,7 +66,7 @@ class Jax(ArrayLibrary):
     # The library itself checks when a compiled function runs, which is too late for ValueError.
     def checked(self, call: Call, names: Sequence[str], values: Sequence[Any]) -> Any:
         """States, without gaps; () where nothing is given."""
-        shape, dtype = call.shape_of_state(), call.x.dtype
+        shape, dtype = call.planned.state, call.x.dtype
         for name, value in zip(names, values, strict=False):
             if value is not None:
                 calls.check(name, value, shape, dtype, STATE_AXES)
@@ -84,7 +85,7 @@ class Jax(ArrayLibrary):
                 "step: a bidirectional layer needs the whole sequence, so it cannot step"
             )
         axes = "(batch, input_size)" if call.one_step else "(..., input_size)"
-        name, h, c = call.names()
+        name, h, c = call.names
         calls.check(name, x, (*x.shape[:-1], call.stack.input_size), x.dtype, axes)
         if len(call.h_0) > 1 and (call.h_0[0] is None) != (call.h_0[1] is None):
             missing, given = (h, c) if call.h_0[0] is None else (c, h)
@@ -103,8 +104,8 @@ class Jax(ArrayLibrary):
         x = call.x
 
         def zeros() -> tuple[Any, ...]:
-            shape = call.shape_of_state()
-            return tuple(jnp.zeros(shape, x.dtype) for _ in range(call.states()))
+            shape = call.planned.state
+            return tuple(jnp.zeros(shape, x.dtype) for _ in range(call.stack.states))
 
         given = self.checked(call, ("h_0", "c_0"), call.h_0) or zeros()
         dfinals = self.checked(call, ("dh_n", "dc_n"), dh_n) or zeros()
@@ -118,14 +119,14 @@ class Jax(ArrayLibrary):
         return dx, list(dh_0), list(dparams)
 
     def scan(
-        self, dtype: str, operands: Sequence[Any], h_0: Any, shape: tuple[int, int],
-        log_form: bool, reverse: bool, device: str,
+        self, operands: Sequence[Any], h_0: Any, shape: tuple[int, int], log_form: bool,
+        reverse: bool,
     ) -> Any:  # fmt: skip
         a, b, *sign = operands
         return scans.rows(a, b, sign[0] if sign else None, h_0, log_form, reverse)
 
     def params(self, call: Call) -> tuple[Any, ...]:
-        device = str(call.stack.device) if self.device == TRACED else self.device
+        device = call.stack.where if self.device == TRACED else self.device
         where = f"{TITLES[self.library]} on {device}"
         held: tuple[Any, ...] = call.stack.placed.kept(
             where, lambda arrays: _placed(arrays, device)
@@ -134,7 +135,7 @@ class Jax(ArrayLibrary):
 
 
 def _describe(call: Call) -> Description:
-    return call.stack.description._replace(dropout=0.0, strategy=call.plan.strategy)
+    return call.stack.description._replace(dropout=0.0, strategy=call.planned.plan.strategy)
 
 
 def _placed(arrays: list[Any], device: str) -> tuple[Any, ...]:

@@ -1,24 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy's arrays, which go to a CUDA device and back in each call; lists and numbers, too."""
+"""NumPy's arrays, which go to a CUDA device and back in each call."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import _core, arguments
 from ..arguments import Array
-from ..call import Call, log
+from ..call import Placed
 from . import dlpack
 from .base import ArrayLibrary
 from .identify import described, library_of
+from .memory import Memory, Placing
 
 
-class NumPy(ArrayLibrary):
+class NumPy(Memory):
+    """On the CPU, in place."""
+
     def array(self, name: str, value: Any, dtype: Any) -> Any:
         """`value` as the core can walk it, or an error that says what would do."""
+        if type(value) is np.ndarray:
+            flags = value.flags  # what nearly every array is comes first
+            if value.dtype is dtype and flags.c_contiguous and flags.aligned:
+                return value
+            return arguments.array(name, value, dtype)
         library = library_of(value)
         if library == "other":
             try:
@@ -31,11 +38,11 @@ class NumPy(ArrayLibrary):
             )
         return arguments.array(name, value, dtype)
 
-    def check_device(self, name: str, device: str) -> None:
-        pass  # they go to whichever it is, and back
+    def for_layer(self, name: str, device: str) -> ArrayLibrary:
+        return self if device == "cpu" else Elsewhere(device)
 
-    def check_scan_device(self, device: str | None) -> None:
-        pass
+    def for_scan(self, device: str | None) -> ArrayLibrary:
+        return self.for_layer("", device or "cpu")
 
     def copy(self, value: Any) -> Any:
         return value.copy()
@@ -48,35 +55,53 @@ class NumPy(ArrayLibrary):
         for value in values:
             value.flags.writeable = False
 
-    # ---- calls
+    def empty(self, shape: Any, like: Any) -> Any:
+        return np.empty(shape, like.dtype)
 
-    def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
-        stack, y = call.stack, np.empty(call.shape_of_y(), call.stack.dtype)
-        h_n = [np.empty(call.shape_of_state(), stack.dtype) for _ in range(call.states())]
-        reserve = _core.Buffer(stack.device, call.plan.reserve_bytes) if call.training else None
-        core = stack.core.step if call.one_step else stack.core.forward
-        core(call.plan, stack.placed.core, call.x, call.h_0, y, h_n, reserve, call.seed)
-        return y, h_n, reserve
+    def params(self, placed: Placed) -> _core.Tensors:
+        views: _core.Tensors = placed.kept("cpu", _in_place)
+        return views
 
-    def backward(
-        self, call: Call, y: Any, reserve: Any, dy: Any, dh_n: list[Any]
-    ) -> tuple[Any, list[Any], list[Any]]:
-        stack, dx = call.stack, np.empty(call.x.shape, call.stack.dtype)
-        dh_0 = [np.empty(call.shape_of_state(), stack.dtype) for _ in range(call.states())]
-        dparams = [np.empty(shape, stack.dtype) for shape in stack.shapes.values()]
-        stack.core.backward(
-            call.plan, stack.placed.core, call.x, call.h_0, y, dy, dh_n, dx, dh_0, dparams, reserve,
-            call.seed,
-        )  # fmt: skip
-        return dx, dh_0, dparams
 
-    def scan(
-        self, dtype: str, operands: Sequence[Any], h_0: Any, shape: tuple[int, int],
-        log_form: bool, reverse: bool, device: str,
-    ) -> Any:  # fmt: skip
-        a, b, *sign = operands
-        out = np.empty(shape, a.dtype)
-        plan = _core.scan_plan(_core.Device(device), *shape, dtype, log_form, None)
-        log(plan)
-        _core.scan(plan, a, b, sign[0] if sign else None, h_0, out, log_form, reverse)
-        return out
+def _in_place(arrays: list[Array]) -> _core.Tensors:
+    return _core.Tensors("params", arrays)
+
+
+IN_PLACE = NumPy()
+
+
+class Elsewhere(Placing, NumPy):
+    """On a CUDA device: arrays are uploaded, results are downloaded."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.core = _core.Device(device)
+        self.results: list[tuple[_core.Copy, Array]] = []  # of one call
+
+    def for_call(self) -> Elsewhere:
+        return Elsewhere(self.device)
+
+    def given(self, name: str, value: Any) -> Any:
+        return None if value is None else self.uploaded(value)
+
+    def uploaded(self, value: Array) -> _core.Copy:
+        packed = np.ascontiguousarray(value)
+        copy = _core.Copy(self.core, packed)
+        copy.upload(packed)
+        return copy
+
+    def result(self, name: str, value: Any) -> Any:
+        copy = _core.Copy(self.core, value)
+        self.results.append((copy, value))
+        return copy
+
+    def finish(self) -> None:
+        for copy, value in self.results:
+            copy.download(value)
+
+    def params(self, placed: Placed) -> _core.Tensors:
+        views: _core.Tensors = placed.kept(
+            self.device,
+            lambda arrays: _core.Tensors("params", [self.uploaded(value) for value in arrays]),
+        )
+        return views

@@ -12,7 +12,6 @@ import numpy as np
 
 from .. import _core, arguments
 from ..arguments import Array
-from . import dlpack
 from .identify import short_name
 from .in_place import InPlace
 
@@ -26,10 +25,21 @@ class Torch(InPlace):
     def __init__(self, device: str) -> None:
         super().__init__(device)
         self.torch = sys.modules["torch"]
+        self.own_device = _device(device)
 
-    @functools.cached_property
-    def core(self) -> _core.Device:
-        return _core.Device(self.device)
+    def array(self, name: str, value: Any, dtype: Any) -> Any:
+        # What nearly every call is given passes here; everything else has a reason of its own.
+        torch = self.torch
+        if (
+            type(value) is torch.Tensor
+            and value.dtype is _dtype(dtype)
+            and value.device == self.own_device
+            and value.is_contiguous()
+            and value.layout is torch.strided
+            and not (value.requires_grad or value.is_nested or value.is_neg())
+        ):
+            return value
+        return super().array(name, value, dtype)
 
     def check(self, name: str, value: Any) -> None:
         if value.requires_grad:
@@ -49,20 +59,14 @@ class Torch(InPlace):
         stream: int = self.torch.cuda.current_stream(self.device).cuda_stream
         return stream
 
-    def tensor(self, name: str, value: Any, writable: bool = False) -> _core.Tensor:
-        # By its address: it is ours to use on the current stream, and the caller holds it.
-        try:
-            address = value.data_ptr()
-        except RuntimeError as problem:  # inside a transformation it has none
-            raise dlpack.refused(name, value, problem) from problem
-        return _core.from_address(
-            name, address, short_name(value.dtype), self.core, value.shape, value.stride()
-        )
+    def empty(self, shape: Sequence[int], like: Any) -> Any:
+        if type(like) is self.torch.Tensor:
+            return like.new_empty(shape)
+        return self.torch.empty(tuple(shape), dtype=like.dtype, device=self.device)
 
-    def empty(self, shape: Sequence[int], dtype: str) -> Any:
-        return self.torch.empty(
-            tuple(shape), dtype=getattr(self.torch, dtype), device=self.device, requires_grad=False
-        )
+    def work_memory(self, count: int) -> tuple[Any, int]:
+        memory = self.torch.empty(count, dtype=self.torch.uint8, device=self.device)
+        return memory, memory.data_ptr()
 
     def strides(self, value: Any) -> Sequence[int]:
         strides: Sequence[int] = value.stride()
@@ -89,3 +93,14 @@ class Torch(InPlace):
         if self.device != "cpu":
             self.torch.cuda.current_stream(self.device).synchronize()
         return out
+
+
+@functools.lru_cache(maxsize=64)
+def _device(name: str) -> Any:
+    return sys.modules["torch"].device(name)
+
+
+@functools.lru_cache(maxsize=16)
+def _dtype(dtype: Any) -> Any:
+    """torch's of the same name; None for None."""
+    return None if dtype is None else getattr(sys.modules["torch"], short_name(dtype))

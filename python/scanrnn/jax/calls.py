@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core, arguments
-from ..description import Description
+from ..description import Description, Planned
 from ..registry import cuda_available
 
 for _name, (_cpu, _cuda) in _core.jax_targets().items():
@@ -46,6 +46,9 @@ def kinds_of_device() -> list[str]:
     return ["cpu", "cuda"] if cuda_available() else ["cpu"]
 
 
+_device = functools.cache(_core.Device)
+
+
 class _Sizes(NamedTuple):
     reserve: jax.ShapeDtypeStruct
     workspace: jax.ShapeDtypeStruct
@@ -53,16 +56,17 @@ class _Sizes(NamedTuple):
 
 def _sizes(description: Description, x: Any, training: bool) -> _Sizes:
     """Enough on any device of this process: a function is traced before its device is known."""
-    layer = description.layer(x.shape[2], str(x.dtype))
-    plans: list[_core.Plan] = []
+    plans: list[Planned] = []
     for kind in kinds_of_device():
         try:
-            plans.append(description.plan(layer, _core.Device(kind), x.shape, training))
+            plans.append(
+                description.plan(x.shape[2], str(x.dtype), _device(kind), x.shape, training)
+            )
         except ValueError:  # a strategy that is not for this kind of device
             if kind == kinds_of_device()[-1] and not plans:
                 raise
-    reserve = max(plan.reserve_bytes for plan in plans) if training else 0
-    return _Sizes(work_memory(reserve), work_memory(max(plan.workspace_bytes for plan in plans)))
+    reserve = max(plan.reserve for plan in plans) if training else 0
+    return _Sizes(work_memory(reserve), work_memory(max(plan.workspace for plan in plans)))
 
 
 def forward(description: Description, training: bool, x: Any, h_0: Any, params: Any) -> Any:

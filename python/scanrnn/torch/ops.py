@@ -19,8 +19,8 @@ from torch import Tensor
 from .. import _core
 from ..arrays.identify import short_name
 from ..call import log
-from ..description import Description
-from .tensors import Call, device_of, work_memory
+from ..description import Description, Planned
+from .tensors import device_of, ready, stream_of, workspace
 
 library = torch.library.Library("scanrnn", "DEF")
 
@@ -76,12 +76,11 @@ def _outputs(x: Tensor, training: bool, description: Description) -> Any:
     return y, h_n, c_n, x.new_empty(shape, dtype=torch.uint8)
 
 
-def _plan(
-    layer: _core.Layer, call: Call, x: Tensor, training: bool, description: Description
-) -> _core.Plan:
-    plan = description.plan(layer, call.device, x.shape, training)
-    log(plan)
-    return plan
+def _planned(x: Tensor, training: bool, description: Description) -> Planned:
+    device, dtype = device_of(x.device), short_name(x.dtype)
+    planned = description.plan(x.shape[2], dtype, device, x.shape, training)
+    log(planned.plan)
+    return planned
 
 
 # ---- a layer
@@ -93,15 +92,11 @@ def _layer(
 ) -> Any:  # fmt: skip
     description = Description(*described)
     y, h_n, c_n, reserve = _outputs(x, training, description)
-    call = Call(x)
-    layer = _layer_of(x, description)
-    plan = _plan(layer, call, x, training, description)
-    workspace = work_memory(x, plan.workspace_bytes)
+    planned = _planned(x, training, description)
     _core.forward(
-        layer, plan, call.stream, call.views("params", params), call.view("x", x),
-        call.views("h_0", h_0), call.view("y", y),
-        call.views("h_n", [h_n, c_n][: description.states]), call.bytes(workspace),
-        call.bytes(reserve) if training else None,
+        _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)), ready(x),
+        list(map(ready, h_0)), y, (h_n, c_n)[: description.states],
+        workspace(x, planned.workspace), reserve if training else None,
         0 if seed is None else int(seed), False,
     )  # fmt: skip
     return y, h_n, c_n, reserve
@@ -171,18 +166,15 @@ def _layer_backward(
 ) -> list[Tensor]:  # fmt: skip
     out = _gradients(x, h_0, params, need_x, need_params)
     dx, dh_0, dparams = out[0], out[1 : 1 + len(h_0)], out[1 + len(h_0) :]
-    call, description = Call(x), Description(*described)
-    layer = _layer_of(x, description)
-    plan = _plan(layer, call, x, True, description)
-    workspace = work_memory(x, plan.workspace_bytes)
+    description = Description(*described)
+    planned = _planned(x, True, description)
     alignment = 128 if x.is_cuda else 64
     if reserve.data_ptr() % alignment or not reserve.is_contiguous():
         reserve = reserve.clone(memory_format=torch.contiguous_format)  # somebody has moved it
     _core.backward(
-        layer, plan, call.stream, call.views("params", params), call.view("x", x),
-        call.views("h_0", h_0), call.view("y", y), call.maybe("dy", dy), call.views("dh_n", dh_n),
-        call.view("dx", dx) if need_x else None, call.views("dh_0", dh_0),
-        call.views("dparams", dparams), call.bytes(workspace), call.bytes(reserve),
+        _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)), ready(x),
+        list(map(ready, h_0)), ready(y), None if dy is None else ready(dy), list(map(ready, dh_n)),
+        dx if need_x else None, dh_0, dparams, workspace(x, planned.workspace), reserve,
         0 if seed is None else int(seed),
     )  # fmt: skip
     return out

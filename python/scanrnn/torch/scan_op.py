@@ -13,16 +13,12 @@ from ..adjoint import scan_vjp
 from ..arrays.identify import short_name
 from ..call import log
 from .ops import library
-from .tensors import Call, work_memory
+from .tensors import device_of, ready, stream_of, workspace
 
 library.define(
     "scan(Tensor a, Tensor b, Tensor? sign_b, Tensor? h_0, bool log_form, bool reverse) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
-
-
-def _flat(value: Tensor | None, rows: int) -> Tensor | None:
-    return None if value is None else value.reshape(-1, rows)
 
 
 def _scan(
@@ -32,16 +28,17 @@ def _scan(
     steps, rows = a.shape[0], a[:1].numel() if a.shape[0] else 0
     if h.numel() == 0:
         return h
-    call = Call(a)
     profile.load_users()
-    plan = _core.scan_plan(call.device, steps, rows, short_name(a.dtype), log_form, None)
+    device = device_of(a.device)
+    plan = _core.scan_plan(device, steps, rows, short_name(a.dtype), log_form, None)
     log(plan)
-    workspace = work_memory(a, plan.workspace_bytes)
-    _core.scan_tensors(
-        plan, call.stream, call.view("a", a.reshape(-1, rows)), call.view("b", b.reshape(-1, rows)),
-        call.maybe("sign_b", _flat(sign_b, rows)),
-        None if h_0 is None else call.view("h_0", h_0.reshape(rows)),
-        call.view("h", h.view(-1, rows)), call.bytes(workspace), log_form, reverse,
+
+    def flat(value: Tensor | None, *shape: int) -> Tensor | None:
+        return None if value is None else ready(value.reshape(*shape))
+
+    _core.scan(
+        plan, stream_of(a), flat(a, -1, rows), flat(b, -1, rows), flat(sign_b, -1, rows),
+        flat(h_0, rows), h.view(-1, rows), workspace(a, plan.workspace_bytes), log_form, reverse,
     )  # fmt: skip
     return h
 

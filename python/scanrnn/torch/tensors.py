@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's tensors as the library takes them: views of their memory, their device and its stream."""
+"""torch's tensors as the library takes them: their device and its stream."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from .. import _core
-from ..arrays.identify import short_name
 from ..arrays.in_place import walkable
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -23,50 +21,24 @@ def device_of(device: torch.device) -> _core.Device:
     return _core.Device("cpu" if device.type == "meta" else str(device))
 
 
-def _stream(device: torch.device) -> int:
-    if device.type != "cuda":
+def stream_of(like: Tensor) -> int:
+    """The current stream on its device."""
+    if not like.is_cuda:
         return 0
-    stream: int = torch.cuda.current_stream(device).cuda_stream
+    stream: int = torch.cuda.current_stream(like.device).cuda_stream
     return stream
 
 
-def _walkable(value: Tensor) -> Tensor:
+def ready(value: Tensor) -> Tensor:
     """With a contiguous last axis and rows that do not overlap, copied where it has not."""
-    return value if walkable(value.shape, value.stride()) else value.contiguous()
+    if value.is_contiguous() or walkable(value.shape, value.stride()):
+        return value
+    return value.contiguous()
 
 
-class Call:
-    """Views of tensors for one call, which must outlive it."""
-
-    def __init__(self, like: Tensor) -> None:
-        self.device, self.stream = device_of(like.device), _stream(like.device)
-        self.held: list[Tensor] = []
-
-    def view(self, name: str, value: Tensor) -> _core.Tensor:
-        value = value if value.is_contiguous() else _walkable(value)
-        self.held.append(value)
-        return _core.from_address(
-            name,
-            value.data_ptr(),
-            short_name(value.dtype),
-            device_of(value.device),
-            value.shape,
-            value.stride(),
-        )
-
-    def views(self, name: str, values: Sequence[Tensor]) -> list[_core.Tensor]:
-        return [self.view(name, value) for value in values]
-
-    def maybe(self, name: str, value: Tensor | None) -> _core.Tensor | None:
-        return None if value is None else self.view(name, value)
-
-    def bytes(self, value: Tensor) -> tuple[int, int]:
-        self.held.append(value)
-        return value.data_ptr(), value.nbytes
-
-
-def work_memory(like: Tensor, size: int) -> Tensor:
-    return like.new_empty(size, dtype=torch.uint8)
+def workspace(like: Tensor, size: int) -> Tensor | None:
+    """Memory for one call; on the CPU the call has its own."""
+    return like.new_empty(size, dtype=torch.uint8) if like.is_cuda else None
 
 
 def refuse_transforms(what: str, *values: Tensor | None) -> None:
