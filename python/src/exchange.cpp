@@ -280,6 +280,17 @@ Dtype dtype_of(const py::dtype& dtype) {
 
 // ---- arguments
 
+namespace {
+
+// Whether it is one of the extension's own, at the cost of a comparison.
+template <class T>
+bool is(py::handle value) {
+  static PyObject* const type = py::type::of<T>().release().ptr();
+  return PyObject_TypeCheck(value.ptr(), reinterpret_cast<PyTypeObject*>(type)) != 0;
+}
+
+}  // namespace
+
 TensorView view_of(const py::array& array) {
   if (array.ndim() > kMaxRank) {
     throw value_error("an array: expected at most " + std::to_string(kMaxRank) + " axes, got " +
@@ -302,14 +313,12 @@ TensorView view_of(const char* name, py::handle value) {
   if (py::isinstance<py::array>(value)) {
     return view_of(py::reinterpret_borrow<py::array>(value));
   }
-  py::detail::make_caster<Tensor> held;
-  if (held.load(value, false)) return py::detail::cast_op<const Tensor&>(held).view;
+  if (is<Tensor>(value)) return value.cast<const Tensor&>().view;
   return view_of(std::string(name), look_at(name, value));
 }
 
 std::vector<TensorView> views_of(const char* name, py::handle values) {
-  py::detail::make_caster<Tensors> held;
-  if (held.load(values, false)) return py::detail::cast_op<const Tensors&>(held).views;
+  if (is<Tensors>(values)) return values.cast<const Tensors&>().views;
   std::vector<TensorView> out;
   for (const py::handle value : values) out.push_back(view_of(name, value));
   return out;
@@ -317,7 +326,7 @@ std::vector<TensorView> views_of(const char* name, py::handle values) {
 
 Span span_of(const char* name, py::handle value) {
   if (value.is_none()) return {};
-  if (py::isinstance<Buffer>(value)) return value.cast<const Buffer&>().span();
+  if (is<Buffer>(value)) return value.cast<const Buffer&>().span();
   if (py::isinstance<py::tuple>(value)) {
     const auto [address, bytes] = value.cast<std::pair<std::uintptr_t, std::size_t>>();
     return {reinterpret_cast<void*>(address), bytes};

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from ..arguments import Array
 from .base import ArrayLibrary
 from .cupy import CuPy
-from .identify import described, device_of, library_of
+from .identify import described, device_of, library_of, of_torch
 from .numpy import IN_PLACE as NUMPY
 from .torch import Torch
 
@@ -29,8 +30,11 @@ def library_for(name: str, value: Any) -> ArrayLibrary:
     A library that we do not know comes in as NumPy's arrays on the CPU, and on CUDA as CuPy's or,
     without CuPy, as torch's: as that it comes out again, for its library to take.
     """
-    if type(value) is np.ndarray:
+    if type(value) is np.ndarray:  # the usual ones first
         return NUMPY
+    torch = sys.modules.get("torch")
+    if torch is not None and type(value) is torch.Tensor:
+        return Torch(of_torch(value.device))
     library = library_of(value)
     if library == "jax":
         from .jax import Jax

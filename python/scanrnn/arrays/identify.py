@@ -34,7 +34,7 @@ def device_of(name: str, value: Any) -> str:
     """ "cpu", "cuda:N", TRACED, or what else a library calls it; of an array that is no NumPy's."""
     library = library_of(value)
     if library == "torch":
-        return _of_torch(value.device)
+        return of_torch(value.device)
     if library == "cupy":
         return f"cuda:{int(value.device.id)}"
     if library == "jax":
@@ -52,7 +52,8 @@ def device_of(name: str, value: Any) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _of_torch(device: Any) -> str:
+def of_torch(device: Any) -> str:
+    """The name of a torch.device."""
     return device.type if device.index is None else f"{device.type}:{device.index}"
 
 

@@ -22,10 +22,7 @@ class InPlace(Memory):
     advice = ""  # how its user moves an array to {device}
     making = ""  # how its user makes one of another library's array
     negative = ""  # how its user gets rid of negative strides
-
-    def __init__(self, device: str) -> None:
-        self.device = device
-        self.producers: tuple[int, ...] = ()  # streams that arrays of this call came with
+    producers: tuple[int, ...] = ()  # streams that arrays of this call came with
 
     # What a library says; stream() is the caller's current one on this device.
     def work_memory(self, count: int) -> tuple[Any, int]:

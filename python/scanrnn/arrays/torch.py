@@ -23,8 +23,7 @@ class Torch(InPlace):
     negative = "torch makes none"
 
     def __init__(self, device: str) -> None:
-        super().__init__(device)
-        self.torch = sys.modules["torch"]
+        self.device, self.torch = device, sys.modules["torch"]
         self.own_device = _device(device)
 
     def array(self, name: str, value: Any, dtype: Any) -> Any:
