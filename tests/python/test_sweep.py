@@ -48,7 +48,7 @@ def test_of_two_rounds_the_faster_counts(tmp_path, monkeypatch):
     def timed(live, *_):
         """Shapes take 8, 7, 6, 5 ms and then, once more, 1, 2, 3, 4; so both passes of each."""
         ms = (8, 7, 6, 5, 1, 2, 3, 4)[next(clock) // 2]
-        return {way: measure.Timing(float(ms), float(ms)) for way in live}
+        return {way: measure.Timing(float(ms), float(ms), float(ms)) for way in live}
 
     monkeypatch.setitem(crossover.ROUNDS, ("cpu", "small"), 2)
     monkeypatch.setattr(measure, "replayed", timed)

@@ -7,8 +7,6 @@ and waited for at its end. Every run gives the same y, or is an error.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,14 +101,12 @@ def run(device: str, out: Path) -> None:
     torch = optional.found("torch")
     wait = torch.cuda.synchronize if torch is not None and device != "cpu" else lambda: None
     found = list(runs(device, torch))
-    counts = [max(1, int(SECONDS / _seconds(run, 20, wait) * 20)) for run in found]
-    samples: list[list[float]] = [[] for _ in found]
-    for _ in range(TURNS):
-        for run, count, values in zip(found, counts, samples, strict=True):
-            values.append(1e6 * _seconds(run, count, wait) / count)
+    taken = measure.timed(
+        {run: run.call for run in found}, seconds=0, least=TURNS, turn=SECONDS, wait=wait
+    )
     rows, table = [], []
-    for run, values in zip(found, samples, strict=True):
-        us, least = statistics.median(values), min(values)
+    for run, timing in taken.items():
+        us, least = 1e3 * timing.ms, 1e3 * timing.least
         rows.append(
             {"bench": "calls", "cell": run.cell, "pass": run.direction, "impl": run.name}
             | {"B": B, "T": 1 if run.direction == "step" else T, "C": H, "H": H}
@@ -121,11 +117,3 @@ def run(device: str, out: Path) -> None:
     head |= {"torch": torch.__version__} if torch is not None else {}
     measure.save(out, head | {"rows": rows})
     print(measure.table(["cell", "pass", "through", "us", "least"], table))
-
-
-def _seconds(run: Run, count: int, wait: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    for _ in range(count):
-        run.call()
-    wait()
-    return time.perf_counter() - start

@@ -171,7 +171,7 @@ class Sweep:
             return
         limit = HOPELESS * min(once.values())
         live = {way: found for way, found in recorded.items() if once[way] <= limit}
-        times = {way: measure.Timing(once[way], 0.0) for way in recorded}
+        times = {way: measure.Timing.of([once[way]]) for way in recorded}
         times |= measure.replayed(live, once, self.seconds, self.kind == "cuda")
         for way, timing in times.items():
             if way not in live and way in ("direct", "fused_sequential") and row["T"] > 1:

@@ -31,34 +31,46 @@ SETTLE = 0.1
 class Timing(NamedTuple):
     ms: float
     spread: float  # between the quartiles
+    least: float
 
     @classmethod
     def of(cls, milliseconds: list[float]) -> Timing:
-        low, middle, high = np.quantile(milliseconds, [0.25, 0.5, 0.75])
-        return cls(float(middle), float(high - low))
+        least, low, middle, high = np.quantile(milliseconds, [0, 0.25, 0.5, 0.75])
+        return cls(float(middle), float(high - low), float(least))
 
     def row(self) -> dict[str, float]:
         return {"ms": round(self.ms, 5), "ms_spread": round(self.spread, 5)}
 
 
 def timed(
-    calls: Mapping[str, Callable[[], Any]], seconds: float = 0.15, least: int = 5
-) -> dict[str, Timing]:
-    """Medians. The calls take turns, so that a slow spell of the machine meets them all."""
-    repeats: dict[str, int] = {}
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for name, call in calls.items():
-        call()
+    calls: Mapping[Any, Callable[[], Any]],
+    seconds: float = 0.15,
+    least: int = 5,
+    turn: float = SLICE,
+    wait: Callable[[], Any] = lambda: None,
+) -> dict[Any, Timing]:
+    """Medians. The calls take turns, so that a slow spell of the machine meets them all.
+
+    A turn is so many calls in a row as take `turn` seconds, with a GPU's work in flight: `wait`
+    waits for it at the end.
+    """
+
+    def taken(call: Callable[[], Any], times: int) -> float:
         start = time.perf_counter()
-        call()
-        repeats[name] = max(1, int(SLICE / max(time.perf_counter() - start, 1e-7)))
+        for _ in range(times):
+            call()
+        wait()
+        return time.perf_counter() - start
+
+    repeats: dict[Any, int] = {}
+    samples: dict[Any, list[float]] = {name: [] for name in calls}
+    for name, call in calls.items():
+        taken(call, 1)
+        repeats[name] = max(1, int(turn / max(taken(call, 1), 1e-7)))
     end = time.perf_counter() + seconds * len(calls)
     while time.perf_counter() < end or len(next(iter(samples.values()))) < least:
         for name, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(repeats[name]):
-                call()
-            samples[name].append(1e3 * (time.perf_counter() - start) / repeats[name])
+            samples[name].append(1e3 * taken(call, repeats[name]) / repeats[name])
     return {name: Timing.of(values) for name, values in samples.items()}
 
 
