@@ -328,8 +328,8 @@ Span span_of(const char* name, py::handle value) {
   if (value.is_none()) return {};
   if (is<Buffer>(value)) return value.cast<const Buffer&>().span();
   if (py::isinstance<py::tuple>(value)) {
-    const auto [address, bytes] = value.cast<std::pair<std::uintptr_t, std::size_t>>();
-    return {reinterpret_cast<void*>(address), bytes};
+    const auto parts = py::reinterpret_borrow<py::tuple>(value);  // and what keeps the memory
+    return {reinterpret_cast<void*>(parts[0].cast<std::uintptr_t>()), parts[1].cast<std::size_t>()};
   }
   const DLTensor found = look_at(name, value);
   std::size_t bytes = found.dtype.bits / 8u;

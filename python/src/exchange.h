@@ -37,8 +37,8 @@ struct Tensors {
 TensorView view_of(const char* name, py::handle value);
 // A sequence of arguments, or Tensors.
 std::vector<TensorView> views_of(const char* name, py::handle values);
-// Memory to work in: a Buffer, an array of bytes with DLPack's functions in C, or address and
-// number of bytes. None is none.
+// Memory to work in: a Buffer, an array of bytes with DLPack's functions in C, or a tuple of
+// address, number of bytes and what keeps them. None is none.
 Span span_of(const char* name, py::handle value);
 TensorView view_of(const py::array& array);
 

@@ -9,8 +9,11 @@ import weakref
 import numpy as np
 import pytest
 import scanrnn
-from scanrnn import _core
+from scanrnn import _core, arrays
 from scanrnn.arrays import dlpack
+from scanrnn.arrays.memory import Placing
+from scanrnn.arrays.numpy import Elsewhere, NumPy
+from scanrnn.arrays.torch import Torch
 from support import ALL_CELLS, DEVICE, assert_close, make, normal, tolerance
 from test_errors import raises
 
@@ -187,6 +190,38 @@ def test_tensors_without_memory():
         torch.vmap(lambda v: rnn(v)[0])(x[None])
     with raises(ValueError, "x: expected memory of 6 elements, got a null pointer"):
         _core.from_interface("x", {"typestr": "<f4", "shape": (2, 3), "data": (0, False)})
+
+
+def whole_call(rnn, x, dy):
+    (y, h_n), pullback = rnn.vjp(x)
+    dx, dh_0, dparams = pullback(dy)
+    return [np.asarray(value) for value in (y, *h_n, dx, *dh_0, *dparams.values(), rnn(x)[0])]
+
+
+def test_what_a_gpu_needs_gives_the_same_on_the_cpu(monkeypatch):
+    """NumPy's arrays by copies, torch's tensors by capsules, and memory for work by address."""
+    rnn, x, dy = make("LSTM", 4, 6, device="cpu"), normal(9, 3, 4), normal(9, 3, 6)
+    wanted = whole_call(rnn, x, dy)
+
+    class ByCapsule(Placing, Torch):
+        def given(self, name, value):
+            return None if value is None else dlpack.take(name, value, None, False)
+
+        def result(self, name, value):
+            return dlpack.take(name, value, None, True)
+
+        def workspace(self, count):
+            return self.bytes(count)
+
+        def reserve(self, call, count):
+            return self.bytes(count)
+
+    monkeypatch.setattr(arrays, "Torch", ByCapsule)
+    monkeypatch.setattr(NumPy, "for_layer", lambda *_: Elsewhere("cpu"))
+    others = make("LSTM", 4, 6, device="cpu")
+    for got in (whole_call(others, x, dy), whole_call(others, *map(torch.tensor, (x, dy)))):
+        for one, other in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 class Stranger:
