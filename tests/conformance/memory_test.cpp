@@ -25,6 +25,40 @@ Case memory_case(const LayerOptions& options) {
   return c;
 }
 
+TEST(Memory, SizesThatThePlanBringsAreNotCountedAgain) {
+  for (const LayerOptions& options : few_variants()) {
+    const Case c = memory_case(options);
+    Random random(40);
+    Buffers buffers(c, random_data(c, random));
+    Context context = make_context(c.threads);
+    buffers.forward(context, Mode::training, 0);
+    buffers.backward(context, 0);
+    const auto y = buffers.y.bits(), dx = buffers.dx.bits();
+
+    const Layer layer(c.layer);
+    CountedPlan counted;
+    counted.plan = buffers.plan_for(context, Mode::training);
+    counted.sizes = layer.sizes(counted.plan);
+    Workspace workspace(counted.sizes.workspace), reserve(counted.sizes.reserve);
+    Mirror there(context), back(context);
+    ForwardArgs in = buffers.forward_args(there);
+    in.workspace = there.span(workspace);
+    in.reserve = there.span(reserve);
+    forward(layer, context, counted, in);
+    there.bring_back();
+    EXPECT_TRUE(same_bits("y", buffers.y.bits(), y));
+    BackwardArgs cotangents = buffers.backward_args(back);
+    cotangents.workspace = back.span(workspace);
+    cotangents.reserve = back.span(reserve);
+    backward(layer, context, counted, cotangents);
+    back.bring_back();
+    EXPECT_TRUE(same_bits("dx", buffers.dx.bits(), dx));
+
+    counted.sizes.workspace += 256;  // what is brought is what is checked
+    EXPECT_THROW(forward(layer, context, counted, in), value_error);
+  }
+}
+
 // A tensor that lies [B,T,.] in memory, seen as [T,B,.]: the layer must walk the strides it is
 // given.
 TEST(Memory, AnyOrderOfTheOuterAxes) {
