@@ -36,10 +36,9 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
   }
   const auto x = a.x.at_line(line), skip = a.skip.at_line(line);
   const auto kept = a.preactivations.at_line(line);
-  const auto y = a.y.at_line(line), states = a.states.at_line(line);
-  const T* initial = static_cast<const T*>(s.initial);
-  typename Op::State state =
-      scan::carried(initial ? Memory::read(initial + line * s.initial_line, unit, hidden) : V(0));
+  const auto sink = ForwardSink<Cell, Memory>{a.y, a.states, hidden}.line(line);
+  const StateEnds<Memory> ends = ends_of<Memory>(s);
+  typename Op::State state = ends.first(line, unit);
 
   for (Index t = 0; t < s.extent.steps; t += kDirectTokens) {
     const Index left = s.extent.steps - t;
@@ -59,21 +58,18 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
         }
         sums[k][gate] += bias[gate];
       }
-      const auto gates = Cell::template gather<V>([&](int gate) { return sums[k][gate]; });
-      state = Op::apply(Cell::lift(gates), state);
-      if (!writes) continue;
+      ForwardItem<Cell, Memory> item{
+          Cell::template gather<V>([&](int gate) { return sums[k][gate]; }), V(0)};
       if constexpr (Cell::kReadout) {
-        const V through =
+        item.skip =
             kRows > Cell::kGates ? sums[k][kRows - 1] : Memory::read(skip.at(t + k), unit, hidden);
-        Memory::write(y.at(t + k), unit, hidden, Cell::readout(gates, state.h, through));
-        if (states.data) Memory::write(states.at(t + k), unit, hidden, state.h);
-      } else {
-        Memory::write(y.at(t + k), unit, hidden, state.h);
       }
+      const auto before = state;
+      state = Op::apply(Cell::lift(item.gates), before);
+      if (writes) sink.store(unit, t + k, item, before, state);
     }
   }
-  T* final = static_cast<T*>(s.final);
-  if (writes && final) Memory::write(final + line * s.final_line, unit, hidden, state.h);
+  if (writes) ends.last(line, unit, state);
 }
 
 template <class Cell, class T>

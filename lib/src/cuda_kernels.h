@@ -30,6 +30,15 @@ struct CudaSchedule {
   cudaStream_t stream = nullptr;
 };
 
+// h_0 and h_T as the kernels read and write them.
+template <class Memory>
+SCANRNN_HD StateEnds<Memory> ends_of(const CudaSchedule& s) {
+  using T = typename Memory::T;
+  return {{static_cast<const T*>(s.initial), s.initial_line, 0},
+          {static_cast<T*>(s.final), s.final_line, 0},
+          s.extent.rows};
+}
+
 // A projection and its recurrence in one launch. Rows of weight are [gates * H, C].
 template <class T>
 struct DirectKernelArgs {

@@ -13,14 +13,6 @@ namespace scanrnn {
 using dispatch::kCudaBlockWarps;
 using dispatch::kCudaDeviceWarps;
 
-template <class Memory>
-StateEnds<Memory> ends_of(const CudaSchedule& s) {
-  using T = typename Memory::T;
-  return {{static_cast<const T*>(s.initial), s.initial_line, 0},
-          {static_cast<T*>(s.final), s.final_line, 0},
-          s.extent.rows};
-}
-
 // The domain is the form in which elements cross blocks; inside a block a state is walked.
 template <class Memory, class Source, class Sink>
 cudaError_t launch(const CudaSchedule& s, const Source& source, const Sink& sink) {

@@ -77,6 +77,10 @@ class CuPy(Placing, InPlace):
         with self.on_device():
             return self.cupy.array(value, order="C")
 
+    def copy(self, value: Any) -> Any:
+        with self.on_device():
+            return value.copy()
+
     def adopted(self, value: _core.Exported) -> Any:
         with self.on_device():
             return self.cupy.from_dlpack(value)

@@ -100,6 +100,8 @@ def runs(device: str, torch: Any) -> Iterator[Run]:
 def run(device: str, out: Path) -> None:
     torch = optional.found("torch")
     wait = torch.cuda.synchronize if torch is not None and device != "cpu" else lambda: None
+    if torch is not None:  # in float32 as ours: cuDNN takes TF32 unless it is told otherwise
+        torch.backends.cudnn.allow_tf32 = False
     found = list(runs(device, torch))
     taken = measure.timed(
         {run: run.call for run in found}, seconds=0, least=TURNS, turn=SECONDS, wait=wait
