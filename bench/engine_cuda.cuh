@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "fill.cuh"
-#include "recurrence.h"
+#include "recurrence/linear.h"
 #include "scanrnn/dispatch/tiles.h"
-#include "scanrnn/scan/cuda_block.cuh"
-#include "scanrnn/scan/cuda_device.cuh"
+#include "scanrnn/scan/cuda/block.cuh"
+#include "scanrnn/scan/cuda/device/kernel.cuh"
 #include "turns.cuh"
 
 namespace scanrnn::bench {

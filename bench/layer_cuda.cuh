@@ -4,8 +4,8 @@
 #pragma once
 
 #include "axes.h"
+#include "cuda/gemm.h"
 #include "engine_cuda.cuh"
-#include "gemm_cuda.h"
 #include "scanrnn/scanrnn.h"
 
 namespace scanrnn::bench {

@@ -10,9 +10,9 @@
 
 #include "integer_scan.cuh"
 #include "scanrnn/dispatch/tiles.h"
-#include "scanrnn/scan/cuda_block.cuh"
-#include "scanrnn/scan/cuda_device.cuh"
-#include "scanrnn/scan/cuda_sequential.cuh"
+#include "scanrnn/scan/cuda/block.cuh"
+#include "scanrnn/scan/cuda/device/kernel.cuh"
+#include "scanrnn/scan/cuda/sequential.cuh"
 #include "support/cases.h"
 #include "support/cuda.h"
 #include "support/random.h"

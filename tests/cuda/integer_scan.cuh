@@ -6,8 +6,8 @@
 
 #include <limits>
 
-#include "recurrence.h"
-#include "scanrnn/scan/cuda_common.cuh"
+#include "recurrence/linear.h"
+#include "scanrnn/scan/cuda/chunk.cuh"
 #include "support/integer_op.h"
 
 namespace scanrnn::test {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many steps the tiles of the device kernel have for a cell and a dtype, forward and backward:
 // what tests take their lengths from.
-#include "recurrence.h"
+#include "recurrence/linear.h"
 #include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/registry.h"
-#include "scanrnn/scan/cuda_device.cuh"
+#include "scanrnn/scan/cuda/device/kernel.cuh"
 #include "support/cuda.h"
 
 namespace scanrnn::test {

@@ -3,7 +3,7 @@
 // runs by barriers in shared memory, which racecheck does, and has the same bits.
 #include <cstring>
 
-#include "cuda_launch.cuh"
+#include "cuda/kernels/launch.cuh"
 #include "support/cuda.h"
 
 namespace scanrnn::test {

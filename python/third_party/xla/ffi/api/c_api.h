@@ -342,8 +342,7 @@ struct XLA_FFI_Future_SetAvailable_Args {
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Future_SetAvailable_Args, future);
 
-typedef XLA_FFI_Error* XLA_FFI_Future_SetAvailable(
-    XLA_FFI_Future_SetAvailable_Args* args);
+typedef XLA_FFI_Error* XLA_FFI_Future_SetAvailable(XLA_FFI_Future_SetAvailable_Args* args);
 
 struct XLA_FFI_Future_SetError_Args {
   size_t struct_size;
@@ -354,8 +353,7 @@ struct XLA_FFI_Future_SetError_Args {
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Future_SetError_Args, error);
 
-typedef XLA_FFI_Error* XLA_FFI_Future_SetError(
-    XLA_FFI_Future_SetError_Args* args);
+typedef XLA_FFI_Error* XLA_FFI_Future_SetError(XLA_FFI_Future_SetError_Args* args);
 
 //===----------------------------------------------------------------------===//
 // Call frame
@@ -491,8 +489,7 @@ struct XLA_FFI_Handler_Register_Args {
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Handler_Register_Args, traits);
 
-typedef XLA_FFI_Error* XLA_FFI_Handler_Register(
-    XLA_FFI_Handler_Register_Args* args);
+typedef XLA_FFI_Error* XLA_FFI_Handler_Register(XLA_FFI_Handler_Register_Args* args);
 
 //===----------------------------------------------------------------------===//
 // TypeId
@@ -533,8 +530,7 @@ struct XLA_FFI_ExecutionContext_Get_Args {
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_ExecutionContext_Get_Args, data);
 
 // Returns an opaque data from the execution context for a given type id.
-typedef XLA_FFI_Error* XLA_FFI_ExecutionContext_Get(
-    XLA_FFI_ExecutionContext_Get_Args* args);
+typedef XLA_FFI_Error* XLA_FFI_ExecutionContext_Get(XLA_FFI_ExecutionContext_Get_Args* args);
 
 //===----------------------------------------------------------------------===//
 // State
@@ -607,8 +603,7 @@ struct XLA_FFI_DeviceMemory_Allocate_Args {
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_DeviceMemory_Allocate_Args, data);
 
 // Allocates a block of memory on the device bound to the execution context.
-typedef XLA_FFI_Error* XLA_FFI_DeviceMemory_Allocate(
-    XLA_FFI_DeviceMemory_Allocate_Args* args);
+typedef XLA_FFI_Error* XLA_FFI_DeviceMemory_Allocate(XLA_FFI_DeviceMemory_Allocate_Args* args);
 
 struct XLA_FFI_DeviceMemory_Free_Args {
   size_t struct_size;
@@ -622,8 +617,7 @@ struct XLA_FFI_DeviceMemory_Free_Args {
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_DeviceMemory_Free_Args, data);
 
 // Frees previously allocated device memory.
-typedef XLA_FFI_Error* XLA_FFI_DeviceMemory_Free(
-    XLA_FFI_DeviceMemory_Free_Args* args);
+typedef XLA_FFI_Error* XLA_FFI_DeviceMemory_Free(XLA_FFI_DeviceMemory_Free_Args* args);
 
 //===----------------------------------------------------------------------===//
 // ThreadPool
@@ -653,8 +647,7 @@ XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_ThreadPool_Schedule_Args, data);
 
 // Schedules a task to be executed on a thread pool managed by XLA runtime.
 // Returns an error if thread pool is not available.
-typedef XLA_FFI_Error* XLA_FFI_ThreadPool_Schedule(
-    XLA_FFI_ThreadPool_Schedule_Args* args);
+typedef XLA_FFI_Error* XLA_FFI_ThreadPool_Schedule(XLA_FFI_ThreadPool_Schedule_Args* args);
 
 struct XLA_FFI_ThreadPool_NumThreads_Args {
   size_t struct_size;
@@ -667,8 +660,7 @@ struct XLA_FFI_ThreadPool_NumThreads_Args {
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_ThreadPool_NumThreads_Args, num_threads);
 
 // Returns the number of threads in the thread pool managed by XLA runtime.
-typedef XLA_FFI_Error* XLA_FFI_ThreadPool_NumThreads(
-    XLA_FFI_ThreadPool_NumThreads_Args* args);
+typedef XLA_FFI_Error* XLA_FFI_ThreadPool_NumThreads(XLA_FFI_ThreadPool_NumThreads_Args* args);
 
 //===----------------------------------------------------------------------===//
 // RunId
@@ -712,8 +704,7 @@ struct XLA_FFI_DeviceOrdinal_Get_Args {
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_DeviceOrdinal_Get_Args, device_ordinal);
 
 // Returns a unique identifier for the current logical execution.
-typedef XLA_FFI_Error* XLA_FFI_DeviceOrdinal_Get(
-    XLA_FFI_DeviceOrdinal_Get_Args* args);
+typedef XLA_FFI_Error* XLA_FFI_DeviceOrdinal_Get(XLA_FFI_DeviceOrdinal_Get_Args* args);
 
 //===----------------------------------------------------------------------===//
 // Metadata extension

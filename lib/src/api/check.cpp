@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Argument checks and their words.
+#include "api/check.h"
+
+#include "stack/backend.h"
+
+namespace scanrnn {
+
+void check_strategy(const dispatch::Problem& problem, const dispatch::DeviceLimits& device) {
+  const std::string why = dispatch::misfit(problem, device);
+  if (why.empty()) return;
+  throw value_error("strategy: '" + std::string(dispatch::name(problem.forced)) +
+                    "' cannot run: " + why);
+}
+
+TensorView check(const TensorView& view, const Expected& want) {
+  static char nowhere;  // nobody reads or writes it
+  const auto named = [&](const std::string& words) {
+    return std::string(want.prefix) + want.name + ": expected " + words;
+  };
+  TensorView shape;
+  shape.data = &nowhere;
+  shape.dtype = want.dtype;
+  shape.device = want.device;
+  std::int64_t count = 1, elements = view.rank > 0 ? 1 : 0;
+  for (std::int64_t size : want.sizes) {
+    shape.sizes[static_cast<std::size_t>(shape.rank++)] = size;
+    count *= size;
+  }
+  for (int axis = 0; axis < view.rank; ++axis)
+    elements *= view.sizes[static_cast<std::size_t>(axis)];
+  if (!view && (view.rank == 0 || elements > 0)) {
+    require(want.optional || count == 0,
+            [&] { return named("a tensor of shape " + shape.shape() + ", got none"); });
+    return want.optional ? TensorView{} : shape;
+  }
+  require(view.rank == shape.rank && view.sizes == shape.sizes, [&] {
+    return named("shape " + shape.shape() + " = " + want.axes + ", got " + view.shape());
+  });
+  if (view.dtype != want.dtype) {
+    throw type_error(named("dtype " + std::string(name(want.dtype)) + ", got " + name(view.dtype)));
+  }
+  if (view.device != want.device) {
+    throw type_error(named("device " + name(want.device) + ", got " + name(view.device)));
+  }
+  if (count == 0) return shape;
+  require(reinterpret_cast<std::uintptr_t>(view.data) % size_of(view.dtype) == 0, [&] {
+    return named("an address in whole elements of " + std::to_string(size_of(view.dtype)) +
+                 " bytes");
+  });
+  const auto last = static_cast<std::size_t>(view.rank - 1);
+  require(view.sizes[last] == 1 || view.strides[last] == 1, [&] {
+    return named("a contiguous last axis, got stride " + std::to_string(view.strides[last]));
+  });
+  for (std::size_t axis = 0; axis < last; ++axis) {
+    require(view.sizes[axis] == 1 || view.strides[axis] >= view.sizes[last], [&] {
+      return named("rows that do not overlap, so strides of at least " +
+                   std::to_string(view.sizes[last]) + ", got stride " +
+                   std::to_string(view.strides[axis]) + " on axis " + std::to_string(axis));
+    });
+  }
+  return view;
+}
+
+void check(const Span& span, const char* name, std::size_t bytes, const dispatch::Plan& plan) {
+  require(span.bytes >= bytes && (span.data || bytes == 0), [&] {
+    return std::string(name) + ": expected " + std::to_string(bytes) + " bytes, got " +
+           std::to_string(span.data ? span.bytes : 0) + " (" + dispatch::explain(plan) + ")";
+  });
+  // A cache line of the processor, which is what the frameworks' allocators give at least.
+  const std::size_t alignment = plan.device.processor == dispatch::Processor::cpu ? 64 : 128;
+  require(reinterpret_cast<std::uintptr_t>(span.data) % alignment == 0, [&] {
+    return std::string(name) + ": expected " + std::to_string(alignment) + "-byte alignment";
+  });
+}
+
+}  // namespace scanrnn

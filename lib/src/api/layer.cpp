@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public layer: checks its arguments, asks for a plan, and runs the stack.
+#include "scanrnn/layer.h"
+
+#include <algorithm>
+
+#include "api/check.h"
+#include "scanrnn/counted_plan.h"
+#include "stack/stack.h"
+
+namespace scanrnn {
+namespace {
+
+const CellInfo& checked(const LayerOptions& o) {
+  const auto at_least_one = [](const char* option, std::int64_t value) {
+    require(value >= 1, [&] {
+      return std::string(option) + ": expected a positive number, got " + std::to_string(value);
+    });
+  };
+  require(static_cast<int>(o.cell) < kCellCount, "cell: there is no such cell");
+  at_least_one("input_size", o.input_size);
+  at_least_one("hidden_size", o.hidden_size);
+  at_least_one("num_layers", o.num_layers);
+  require(o.dropout >= 0 && o.dropout < 1, [&] {
+    return "dropout: expected a probability in [0, 1), got " + std::to_string(o.dropout);
+  });
+  const CellInfo& cell = info(o.cell);
+  const int count = static_cast<int>(cell.variants.size());
+  require(o.variant >= 0 && o.variant < count, [&] {
+    return cell.variant_option + ": expected an index below " + std::to_string(count) + ", got " +
+           std::to_string(o.variant);
+  });
+  return cell;
+}
+
+// A user's [B,T,.] as the [T,B,.] that everything below this file sees.
+TensorView time_first(TensorView view, bool batch_first) {
+  if (batch_first && view.rank == 3) {
+    std::swap(view.sizes[0], view.sizes[1]);
+    std::swap(view.strides[0], view.strides[1]);
+  }
+  return view;
+}
+
+struct Shapes {
+  const Layer& layer;
+  const dispatch::Plan& plan;
+  Device device;
+
+  Expected tokens(const char* name, std::int64_t width, const char* axes, const char* swapped,
+                  bool optional = false) const {
+    const auto& p = plan.problem;
+    const bool batch_first = layer.options().batch_first;
+    return {name,
+            {batch_first ? p.batch : p.steps, batch_first ? p.steps : p.batch, width},
+            batch_first ? swapped : axes,
+            layer.options().dtype,
+            device,
+            optional};
+  }
+  Expected input(const char* name, bool optional = false) const {
+    return tokens(name, layer.options().input_size, "(steps, batch, input_size)",
+                  "(batch, steps, input_size)", optional);
+  }
+  Expected output(const char* name, bool optional = false) const {
+    return tokens(name, layer.directions() * layer.options().hidden_size,
+                  "(steps, batch, num_directions * hidden_size)",
+                  "(batch, steps, num_directions * hidden_size)", optional);
+  }
+  Expected state_of(const char* name) const {
+    const LayerOptions& o = layer.options();
+    return {name,
+            {o.num_layers * layer.directions(), plan.problem.batch, o.hidden_size},
+            "(num_layers * num_directions, batch, hidden_size)",
+            o.dtype,
+            device,
+            true};
+  }
+  // `c` names the second tensor of a pair.
+  State check_state(const char* h, const char* c, const State& state) const {
+    const CellInfo& cell = info(layer.options().cell);
+    const TensorView first = check(state.h, state_of(h));
+    if (cell.states == 2) return {first, check(state.c, state_of(c))};
+    require(!state.c, [&] {
+      return std::string(h) + ": the state of " + cell.name + " is one tensor, got a pair";
+    });
+    return {first, {}};
+  }
+  // An initial state is zeros or whole.
+  State check_initial(const char* h, const char* c, const State& state) const {
+    const State out = check_state(h, c, state);
+    const CellInfo& cell = info(layer.options().cell);
+    if (cell.states == 1 || plan.problem.batch == 0 || !state.h == !state.c) return out;
+    const std::string given = state.h ? h : c, missing = state.h ? c : h;
+    throw value_error(missing + ": the state of " + cell.name + " is the pair (" + h + ", " + c +
+                      "), got " + given + " alone");
+  }
+  void check_params(const char* prefix, const std::vector<TensorView>& params) const {
+    const auto& wanted = layer.parameters();
+    require(params.size() == wanted.size(), [&] {
+      return std::string(prefix) + "params: expected " + std::to_string(wanted.size()) +
+             " tensors, got " + std::to_string(params.size());
+    });
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      const bool recurrent = wanted[i].name.rfind("weight_hh", 0) == 0;
+      const char* axes = wanted[i].sizes.size() == 1 ? "(gates * hidden_size)"
+                         : recurrent                 ? "(gates * hidden_size, hidden_size)"
+                                                     : "(gates * hidden_size, layer's input size)";
+      check(params[i], {wanted[i].name.c_str(), wanted[i].sizes, axes, layer.options().dtype,
+                        device, false, prefix});
+    }
+  }
+};
+
+void check_plan(const Layer& layer, const Context& context, const dispatch::Plan& plan,
+                bool training) {
+  const LayerOptions& o = layer.options();
+  const auto& p = plan.problem;
+  const CellInfo& cell = info(o.cell);
+  const bool mine = p.input_size == o.input_size && p.hidden_size == o.hidden_size &&
+                    p.gates == cell.gates && p.recurrence == cell.recurrence &&
+                    p.storage_bytes == static_cast<int>(size_of(o.dtype)) &&
+                    plan.device.processor == context.limits().processor;
+  if (!mine) {
+    throw value_error("plan: it was made for another layer or device: " + dispatch::explain(plan));
+  }
+  require(!training || p.training, "plan: backward needs a plan of training mode");
+}
+
+// Of a plan that comes without its sizes, once what must fit it was checked.
+Sizes sizes_of(const Layer& layer, const dispatch::Plan& plan, const Sizes* counted) {
+  return counted ? *counted : layer.sizes(plan);
+}
+
+// `h` and `c` name the initial state in errors.
+void run_forward(const Layer& layer, Context& context, const dispatch::Plan& plan,
+                 const Sizes* counted, const ForwardArgs& args, const char* h, const char* c) {
+  check_plan(layer, context, plan, false);
+  const Shapes shapes{layer, plan, context.options().device};
+  const LayerOptions& o = layer.options();
+  shapes.check_params("", args.params);
+  ForwardArgs inner = args;
+  inner.x = time_first(check(args.x, shapes.input("x")), o.batch_first);
+  inner.h0 = shapes.check_initial(h, c, args.h0);
+  inner.y = time_first(check(args.y, shapes.output("y")), o.batch_first);
+  inner.hn = shapes.check_state("h_n", "c_n", args.hn);
+  const Sizes need = sizes_of(layer, plan, counted);
+  check(args.workspace, "workspace", need.workspace, plan);
+  if (plan.problem.training) check(args.reserve, "reserve", need.reserve, plan);
+
+  Arena workspace(args.workspace.data), reserve(args.reserve.data);
+  Stack{o, plan, *context.impl().backend, workspace, reserve}.forward(inner);
+}
+
+void run_backward(const Layer& layer, Context& context, const dispatch::Plan& plan,
+                  const Sizes* counted, const BackwardArgs& args) {
+  check_plan(layer, context, plan, true);
+  const Shapes shapes{layer, plan, context.options().device};
+  const LayerOptions& o = layer.options();
+  shapes.check_params("", args.params);
+  BackwardArgs inner = args;
+  inner.x = time_first(check(args.x, shapes.input("x")), o.batch_first);
+  inner.h0 = shapes.check_initial("h_0", "c_0", args.h0);
+  inner.y = time_first(check(args.y, shapes.output("y")), o.batch_first);
+  inner.dy = time_first(check(args.dy, shapes.output("dy", true)), o.batch_first);
+  inner.dhn = shapes.check_state("dh_n", "dc_n", args.dhn);
+  inner.dx = time_first(check(args.dx, shapes.input("dx", true)), o.batch_first);
+  inner.dh0 = shapes.check_state("dh_0", "dc_0", args.dh0);
+  if (!args.dparams.empty()) shapes.check_params("d", args.dparams);
+  const Sizes need = sizes_of(layer, plan, counted);
+  check(args.workspace, "workspace", need.workspace, plan);
+  check(args.reserve, "reserve", need.reserve, plan);
+
+  Arena workspace(args.workspace.data), reserve(args.reserve.data);
+  Stack{o, plan, *context.impl().backend, workspace, reserve}.backward(inner);
+}
+
+void run_step(const Layer& layer, Context& context, const dispatch::Plan& plan,
+              const Sizes* counted, const ForwardArgs& args) {
+  const LayerOptions& o = layer.options();
+  require(!o.bidirectional,
+          "step: a bidirectional layer needs the whole sequence, so it cannot step");
+  require(plan.problem.steps == 1, [&] {
+    return "plan: step needs a plan for one step, got " + std::to_string(plan.problem.steps) +
+           " steps";
+  });
+  const std::int64_t batch_size = plan.problem.batch;
+  const auto as_sequence = [&](const char* name, const TensorView& view, std::int64_t width,
+                               const char* axes) {
+    const TensorView row =
+        check(view, {name, {batch_size, width}, axes, o.dtype, context.options().device});
+    TensorView out = row;
+    out.rank = 3;
+    const std::size_t batch = o.batch_first ? 0 : 1;
+    out.sizes = {1, 1, width};
+    out.strides = {row.strides[0], row.strides[0], row.strides[1]};
+    out.sizes[batch] = batch_size;
+    return out;
+  };
+  ForwardArgs sequence = args;
+  sequence.x = as_sequence("x_t", args.x, o.input_size, "(batch, input_size)");
+  sequence.y = as_sequence("y", args.y, o.hidden_size, "(batch, hidden_size)");
+  run_forward(layer, context, plan, counted, sequence, "h", "c");
+}
+
+}  // namespace
+
+Layer::Layer(const LayerOptions& options) : options_(options) {
+  const CellInfo& cell = checked(options);
+  const std::int64_t hidden = options.hidden_size;
+  for (int layer = 0; layer < options.num_layers; ++layer) {
+    const std::int64_t input = layer == 0 ? options.input_size : directions() * hidden;
+    const std::int64_t rows = cell.gates + (cell.highway && input != hidden ? 1 : 0);
+    const auto what = [&] {
+      return "hidden_size: weights of " + std::to_string(hidden) + " units of " +
+             std::to_string(input) + " inputs";
+    };
+    check_countable(what, {rows, hidden, std::max(input, hidden), 64});
+    for (int direction = 0; direction < directions(); ++direction) {
+      const std::string suffix = "_l" + std::to_string(layer) + (direction ? "_reverse" : "");
+      const bool dense = cell.recurrence == dispatch::Recurrence::dense;
+      parameters_.push_back({"weight_ih" + suffix, {rows * hidden, input}});
+      if (dense) parameters_.push_back({"weight_hh" + suffix, {rows * hidden, hidden}});
+      if (!options.bias) continue;
+      parameters_.push_back({"bias_ih" + suffix, {cell.bias_gates * hidden}});
+      if (dense) parameters_.push_back({"bias_hh" + suffix, {cell.bias_gates * hidden}});
+    }
+  }
+}
+
+dispatch::Problem Layer::problem(std::int64_t steps, std::int64_t batch, Mode mode,
+                                 MatmulPrecision precision, dispatch::Strategy strategy) const {
+  require(steps >= 0,
+          [&] { return "steps: expected a number >= 0, got " + std::to_string(steps); });
+  require(batch >= 0,
+          [&] { return "batch: expected a number >= 0, got " + std::to_string(batch); });
+  const auto what = [&] {
+    return "steps: " + std::to_string(steps) + " steps of a batch of " + std::to_string(batch);
+  };
+  // All that is kept or worked in is a few numbers of 8 bytes a unit, a token and a layer.
+  check_countable(what,
+                  {steps, batch, std::max(options_.input_size, directions() * options_.hidden_size),
+                   options_.num_layers, 128});
+  dispatch::Problem problem;
+  problem.recurrence = info(options_.cell).recurrence;
+  problem.batch = batch;
+  problem.steps = steps;
+  problem.input_size = options_.input_size;
+  problem.hidden_size = options_.hidden_size;
+  problem.gates = info(options_.cell).gates;
+  problem.highway = info(options_.cell).highway;
+  problem.storage_bytes = static_cast<int>(size_of(options_.dtype));
+  problem.compute_bytes = static_cast<int>(size_of(compute_type(options_.dtype)));
+  problem.training = mode == Mode::training;
+  problem.log_domain = options_.domain == Domain::log;
+  problem.split_products =
+      options_.dtype == Dtype::float32 && precision == MatmulPrecision::highest;
+  problem.forced = strategy;
+  return problem;
+}
+
+dispatch::Plan Layer::plan(const Context& context, std::int64_t steps, std::int64_t batch,
+                           Mode mode, dispatch::Strategy strategy) const {
+  const auto asked = problem(steps, batch, mode, context.options().matmul_precision, strategy);
+  check_strategy(asked, context.limits());
+  return dispatch::plan(asked, context.limits(), context.profile());
+}
+
+Sizes Layer::sizes(const dispatch::Plan& plan) const {
+  const auto& p = plan.problem;
+  const Shapes shapes{*this, plan, {}};
+  const auto phantom = [&](const Expected& want) {
+    TensorView view = TensorView::of(nullptr, want.dtype, {});
+    for (std::int64_t size : want.sizes) view.sizes[static_cast<std::size_t>(view.rank++)] = size;
+    return time_first(view, options_.batch_first && want.sizes.size() == 3);
+  };
+  const TensorView state = TensorView::of(
+      nullptr, options_.dtype, {options_.num_layers * directions(), p.batch, options_.hidden_size});
+  std::vector<TensorView> params;
+  for (const ParameterInfo& info : parameters_) {
+    params.push_back(phantom({"", info.sizes, "", options_.dtype, {}}));
+  }
+  Backend& backend = counting_backend(plan.device.processor);
+  Arena forward_space, forward_reserve, backward_space, backward_reserve;
+  ForwardArgs forward;
+  forward.params = params;
+  forward.x = phantom(shapes.input(""));
+  forward.y = phantom(shapes.output(""));
+  forward.h0.h = forward.hn.h = state;
+  if (info(options_.cell).states == 2) forward.h0.c = forward.hn.c = state;
+  Stack{options_, plan, backend, forward_space, forward_reserve}.forward(forward);
+  if (p.training) {
+    BackwardArgs backward;
+    backward.params = backward.dparams = params;
+    backward.x = backward.dx = forward.x;
+    backward.y = backward.dy = forward.y;
+    backward.h0 = backward.dhn = backward.dh0 = forward.h0;
+    Stack{options_, plan, backend, backward_space, backward_reserve}.backward(backward);
+  }
+  return {std::max(forward_space.peak(), backward_space.peak()), forward_reserve.peak()};
+}
+
+void Layer::forward(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const {
+  run_forward(*this, context, plan, nullptr, args, "h_0", "c_0");
+}
+void Layer::backward(Context& context, const dispatch::Plan& plan, const BackwardArgs& args) const {
+  run_backward(*this, context, plan, nullptr, args);
+}
+void Layer::step(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const {
+  run_step(*this, context, plan, nullptr, args);
+}
+
+void forward(const Layer& layer, Context& context, const CountedPlan& counted,
+             const ForwardArgs& args) {
+  run_forward(layer, context, counted.plan, &counted.sizes, args, "h_0", "c_0");
+}
+void backward(const Layer& layer, Context& context, const CountedPlan& counted,
+              const BackwardArgs& args) {
+  run_backward(layer, context, counted.plan, &counted.sizes, args);
+}
+void step(const Layer& layer, Context& context, const CountedPlan& counted,
+          const ForwardArgs& args) {
+  run_step(layer, context, counted.plan, &counted.sizes, args);
+}
+
+}  // namespace scanrnn

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// One dense layer in one direction on the CPU: products with the input for many steps at once, and
+// step after step the product with the state. With an arena that only counts, nothing is computed.
+#include "cpu/dense.h"
+
+#include <algorithm>
+
+#include "cpu/dense_gradients.h"
+#include "cpu/gemm.h"
+#include "cpu/kernels/table.h"
+#include "cpu/linear.h"
+#include "cpu/team.h"
+
+namespace scanrnn {
+namespace {
+
+using scan::Range;
+using scan::Team;
+
+// Steps from which packing the recurrent weights, which costs a few products, pays.
+constexpr Index kPackedSteps = 4;
+
+// What both directions work with: the weights as they are and packed, and the carried states.
+template <class T>
+struct Walk {
+  const LayerCall& call;
+  DenseWeight<T> input, recurrent;
+  T *bias = nullptr, *packed_input = nullptr, *packed_recurrent = nullptr;
+  T *h = nullptr, *c = nullptr;
+
+  Walk(const LayerCall& p, Arena& arena, bool pack)
+      : call(p),
+        input(weight_of(p, p.weight, p.input)),
+        recurrent(weight_of(p, p.recurrent_weight, p.hidden)) {
+    const Index line = padded(call.hidden);
+    bias = take(arena, call.kept_width());
+    if (pack) {
+      packed_input =
+          take(arena, call.gates * std::max(line * call.input, call.hidden * padded(call.input)));
+      packed_recurrent = take(arena, call.width() * line);
+    }
+    h = take(arena, call.batch * line);
+    if (call.pair()) c = take(arena, call.batch * line);
+  }
+  static DenseWeight<T> weight_of(const LayerCall& call, const TensorView& weight, Index columns) {
+    return {static_cast<const T*>(weight.data), weight.strides[0], call.hidden, columns,
+            call.gates};
+  }
+  static T* take(Arena& arena, Index count) {
+    return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T)));
+  }
+
+  // Threads worth keeping in step: a barrier takes about as long as this many multiplications.
+  int members(const Team& team) const {
+    constexpr Index kPerThread = 1 << 14;
+    const Index worth = call.batch * call.width() * call.hidden / kPerThread;
+    return static_cast<int>(std::clamp<Index>(worth, 1, team.size));
+  }
+  Index threads(const dispatch::Plan& plan) const {
+    return team_size(plan, call.tokens() * call.width() * (call.input + call.hidden));
+  }
+  DenseSchedule<T> schedule(const Team& team, StepBarrier& barrier) const {
+    DenseSchedule<T> out;
+    out.team = {team.rank, members(team)};
+    out.barrier = &barrier;
+    out.lines = call.batch;
+    out.hidden = call.hidden;
+    out.h = h;
+    out.c = c;
+    return out;
+  }
+  static bool takes_part(const DenseSchedule<T>& schedule) {
+    return schedule.team.rank < schedule.team.size;
+  }
+
+  // bias_ih and bias_hh, each with the sums that its row blocks add to.
+  void add_biases() const {
+    const Index own = own_blocks(call) * call.hidden, in_order = call.width() - own;
+    std::fill_n(bias, call.kept_width(), T(0));
+    const auto add = [&](const TensorView& from, Index first, Index last, Index shift) {
+      const auto* values = static_cast<const T*>(from.data);
+      for (Index i = first; values && i < last; ++i) bias[i + shift] += values[i];
+    };
+    add(call.bias, 0, call.width(), 0);
+    add(call.recurrent_bias, 0, in_order, 0);
+    add(call.recurrent_bias, in_order, call.width(), own);
+  }
+  // Between a carry and a [B,H] tensor; absent: zeros.
+  void load(const Team& team, const TensorView& from, T* carry) const {
+    const Range mine = team.share(call.batch);
+    for (Index line = mine.begin; line < mine.end; ++line) {
+      T* to = carry + line * padded(call.hidden);
+      std::fill_n(to, padded(call.hidden), T(0));
+      if (from) {
+        std::copy_n(static_cast<const T*>(from.data) + line * from.strides[0], call.hidden, to);
+      }
+    }
+  }
+  void store(const Team& team, const T* carry, const TensorView& to) const {
+    const Range mine = team.share(call.batch);
+    for (Index line = mine.begin; to && line < mine.end; ++line) {
+      std::copy_n(carry + line * padded(call.hidden), call.hidden,
+                  static_cast<T*>(to.data) + line * to.strides[0]);
+    }
+  }
+};
+
+template <class T>
+Strided<const T> lines_of(const TensorView& state) {
+  return {static_cast<const T*>(state.data), state.strides[0], 0};
+}
+
+// Tokens that lie densely in the layer call's order, in its dtype.
+TensorView tokens_of(const LayerCall& call, void* data, Index steps, Index width) {
+  TensorView out = dense(data, steps, call.batch, width, call.batch_major);
+  out.dtype = call.y.dtype;
+  return out;
+}
+
+// A step's two products, from the weights as they are.
+template <class T>
+void multiply_step(const Team& team, const Walk<T>& walk, const Strided<const T>& x,
+                   const Strided<const T>& h, const Strided<T>& sums, T* products) {
+  const Index width = walk.call.width();
+  const auto multiply = [&](const Strided<const T>& lines, const DenseWeight<T>& weight, T* to,
+                            Index spacing) {
+    gemm<T>(team, SplitBy::columns, walk.call.batch, width, lines.data ? weight.columns : 0,
+            {lines.data, std::max(lines.line, weight.columns)}, {weight.data, weight.stride, true},
+            to, spacing, false);
+  };
+  multiply(x, walk.input, sums.data, std::max(sums.line, width));
+  multiply(h, walk.recurrent, products, width);
+}
+
+template <class T>
+void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
+  const bool pack = call.steps >= kPackedSteps, keep = call.preactivations != nullptr;
+  const bool fuse = pack && plan.tile_steps == 1;  // each step multiplies its own input
+  const Walk<T> walk(call, arena, pack);
+  const Index width = call.width();
+  const Index tile_steps = !pack ? 1 : fuse ? call.steps : std::min(plan.tile_steps, call.steps);
+  T* products = pack ? nullptr : walk.take(arena, call.batch * width);
+  T* projected = keep || fuse ? nullptr : walk.take(arena, tile_steps * call.batch * width);
+  if (arena.counting()) return;
+  walk.add_biases();
+
+  const auto& table = kernels_of<T>();
+  const auto kernel = table.dense[static_cast<int>(call.cell)].forward;
+  const TensorView kept = tokens_of(call, call.preactivations, call.steps, call.kept_width());
+  const TensorView cells = tokens_of(call, call.states, call.steps, call.hidden);
+  StepBarrier barrier;
+
+  run_team(walk.threads(plan), [&](const Team& team) {
+    DenseSchedule<T> schedule = walk.schedule(team, barrier);
+    if (pack) {
+      table.tools.pack_gates(team, walk.input, walk.packed_input);
+      table.tools.pack_gates(team, walk.recurrent, walk.packed_recurrent);
+    }
+    if (call.pair()) walk.load(team, call.c0, walk.c);
+    team.barrier();
+    Strided<const T> before = lines_of<T>(call.h0);
+    for (Index position = 0; position < call.steps && call.batch > 0; position += schedule.steps) {
+      schedule.steps = std::min(tile_steps, call.steps - position);
+      const Tile tile{call.reverse ? call.steps - position - schedule.steps : position,
+                      schedule.steps, 0, call.batch};
+      const TensorView sums = keep ? steps_of(kept, tile.first_step, tile.steps)
+                                   : tokens_of(call, projected, tile.steps, width);
+      DenseForwardArgs<T> args;
+      args.weight = walk.packed_recurrent;
+      args.products = products;
+      args.input_weight = fuse ? walk.packed_input : nullptr;
+      args.x = as_const(walked<T>(call.x, tile, call.reverse));
+      args.input = call.input;
+      args.bias = walk.bias;
+      args.sums = walked<T>(sums, {0, tile.steps, 0, call.batch}, call.reverse);
+      args.keep = keep;
+      args.initial = before;
+      args.y = walked<T>(call.y, tile, call.reverse);
+      args.cells = walked<T>(cells, tile, call.reverse);
+      if (!pack) multiply_step(team, walk, args.x, before, args.sums, products);
+      if (pack && !fuse) {
+        const DenseTokens<T> tokens{args.x, args.sums, call.batch, tile.steps};
+        table.tools.project(team, walk.input, walk.packed_input, tokens);
+      }
+      team.barrier();
+      if (walk.takes_part(schedule)) kernel(schedule, args);
+      team.barrier();
+      before = {args.y.at(tile.steps - 1), args.y.line, 0};
+    }
+    const Range mine = team.share(call.batch);
+    for (Index line = mine.begin; call.hn && line < mine.end; ++line) {
+      T* to = static_cast<T*>(call.hn.data) + line * call.hn.strides[0];
+      const T* from = before.at_line(line).data;
+      if (!from) std::fill_n(to, call.hidden, T(0));
+      if (from && from != to) std::copy_n(from, call.hidden, to);
+    }
+    if (call.pair()) walk.store(team, walk.c, call.cn);
+  });
+}
+
+template <class T>
+void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
+  const Walk<T> walk(call, arena, true);
+  const Index kept = call.kept_width();
+  T* dsums = walk.take(arena, call.tokens() * kept);
+  if (arena.counting()) return;
+
+  const auto& table = kernels_of<T>();
+  const auto kernel = table.dense[static_cast<int>(call.cell)].backward;
+  const Tile all{0, call.steps, 0, call.batch};
+  const auto against = [&](const TensorView& v) { return walked<T>(v, all, !call.reverse); };
+  const TensorView dtokens = tokens_of(call, dsums, call.steps, kept);
+  DenseBackwardArgs<T> args;
+  args.weight = walk.packed_recurrent;
+  args.sums = as_const(against(tokens_of(call, call.preactivations, call.steps, kept)));
+  args.y = as_const(against(call.y));
+  args.cells = as_const(against(tokens_of(call, call.states, call.steps, call.hidden)));
+  args.dy = as_const(against(call.dy));
+  args.initial = lines_of<T>(call.h0);
+  args.initial_cell = lines_of<T>(call.c0);
+  args.dsums = against(dtokens);
+  StepBarrier barrier;
+
+  run_team(walk.threads(plan), [&](const Team& team) {
+    DenseSchedule<T> schedule = walk.schedule(team, barrier);
+    schedule.steps = call.steps;
+    if (call.dx) table.tools.pack_columns(team, 1, walk.input, walk.packed_input);
+    if (walk.takes_part(schedule)) {
+      table.tools.pack_columns(schedule.team, call.batch, walk.recurrent, walk.packed_recurrent);
+    }
+    walk.load(team, call.dhn, walk.h);
+    if (call.pair()) walk.load(team, call.dcn, walk.c);
+    team.barrier();
+    if (walk.takes_part(schedule)) kernel(schedule, args);
+    team.barrier();
+    walk.store(team, walk.h, call.dh0);
+    if (call.pair()) walk.store(team, walk.c, call.dc0);
+    if (call.dx) {
+      const DenseTokens<T> tokens{as_const(walked<T>(dtokens, all, false)),
+                                  walked<T>(call.dx, all, false), call.batch, call.steps};
+      table.tools.project_back(team, walk.input, walk.packed_input, tokens, call.accumulate_dx);
+    }
+    const DenseGradients<T> gradients{team, call, dtokens};
+    if (call.dweight) gradients.of_weight();
+    if (call.drecurrent_weight) gradients.of_recurrent_weight();
+    if (call.dbias) gradients.of_biases();
+  });
+}
+
+}  // namespace
+
+void cpu_dense_forward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace) {
+  (plan.problem.compute_bytes == 8 ? forward<double> : forward<float>)(plan, call, workspace);
+}
+void cpu_dense_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace) {
+  (plan.problem.compute_bytes == 8 ? backward<double> : backward<float>)(plan, call, workspace);
+}
+
+}  // namespace scanrnn

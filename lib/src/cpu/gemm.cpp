@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only BLAS calls on the CPU.
+#include "cpu/gemm.h"
+
+#include <cblas.h>
+
+#ifndef SCANRNN_BLAS_SYMBOL
+#define SCANRNN_BLAS_SYMBOL(name) name
+#endif
+
+extern "C" void SCANRNN_BLAS_SYMBOL(openblas_set_num_threads)(int);
+
+namespace scanrnn {
+namespace {
+
+// Threads are the team's business. The setting is the BLAS library's own global; with the build's
+// default library nobody else in the process shares it.
+const bool kOneThread = [] {
+  SCANRNN_BLAS_SYMBOL(openblas_set_num_threads)(1);
+  return true;
+}();
+
+constexpr CBLAS_TRANSPOSE order(bool transposed) { return transposed ? CblasTrans : CblasNoTrans; }
+
+void product(scan::Index m, scan::Index n, scan::Index k, const Matrix<float>& a,
+             const Matrix<float>& b, float beta, float* c, scan::Index ldc) {
+  SCANRNN_BLAS_SYMBOL(cblas_sgemm)
+  (CblasRowMajor, order(a.transposed), order(b.transposed), static_cast<blasint>(m),
+   static_cast<blasint>(n), static_cast<blasint>(k), 1.0f, a.data, static_cast<blasint>(a.stride),
+   b.data, static_cast<blasint>(b.stride), beta, c, static_cast<blasint>(ldc));
+}
+
+void product(scan::Index m, scan::Index n, scan::Index k, const Matrix<double>& a,
+             const Matrix<double>& b, double beta, double* c, scan::Index ldc) {
+  SCANRNN_BLAS_SYMBOL(cblas_dgemm)
+  (CblasRowMajor, order(a.transposed), order(b.transposed), static_cast<blasint>(m),
+   static_cast<blasint>(n), static_cast<blasint>(k), 1.0, a.data, static_cast<blasint>(a.stride),
+   b.data, static_cast<blasint>(b.stride), beta, c, static_cast<blasint>(ldc));
+}
+
+// y += B^T x for one row x: a matrix product of one row would pack B first.
+void product_of_row(scan::Index n, scan::Index k, const float* x, const Matrix<float>& b,
+                    float* y) {
+  SCANRNN_BLAS_SYMBOL(cblas_sgemv)
+  (CblasRowMajor, order(!b.transposed), static_cast<blasint>(b.transposed ? n : k),
+   static_cast<blasint>(b.transposed ? k : n), 1.0f, b.data, static_cast<blasint>(b.stride), x, 1,
+   1, y, 1);
+}
+
+void product_of_row(scan::Index n, scan::Index k, const double* x, const Matrix<double>& b,
+                    double* y) {
+  SCANRNN_BLAS_SYMBOL(cblas_dgemv)
+  (CblasRowMajor, order(!b.transposed), static_cast<blasint>(b.transposed ? n : k),
+   static_cast<blasint>(b.transposed ? k : n), 1.0, b.data, static_cast<blasint>(b.stride), x, 1, 1,
+   y, 1);
+}
+
+// A part in whole groups of 16, the width of a BLAS micro-kernel.
+scan::Range part(const scan::Team& team, scan::Index count) {
+  const scan::Range groups = team.share((count + 15) / 16);
+  return {std::min(groups.begin * 16, count), std::min(groups.end * 16, count)};
+}
+
+}  // namespace
+
+template <class T>
+void gemm(const scan::Team& team, SplitBy split, scan::Index m, scan::Index n, scan::Index k,
+          Matrix<T> a, Matrix<T> b, T* c, scan::Index c_stride, bool accumulate) {
+  if (split == SplitBy::rows) {
+    const scan::Range mine = part(team, m);
+    m = mine.end - mine.begin;
+    a.data += mine.begin * (a.transposed ? 1 : a.stride);
+    c += mine.begin * c_stride;
+  } else {
+    const scan::Range mine = part(team, n);
+    n = mine.end - mine.begin;
+    b.data += mine.begin * (b.transposed ? b.stride : 1);
+    c += mine.begin;
+  }
+  if (m == 0 || n == 0 || !kOneThread) return;
+  if (k == 0 || (m == 1 && !a.transposed)) {
+    for (scan::Index i = 0; !accumulate && i < m; ++i) std::fill_n(c + i * c_stride, n, T(0));
+    if (k > 0) product_of_row(n, k, a.data, b, c);
+  } else {
+    product(m, n, k, a, b, accumulate ? T(1) : T(0), c, c_stride);
+  }
+}
+
+template void gemm<float>(const scan::Team&, SplitBy, scan::Index, scan::Index, scan::Index,
+                          Matrix<float>, Matrix<float>, float*, scan::Index, bool);
+template void gemm<double>(const scan::Team&, SplitBy, scan::Index, scan::Index, scan::Index,
+                           Matrix<double>, Matrix<double>, double*, scan::Index, bool);
+
+}  // namespace scanrnn

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU kernels for one instruction set. This file is compiled once for each; what it defines
+// lives in that set's namespace, so that the linker never merges code of two sets. The build
+// includes the header of every cell before it.
+#include "cpu/kernels/table.h"
+
+#include <cstring>
+
+#include "cpu/kernels/dense.h"
+#include "cpu/kernels/simd.h"
+
+namespace scanrnn::HWY_NAMESPACE {
+namespace {
+
+template <class T>
+scan::Extent extent_of(const CpuSchedule& s) {
+  return {s.lines, (s.hidden + Vec<T>::kLanes - 1) / Vec<T>::kLanes, s.steps};
+}
+
+template <class Op, class T, class Source, class Sink>
+void run(const CpuSchedule& s, const Source& source, const Sink& sink) {
+  const scan::Extent extent = extent_of<T>(s);
+  auto* carry = static_cast<typename Op::State*>(s.carry) + s.first_line * extent.rows;
+  if (s.chunk == 0) {
+    scan::sequential<Op>(s.team, extent, source, sink, {0, s.steps}, carry);
+  } else {
+    scan::parallel<Op>(s.team, extent, source, sink, s.chunk,
+                       static_cast<typename Op::Element*>(s.totals),
+                       static_cast<typename Op::State*>(s.starts), carry);
+  }
+}
+
+// The domain is the form in which elements cross threads; where none cross there is nothing to
+// choose.
+template <class T, class Source, class Sink>
+void run_in_domain(const CpuSchedule& s, const Source& source, const Sink& sink) {
+  if (s.log_domain && s.chunk != 0) {
+    run<scan::LogAffineOp<Vec<T>>, T>(s, source, sink);
+  } else {
+    run<scan::AffineOp<Vec<T>>, T>(s, source, sink);
+  }
+}
+
+template <class Cell, class T>
+void forward(const CpuSchedule& s, const ForwardKernelArgs<T>& a) {
+  using Memory = Lanes<T>;
+  run_in_domain<T>(s, ForwardSource<Cell, Memory>{{a.preactivations, a.bias, s.hidden}, a.skip},
+                   ForwardSink<Cell, Memory>{a.y, a.states, s.hidden});
+}
+
+template <class Cell, class T>
+void backward(const CpuSchedule& s, const BackwardKernelArgs<T>& a) {
+  using Memory = Lanes<T>;
+  run_in_domain<T>(
+      s,
+      BackwardSource<Cell, Memory>{
+          {a.preactivations, a.bias, s.hidden}, a.skip, a.states, a.initial, a.dy, s.steps - 1},
+      BackwardSink<Cell, Memory>{a.dpreactivations, a.dskip, s.hidden});
+}
+
+template <class T, bool kLogForm>
+void bare(const CpuSchedule& s, const ScanKernelArgs<T>& a) {
+  using Memory = Lanes<T>;
+  const BareSource<Memory, kLogForm> source{a.a, a.b, a.sign_b, s.hidden};
+  const BareSink<Memory> sink{a.h, s.hidden};
+  using V = Vec<T>;
+  using Op = std::conditional_t<kLogForm, scan::LogAffineOp<V>, scan::AffineOp<V>>;
+  run<Op, T>(s, source, sink);
+}
+
+template <class T>
+void load_carry(const CpuSchedule& s, const T* h, Index line) {
+  const scan::Extent extent = extent_of<T>(s);
+  auto* carry = static_cast<scan::Carried<Vec<T>>*>(s.carry);
+  const scan::Range mine = s.team.share(extent.lines * extent.rows);
+  for (Index i = mine.begin; i < mine.end; ++i) {
+    const Index row = i % extent.rows;
+    carry[i] =
+        scan::carried(h ? Lanes<T>::read(h + i / extent.rows * line, row, s.hidden) : Vec<T>(0));
+  }
+}
+
+template <class T>
+void store_carry(const CpuSchedule& s, T* h, Index line) {
+  if (!h) return;
+  const scan::Extent extent = extent_of<T>(s);
+  const auto* carry = static_cast<const scan::Carried<Vec<T>>*>(s.carry);
+  const scan::Range mine = s.team.share(extent.lines * extent.rows);
+  for (Index i = mine.begin; i < mine.end; ++i) {
+    const Index row = i % extent.rows;
+    Lanes<T>::write(h + i / extent.rows * line, row, s.hidden, carry[i].h);
+  }
+}
+
+template <class T>
+void column_sums(const scan::Team& team, const T* values, Index count, Index stride, Index columns,
+                 T* sums) {
+  using V = Vec<T>;
+  constexpr Index kRun = 16;  // plain additions between compensated ones
+  const scan::Range mine = team.share((columns + V::kLanes - 1) / V::kLanes);
+  constexpr Index kBlock = 8;  // vectors side by side, so that a pass reads whole cache lines
+  for (Index block = mine.begin; block < mine.end; block += kBlock) {
+    const Index width = std::min(kBlock, mine.end - block);
+    scan::Carried<V> total[kBlock];
+    for (Index j = 0; j < width; ++j) total[j] = scan::carried(V(0));
+    for (Index first = 0; first < count; first += kRun) {
+      V part[kBlock];
+      for (Index j = 0; j < width; ++j) part[j] = V(0);
+      for (Index i = first; i < std::min(first + kRun, count); ++i) {
+        for (Index j = 0; j < width; ++j) {
+          part[j] = part[j] + Lanes<T>::read(values + i * stride, block + j, columns);
+        }
+      }
+      for (Index j = 0; j < width; ++j) {
+        total[j] = scan::apply(scan::Affine<V>{V(1), V(0), part[j]}, total[j]);
+      }
+    }
+    for (Index j = 0; j < width; ++j) Lanes<T>::write(sums, block + j, columns, total[j].h);
+  }
+}
+
+float widen(std::uint16_t half, Dtype dtype) {
+  if (dtype == Dtype::bfloat16) {
+    const std::uint32_t bits = std::uint32_t{half} << 16;
+    float out;
+    std::memcpy(&out, &bits, sizeof out);
+    return out;
+  }
+  return half_to_float(half);
+}
+
+std::uint16_t narrow(float value, Dtype dtype) {
+  if (dtype == Dtype::bfloat16) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);  // to nearest, ties to even
+    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    return static_cast<std::uint16_t>((nan ? bits | 0x400000u : rounded) >> 16);
+  }
+  return float_to_half(value);
+}
+
+void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, Index count) {
+  if (from_dtype == to_dtype) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * size_of(to_dtype));
+  } else if (to_dtype == Dtype::float32) {
+    const auto* source = static_cast<const std::uint16_t*>(from);
+    auto* target = static_cast<float*>(to);
+    if (from_dtype == Dtype::bfloat16) {
+      for (Index i = 0; i < count; ++i) target[i] = widen(source[i], Dtype::bfloat16);
+    } else {
+      for (Index i = 0; i < count; ++i) target[i] = widen(source[i], Dtype::float16);
+    }
+  } else {
+    const auto* source = static_cast<const float*>(from);
+    auto* target = static_cast<std::uint16_t*>(to);
+    if (to_dtype == Dtype::bfloat16) {
+      for (Index i = 0; i < count; ++i) target[i] = narrow(source[i], Dtype::bfloat16);
+    } else {
+      for (Index i = 0; i < count; ++i) target[i] = narrow(source[i], Dtype::float16);
+    }
+  }
+}
+
+template <template <class> class CellOf, class T, class... Options>
+void add(CpuCellKernels<T>* entry, cell::Variants<Options...>) {
+  static_assert(sizeof...(Options) <= kMaxVariants);
+  ((*entry++ = {&forward<CellOf<Options>, T>, &backward<CellOf<Options>, T>}), ...);
+}
+
+template <class T>
+CpuTypeKernels<T> kernels_of() {
+  CpuTypeKernels<T> out{{},
+                        {},
+                        {&pack_gates<T>, &pack_columns<T>, &project<T>, &project_back<T>},
+                        &bare<T, false>,
+                        &bare<T, true>,
+                        &load_carry<T>,
+                        &store_carry<T>,
+                        &column_sums<T>};
+#define SCANRNN_LINEAR_CELL(name, option, list, ...) \
+  add<cell::name>(out.cells[static_cast<int>(Cell::name)], cell::list());
+#define SCANRNN_DENSE_CELL(name, states, preactivations, ...)                           \
+  static_assert(cell::name::kPreactivations == preactivations, "cells.def and " #name); \
+  static_assert(cell::name::kPair == (states == 2), "cells.def and " #name);            \
+  out.dense[static_cast<int>(Cell::name)] = {&dense_forward<cell::name, T>,             \
+                                             &dense_backward<cell::name, T>};
+#include "scanrnn/cells.def"
+  return out;
+}
+
+}  // namespace
+
+const CpuKernels& table() {
+  static const CpuKernels kernels{hwy::TargetName(HWY_TARGET), kernels_of<float>(),
+                                  kernels_of<double>(), &convert};
+  return kernels;
+}
+
+}  // namespace scanrnn::HWY_NAMESPACE
+
+namespace scanrnn {
+const CpuKernels& SCANRNN_ISA_TABLE() { return HWY_NAMESPACE::table(); }
+}  // namespace scanrnn

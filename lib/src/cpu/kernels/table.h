@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vectorised kernels as a table of plain functions: one table for each instruction set that the
+// library was compiled for, chosen at run time. Every function is called by all threads of a team.
+#pragma once
+
+#include "cpu/dense.h"
+#include "recurrence/linear.h"
+#include "scanrnn/registry.h"
+#include "scanrnn/scan/cpu.h"
+#include "scanrnn/tensor.h"
+
+namespace scanrnn {
+
+// What part of the sequence a call walks and the memory it works in. States and elements of a row
+// are whole vectors, so memory for them is counted in units of padded(hidden).
+struct CpuSchedule {
+  scan::Team team;
+  Index lines = 0, hidden = 0, steps = 0;
+  Index first_line = 0;  // of these lines among those of the carry
+  Index chunk = 0;       // 0: fused-sequential; else the chunk of the parallel scan
+  bool log_domain = true;
+  void* carry = nullptr;   // kCarryFields values for each padded unit and line
+  void* totals = nullptr;  // kTotalFields, and for each chunk (parallel scan)
+  void* starts = nullptr;  // kCarryFields, and for each thread (parallel scan)
+};
+inline constexpr Index kCarryFields = 2, kTotalFields = 3;
+
+inline constexpr int kMaxVariants = 3;
+
+template <class T>
+struct CpuCellKernels {
+  void (*forward)(const CpuSchedule&, const ForwardKernelArgs<T>&) = nullptr;
+  void (*backward)(const CpuSchedule&, const BackwardKernelArgs<T>&) = nullptr;
+};
+
+template <class T>
+struct CpuTypeKernels {
+  CpuCellKernels<T> cells[kCellCount][kMaxVariants];  // linear ones
+  CpuDenseKernels<T> dense[kCellCount];               // dense ones
+  CpuDenseTools<T> tools;
+  void (*scan)(const CpuSchedule&, const ScanKernelArgs<T>&);
+  void (*scan_log)(const CpuSchedule&, const ScanKernelArgs<T>&);
+  // h is [lines][hidden], `line` apart; null: zeros to the carry, or nothing from it.
+  void (*load_carry)(const CpuSchedule&, const T* h, Index line);
+  void (*store_carry)(const CpuSchedule&, T* h, Index line);
+  // sums[j] = sum over i of values[i * stride + j], compensated.
+  void (*column_sums)(const scan::Team&, const T* values, Index count, Index stride, Index columns,
+                      T* sums);
+};
+
+struct CpuKernels {
+  const char* name;  // of the instruction set
+  CpuTypeKernels<float> float32;
+  CpuTypeKernels<double> float64;
+  // Contiguous conversion between a dtype and its compute type.
+  void (*convert)(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, Index count);
+};
+
+// The best table for this processor; the same one every time.
+const CpuKernels& cpu_kernels();
+
+}  // namespace scanrnn

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// A dense layer on CUDA: one product with the input for all steps, then the walk, step by step or
+// in one launch, and backward the products for the parameters.
+#include "cuda/kernels/dense.h"
+#include "cuda/walk.cuh"
+#include "stack/backend.h"
+
+namespace scanrnn {
+namespace {
+
+template <class T>
+const CudaDenseKernels<T>& kernels_of(Cell cell) {
+  switch (cell) {
+#define SCANRNN_DENSE_CELL(name, ...) \
+  case Cell::name:                    \
+    return cuda_dense_kernels<Cell::name, T>();
+#include "scanrnn/cells.def"
+    default:
+      break;
+  }
+  throw value_error("cell: there is no such cell");
+}
+
+template <class T>
+struct DenseRun : CudaWalk<T> {
+  using Walk = CudaWalk<T>;
+  using Args = typename Walk::Args;
+  using V = typename Walk::V;
+  using Walk::arena;
+  using Walk::call;
+  using Walk::copy;
+  using Walk::h_carry;
+  using Walk::hidden;
+  using Walk::plan;
+  using Walk::stream;
+  using Walk::walk;
+
+  Index kept() const { return call.kept_width(); }
+  Index own() const { return kept() - this->width(); }  // row blocks of R h with their own sums
+  void* gemm_space = nullptr;
+
+  TensorView kept_rows(const void* data) const { return this->rows(data, kept()); }
+
+  void forward() {
+    const auto& kernels = kernels_of<T>(call.cell);
+    const bool whole = plan.strategy == dispatch::Strategy::persistent;
+    const bool fused = !whole && plan.fused_steps;
+    const bool projects = fused && call.steps == 1;  // the step's kernel reads W, too
+    const bool keep = call.preactivations != nullptr || (arena.counting() && plan.problem.training);
+    const Index stride = keep ? kept() : this->width();
+    Args args;
+    this->take_carries();
+    T* projected = static_cast<T*>(call.preactivations);
+    if (!keep && !projects) projected = this->take(this->tokens() * this->width());
+    if (!projects) gemm_space = arena.take(CudaGemm::kWorkspace);
+    void* exchange = nullptr;
+    V* products = nullptr;
+    if (whole) {
+      exchange = arena.take(
+          static_cast<std::size_t>(dispatch::exchange_bytes(plan.problem, plan.persistent, false)));
+    } else if (!fused) {
+      products = this->template take<V>(call.batch * this->width());
+    }
+    if (arena.counting() || call.batch == 0) return;
+
+    const auto walked_here = [&](const TensorView& v) {
+      return walked<T>(v, this->all(), call.reverse);
+    };
+    args.batch = call.batch;
+    args.hidden = hidden();
+    args.steps = call.steps;
+    args.weight = this->data(call.recurrent_weight);
+    args.weight_stride = call.recurrent_weight.strides[0];
+    args.bias = this->data(call.bias);
+    args.recurrent_bias = this->data(call.recurrent_bias);
+    args.h_from = this->from(call.h0);
+    args.c_from = this->from(call.c0);
+    args.h_to = this->to(call.hn);
+    args.c_to = this->to(call.cn);
+    args.y = walked_here(call.y);
+    args.before = as_const(args.y);
+    args.before.data -= args.before.step;
+    args.initial = {this->data(call.h0), call.h0.strides[0], 0};
+    if (keep) args.kept = walked_here(kept_rows(projected));
+    if (keep && call.pair()) args.cells = walked_here(this->rows(call.states, hidden()));
+    if (call.steps == 0) {
+      this->copy_state(call.h0, call.hn);
+      this->copy_state(call.c0, call.cn);
+      return;
+    }
+    if (projects) {
+      args.input_weight = this->data(call.weight);
+      args.input_weight_stride = call.weight.strides[0];
+      args.input = call.input;
+      args.x = as_const(walked_here(call.x));
+    } else {
+      args.sums = as_const(walked_here(this->rows(projected, stride)));
+      for_runs<T>(call, this->all(), call.x,
+                  [&](const T* from, Index spacing, Index first, Index count) {
+                    this->product(count, this->width(), call.input, {from, spacing},
+                                  {call.weight.data, call.weight.strides[0], true},
+                                  projected + first * stride, stride, false, nullptr, gemm_space);
+                  });
+    }
+    if (whole) {
+      this->walk_persistent(args, plan.persistent, false, exchange, kernels.persistent);
+    } else if (fused) {
+      args.exact_products = plan.problem.split_products || call.y.dtype == Dtype::float64;
+      // Other blocks still read h_0 when the first of them has made its step.
+      const bool in_place = call.steps == 1 && call.h0 && call.h0.data == call.hn.data;
+      if (in_place) args.h_to = {};
+      walk(args, call.batch, 1, false,
+           [&](const Args& part) { SCANRNN_CUDA(kernels.fused_step(part, stream)); });
+      if (in_place) {
+        copy(this->data(call.y), call.y.strides[1], static_cast<T*>(call.hn.data),
+             call.hn.strides[0], hidden());
+      }
+    } else {
+      walk(args, call.batch, 1, false, [&](Args part) {
+        if (part.initial.data) {
+          this->product(call.batch, this->width(), hidden(),
+                        {part.initial.data, std::max(part.initial.line, hidden())},
+                        {args.weight, args.weight_stride, true}, products, this->width(), false,
+                        nullptr, gemm_space, true);
+          part.products = products;
+        }
+        SCANRNN_CUDA(kernels.step(part, stream));
+      });
+    }
+  }
+
+  void backward() {
+    const auto& kernels = kernels_of<T>(call.cell);
+    const bool whole =
+        plan.strategy == dispatch::Strategy::persistent && plan.persistent_vjp.tile >= 0;
+    Args args;
+    this->take_carries();
+    T* dsums = this->take(this->tokens() * kept());
+    V* parts = this->template take<V>(pointwise::kParts * kept());
+    gemm_space = arena.take(CudaGemm::kWorkspace);
+    void* exchange = nullptr;
+    if (whole) {
+      exchange = arena.take(static_cast<std::size_t>(
+          dispatch::exchange_bytes(plan.problem, plan.persistent_vjp, true)));
+    } else {
+      args.fed = this->take(call.batch * this->width());
+    }
+    if (arena.counting()) return;
+
+    if (call.batch > 0 && call.steps == 0) {
+      this->copy_state(call.dhn, call.dh0);
+      this->copy_state(call.dcn, call.dc0);
+    } else if (call.batch > 0) {
+      const auto against = [&](const TensorView& v) {
+        return walked<T>(v, this->all(), !call.reverse);
+      };
+      args.batch = call.batch;
+      args.hidden = hidden();
+      args.steps = call.steps;
+      args.weight = this->data(call.recurrent_weight);
+      args.weight_stride = call.recurrent_weight.strides[0];
+      args.h_from = this->from(call.dhn);
+      args.c_from = this->from(call.dcn);
+      args.h_to = this->to(call.dh0);
+      args.c_to = this->to(call.dc0);
+      args.sums = as_const(against(kept_rows(call.preactivations)));
+      args.kept = against(kept_rows(dsums));
+      args.before = as_const(against(call.pair() ? this->rows(call.states, hidden()) : call.y));
+      args.before.data += args.before.step;  // from a step to the one before it
+      const TensorView& initial = call.pair() ? call.c0 : call.h0;
+      args.initial = {this->data(initial), initial.strides[0], 0};
+      if (call.dy) args.dy = as_const(against(call.dy));
+      if (whole) {
+        this->walk_persistent(args, plan.persistent_vjp, true, exchange, kernels.persistent_vjp);
+      } else {
+        args.h_to = {h_carry, nullptr, hidden()};  // to which each step's product adds
+        walk(args, call.batch, 1, true, [&](const Args& part) {
+          SCANRNN_CUDA(kernels.step_vjp(part, stream));
+          this->product(call.batch, hidden(), this->width(), {args.fed, this->width()},
+                        {args.weight, args.weight_stride}, h_carry, hidden(), true, nullptr,
+                        gemm_space, true);
+        });
+        if (call.dh0) {
+          copy(static_cast<const V*>(h_carry), hidden(), static_cast<T*>(call.dh0.data),
+               call.dh0.strides[0], hidden());
+        }
+      }
+    }
+    if (call.dx && this->tokens() > 0) {
+      this->input_cotangent(dsums, kept(), call.accumulate_dx, gemm_space);
+    }
+    if (call.dweight) this->weight_cotangent(dsums, kept(), gemm_space);
+    if (call.dbias) this->sum_tokens(dsums, kept(), this->width(), parts, call.dbias.data);
+    if (call.drecurrent_bias) {
+      const Index in_order = this->width() - own();
+      auto* out = static_cast<T*>(call.drecurrent_bias.data);
+      this->sum_tokens(dsums, kept(), in_order, parts, out);
+      if (own() > 0) {
+        this->sum_tokens(dsums + this->width(), kept(), own(), parts, out + in_order);
+      }
+    }
+    if (call.drecurrent_weight) recurrent_cotangent(dsums);
+  }
+
+  // dR = sum over tokens of d(R h)^T and the h before; the rows of R h as their sums lie. It may
+  // clear dsums where there is no step before.
+  void recurrent_cotangent(T* dsums) {
+    auto* d = static_cast<T*>(call.drecurrent_weight.data);
+    const Index stride = call.drecurrent_weight.strides[0];
+    this->clear(d, stride, hidden());
+    if (this->tokens() == 0) return;
+    const Index in_order = this->width() - own();
+    const auto add = [&](const TensorView& a, const TensorView& h) {
+      for_pairs<const T, const T>(
+          call, a, h, [&](const T* from, Index spacing, const T* with, Index along, Index count) {
+            this->product(in_order, hidden(), count, {from, spacing, true}, {with, along}, d,
+                          stride, true, nullptr, gemm_space);
+            this->product(own(), hidden(), count, {from + this->width(), spacing, true},
+                          {with, along}, d + in_order * stride, stride, true, nullptr, gemm_space);
+          });
+    };
+    const auto steps_from = [](TensorView view, Index first, Index count) {
+      view.data = static_cast<T*>(view.data) + first * view.strides[0];
+      view.sizes[0] = count;
+      return view;
+    };
+    const TensorView all = kept_rows(dsums);
+    const Index last = call.steps - 1, after = call.reverse ? 0 : 1;
+    const Index first = call.reverse ? last : 0;  // of the walk
+    if (call.h0) {
+      TensorView h0 = call.h0;  // [B,H] as [1,B,H]
+      h0.rank = 3;
+      h0.sizes = {1, call.batch, hidden()};
+      h0.strides = {call.h0.strides[0], call.h0.strides[0], 1};
+      add(steps_from(all, first, 1), h0);
+    }
+    if (last == 0) return;
+    const bool adjacent = call.y.strides[1] == call.steps * call.y.strides[0];
+    if (!call.batch_major || call.batch == 1 || !adjacent) {
+      add(steps_from(all, after, last), steps_from(call.y, 1 - after, last));
+      return;
+    }
+    // Lines that follow one another in memory are one long line, a single product, in which the
+    // first step of each has nothing before it: a product for each line would round dR each time.
+    copy(static_cast<const T*>(nullptr), Index{0}, dsums + first * kept(), call.steps * kept(),
+         kept());
+    const auto long_line = [&](TensorView view, Index from) {
+      view.sizes[1] = 1;
+      return steps_from(view, from, this->tokens() - 1);
+    };
+    add(long_line(all, after), long_line(call.y, 1 - after));
+  }
+};
+
+}  // namespace
+
+void cuda_dense_forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,
+                        CudaGemm* gemm, cudaStream_t stream) {
+  with_type(call.y.dtype, [&](auto type) {
+    DenseRun<decltype(type)>{{plan, call, arena, gemm, stream}}.forward();
+  });
+}
+void cuda_dense_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,
+                         CudaGemm* gemm, cudaStream_t stream) {
+  with_type(call.y.dtype, [&](auto type) {
+    DenseRun<decltype(type)>{{plan, call, arena, gemm, stream}}.backward();
+  });
+}
+
+}  // namespace scanrnn

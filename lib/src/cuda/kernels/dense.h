@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dense cells on CUDA: one table of launchers for each cell and dtype, and the layer that calls
+// them. Every launcher is asynchronous and returns the launch's status.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include "cuda/gemm.h"
+#include "scanrnn/cells/step_cell.h"
+#include "stack/layer_call.h"
+
+namespace scanrnn {
+
+// A state, or its cotangent, at one end of a walk, [B,H]: what launches carry between them, in V,
+// or a tensor. Of neither zeros are read, and nothing is written.
+template <class T, class V>
+struct WalkEnd {
+  V* carry = nullptr;
+  T* tensor = nullptr;
+  Index line = 0;  // from one line to the next
+
+  SCANRNN_HD WalkEnd at_line(Index i) const {
+    return {carry ? carry + i * line : nullptr, tensor ? tensor + i * line : nullptr, line};
+  }
+  SCANRNN_HD V read(Index i, Index unit) const {
+    if (carry) return carry[i * line + unit];
+    return tensor ? static_cast<V>(tensor[i * line + unit]) : V(0);
+  }
+  SCANRNN_HD void write(Index i, Index unit, V value) const {
+    if (carry) carry[i * line + unit] = value;
+    if (tensor) tensor[i * line + unit] = static_cast<T>(value);
+  }
+};
+
+// What a walk over the steps reads and writes; of every kind as in recurrence.h, time in the order
+// of the walk. States are computed in V.
+template <class T, class V>
+struct CudaDenseArgs {
+  Index batch = 0, hidden = 0, steps = 0;
+  const T* weight = nullptr;  // R, [G*H,H], rows weight_stride apart
+  Index weight_stride = 0;
+  const T *bias = nullptr, *recurrent_bias = nullptr;  // forward: [G*H], or absent
+  WalkEnd<const T, V> h_from, c_from;  // the state, or its cotangent, before the walk and after it;
+  WalkEnd<T, V> h_to, c_to;            // of c without a pair neither is read
+
+  Strided<const T> sums;  // forward: W x, [.., G*H]; backward: the sums that were kept, [.., P*H]
+  Strided<T> kept;        // forward: the sums, or absent; backward: their cotangents, [.., P*H]
+  Strided<T> y, cells;    // forward; cells is absent where nothing is kept
+  Strided<const T> before, dy;  // h, or backward of a pair c, a step before; backward: dy or absent
+  Strided<const T> initial;     // of `before` at the walk's first step in time, or absent: zeros
+
+  // The step loop. Forward, what a product gave: R h, [B,G*H], or absent where h is zero. A fused
+  // step makes its products itself: that with W, [G*H,C], where `sums` is absent.
+  const V* products = nullptr;
+  const T* input_weight = nullptr;
+  Index input_weight_stride = 0, input = 0;
+  bool exact_products = false;  // of float64, and of float32 where TF32 is not allowed
+  Strided<const T> x;
+  T* fed = nullptr;  // backward: what the product reads, d(R h), [B,G*H]
+};
+
+template <class T>
+struct CudaDenseKernels {
+  using V = typename std::conditional<std::is_same<T, double>::value, double, float>::type;
+  // A walk of one step: from the products with R, all in one launch, and back.
+  cudaError_t (*step)(const CudaDenseArgs<T, V>&, cudaStream_t);
+  cudaError_t (*fused_step)(const CudaDenseArgs<T, V>&, cudaStream_t);
+  cudaError_t (*step_vjp)(const CudaDenseArgs<T, V>&, cudaStream_t);
+  // The whole walk in one launch, of which float64 has none: an error, which no plan asks for.
+  // `exchange` has the bytes that dispatch::exchange_bytes says, and all its bits are set.
+  cudaError_t (*persistent)(const CudaDenseArgs<T, V>&, const dispatch::PersistentShape&,
+                            void* exchange, cudaStream_t);
+  cudaError_t (*persistent_vjp)(const CudaDenseArgs<T, V>&, const dispatch::PersistentShape&,
+                                void* exchange, cudaStream_t);
+};
+
+// The biases of a unit's sums.
+template <class Cell, class T, class V>
+SCANRNN_HD void load_biases(const CudaDenseArgs<T, V>& a, Index unit,
+                            V (&sums)[Cell::kPreactivations]) {
+  for (int i = 0; i < Cell::kPreactivations; ++i) sums[i] = V(0);
+  for (int i = 0; i < Cell::kGates; ++i) {
+    const Index at = i * a.hidden + unit;
+    if (a.bias) sums[i] += static_cast<V>(a.bias[at]);
+    if (a.recurrent_bias)
+      sums[cell::recurrent_sum<Cell>(i)] += static_cast<V>(a.recurrent_bias[at]);
+  }
+}
+
+// Defined by cuda/kernels/dense.cu, compiled once for each dense cell and dtype.
+template <Cell cell, class T>
+const CudaDenseKernels<T>& cuda_dense_kernels();
+
+// One layer in one direction, as Backend's functions of that name.
+void cuda_dense_forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,
+                        CudaGemm* gemm, cudaStream_t stream);
+void cuda_dense_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,
+                         CudaGemm* gemm, cudaStream_t stream);
+
+}  // namespace scanrnn

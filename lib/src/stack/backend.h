@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device does for the stack of layers: run one layer in one direction, and convert tensors.
+// Everything here works on tensors that are checked already, in [T,B,.] order whatever the layout.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "scanrnn/context.h"
+#include "scanrnn/linear_scan.h"
+#include "stack/layer_call.h"
+
+namespace scanrnn {
+
+// Hands out parts of a workspace, which may be null where it is empty; or only counts.
+class Arena {
+ public:
+  static constexpr std::size_t kAlignment = 256;
+
+  Arena() = default;  // counts
+  explicit Arena(void* base) : base_(static_cast<char*>(base)), counting_(false) {}
+  void* take(std::size_t bytes) {
+    const std::size_t offset = used_;
+    used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    peak_ = std::max(peak_, used_);
+    return base_ ? base_ + offset : nullptr;
+  }
+  bool counting() const { return counting_; }
+  std::size_t peak() const { return peak_; }
+
+  // Memory behind what is taken, to be used for a while and given up; saw() counts it.
+  Arena rest() const { return counting_ ? Arena() : Arena(base_ ? base_ + used_ : nullptr); }
+  void saw(const Arena& rest) { peak_ = std::max(peak_, used_ + rest.peak_); }
+
+ private:
+  char* base_ = nullptr;
+  bool counting_ = true;
+  std::size_t used_ = 0, peak_ = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const dispatch::DeviceLimits& limits() const = 0;
+  virtual const dispatch::Profile& default_profile() const = 0;
+  // The dtype that layer calls are given: the layer's own, or its compute type.
+  virtual Dtype inner_type(Dtype dtype) const = 0;
+  virtual void set_matmul_precision(MatmulPrecision /*precision*/) {}
+  virtual void set_stream(void* /*stream*/) {}
+
+  // With an arena that only counts, these take the memory that they would and do nothing else.
+  virtual void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace) = 0;
+  virtual void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace) = 0;
+  virtual void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) = 0;
+
+  // to = from, elementwise, between a dtype and its compute type; equal shapes, any outer strides.
+  virtual void copy(const TensorView& from, const TensorView& to) = 0;
+  // to = from with a share of the elements set to zero and the rest scaled up; [T,B,.].
+  virtual void dropout(const TensorView& from, const TensorView& to, double share,
+                       std::uint64_t seed) = 0;
+};
+
+std::unique_ptr<Backend> make_cpu_backend(const ContextOptions& options);
+Backend& cpu_counting_backend();
+// The same functions' memory without a device: how sizes(plan) counts.
+Backend& counting_backend(dispatch::Processor processor);
+
+struct Context::Impl {
+  ContextOptions options;
+  std::unique_ptr<Backend> backend;
+  dispatch::Profile profile;
+};
+
+}  // namespace scanrnn

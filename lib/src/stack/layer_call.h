@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// One layer in one direction, as stacks ask for it and backends run it, and its tokens in memory.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "recurrence/linear.h"
+#include "scanrnn/layer.h"
+
+namespace scanrnn {
+
+// One layer in one direction. Tensors have the backend's own dtype for the layer's (inner_type).
+struct LayerCall {
+  Cell cell = Cell::MinGRU;
+  int variant = 0;
+  Domain domain = Domain::log;
+  bool reverse = false;      // time runs from T-1 to 0
+  bool batch_major = false;  // order of the tokens in the pre-activations: [B,T] instead of [T,B]
+  Index steps = 0, batch = 0, input = 0, hidden = 0;
+  int gates = 0;  // row blocks of weight, the highway projection included
+
+  TensorView x;             // [T,B,C]
+  TensorView weight, bias;  // [gates*H,C]; absent, or the bias of the row blocks that have one
+  TensorView recurrent_weight, recurrent_bias;  // of a dense cell: [gates*H,H], [gates*H] or absent
+  TensorView h0, hn;                            // [B,H], may be absent
+  TensorView c0, cn;                            // the same, where the state is a pair
+  TensorView y;                                 // [T,B,H]
+  void* preactivations = nullptr;  // kept for backward: [tokens, kept_width()]; null in inference
+  void* states = nullptr;          // the same, [tokens,H]: the states that the output does not show
+
+  // Backward only; those that are absent are zeros, or not wanted.
+  TensorView dy, dhn, dcn, dx, dh0, dc0, dweight, dbias, drecurrent_weight, drecurrent_bias;
+  bool accumulate_dx = false;
+
+  Index width() const { return gates * hidden; }
+  // A dense cell keeps the sums that its step reads (step_cell.h), every other the projection.
+  Index kept_width() const { return is_dense() ? info(cell).preactivations * hidden : width(); }
+  bool is_dense() const { return info(cell).recurrence == dispatch::Recurrence::dense; }
+  bool pair() const { return info(cell).states == 2; }
+  Index tokens() const { return steps * batch; }
+  // The highway input comes from the last row block, or is x itself.
+  bool highway_projection() const { return info(cell).highway && input != hidden; }
+  // The row blocks [first, second) that have a bias: the last ones of the cell's own gates.
+  std::pair<int, int> biased() const {
+    const CellInfo& cell_info = info(cell);
+    return {cell_info.gates - cell_info.bias_gates, cell_info.gates};
+  }
+};
+
+struct Tile {
+  Index first_step, steps, first_line, lines;
+  Index tokens() const { return steps * lines; }
+};
+
+// A tile of a [T,B,.] tensor as the engine walks it.
+template <class T>
+Strided<T> walked(const TensorView& view, const Tile& tile, bool reverse) {
+  Strided<T> out{static_cast<T*>(view.data), view.strides[1], view.strides[0]};
+  if (!out.data) return out;
+  out.data += tile.first_step * out.step + tile.first_line * out.line;
+  if (reverse) {
+    out.data += (tile.steps - 1) * out.step;
+    out.step = -out.step;
+  }
+  return out;
+}
+
+template <class T>
+Strided<const T> as_const(const Strided<T>& s) {
+  return {s.data, s.line, s.step};
+}
+
+// A [T,B,width] view of tokens that lie densely in the layer call's order.
+inline TensorView dense(void* data, Index steps, Index batch, Index width, bool batch_major) {
+  TensorView out;
+  out.data = data;
+  out.rank = 3;
+  out.sizes = {steps, batch, width};
+  out.strides = {batch_major ? width : batch * width, batch_major ? steps * width : width, 1};
+  return out;
+}
+
+// Tokens of a tile are adjacent in the layer call's order; this is the first of them.
+inline Index first_token(const LayerCall& call, const Tile& tile) {
+  return call.batch_major ? tile.first_line * call.steps + tile.first_step
+                          : tile.first_step * call.batch;
+}
+
+// Runs of tokens of a tile, in the layer call's order, that are evenly spaced in `view`:
+// use(first element in view, spacing, index of the first token in the tile, count).
+template <class T, class F>
+void for_runs(const LayerCall& call, const Tile& tile, const TensorView& view, F&& use) {
+  const Index step = view.strides[0], line = view.strides[1];
+  auto* first = static_cast<T*>(view.data) + tile.first_step * step + tile.first_line * line;
+  const Index outer = call.batch_major ? tile.lines : tile.steps;
+  const Index inner = call.batch_major ? tile.steps : tile.lines;
+  const Index outer_stride = call.batch_major ? line : step;
+  const Index inner_stride = call.batch_major ? step : line;
+  const Index width = view.sizes[2];
+  if (inner == 1 || outer == 1 || outer_stride == inner * inner_stride) {
+    const Index spacing = inner == 1 ? outer_stride : inner_stride;
+    use(first, std::max(spacing, width), Index{0}, outer * inner);
+    return;
+  }
+  for (Index i = 0; i < outer; ++i) {
+    use(first + i * outer_stride, std::max(inner_stride, width), i * inner, inner);
+  }
+}
+
+// Runs of tokens, in the layer call's order, along which two [T,B,.] tensors are both evenly
+// spaced: use(first element in a, spacing, first element in b, spacing, count).
+template <class A, class B, class F>
+void for_pairs(const LayerCall& call, const TensorView& a, const TensorView& b, F&& use) {
+  const int outer = call.batch_major ? 1 : 0, inner = 1 - outer;
+  const Index count = a.sizes[static_cast<std::size_t>(inner)];
+  Index runs = a.sizes[static_cast<std::size_t>(outer)];
+  const auto along = [](const TensorView& v, int axis) {
+    return v.strides[static_cast<std::size_t>(axis)];
+  };
+  const auto spacing = [&](const TensorView& v) {  // at least a row, though it be of one row only
+    return std::max(along(v, count == 1 ? outer : inner), v.sizes[2]);
+  };
+  const auto even = [&](const TensorView& v) {
+    return runs == 1 || count == 1 || along(v, outer) == count * along(v, inner);
+  };
+  Index length = count;
+  if (even(a) && even(b)) {
+    length = runs * count;
+    runs = std::min<Index>(runs, 1);
+  }
+  for (Index i = 0; i < runs && length > 0; ++i) {
+    use(static_cast<A*>(a.data) + i * along(a, outer), spacing(a),
+        static_cast<B*>(b.data) + i * along(b, outer), spacing(b), length);
+  }
+}
+
+// One pseudo-random number for each element, a function of seed and position alone (the finaliser
+// of splitmix64), so that backward finds the same mask.
+SCANRNN_HD std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// Elements whose number is below this are dropped.
+inline std::uint64_t drop_threshold(double share) {
+  return static_cast<std::uint64_t>(share * 18446744073709549568.0);  // the last double below 2^64
+}
+
+}  // namespace scanrnn

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stack: which tensor feeds which layer, what is kept for backward, and where it lives.
+#include "stack/stack.h"
+
+#include <cmath>
+
+namespace scanrnn {
+
+TensorView entry(const TensorView& view, Index index) {
+  TensorView out = view;
+  --out.rank;
+  for (std::size_t axis = 0; axis + 1 < kMaxRank; ++axis) {
+    out.sizes[axis] = view.sizes[axis + 1];
+    out.strides[axis] = view.strides[axis + 1];
+  }
+  if (view.data) {
+    out.data = static_cast<char*>(view.data) +
+               index * view.strides[0] * static_cast<Index>(size_of(view.dtype));
+  }
+  return out;
+}
+
+namespace {
+
+// What forward and backward share: the shapes, and memory in the backend's own dtype.
+class Run {
+ public:
+  Run(Stack& stack, const std::vector<TensorView>& params)
+      : stack_(stack), o_(stack.options), dtype_(stack.backend.inner_type(o_.dtype)) {
+    for (const TensorView& param : params) params_.push_back(inner(param));
+  }
+
+  Index directions() const { return o_.bidirectional ? 2 : 1; }
+  Index features() const { return directions() * o_.hidden_size; }
+  bool counting() const { return stack_.workspace.counting(); }
+  bool training() const { return stack_.plan.problem.training; }
+
+  // The tensor itself, or a copy of it in the backend's dtype.
+  TensorView inner(const TensorView& view) {
+    if (!present(view)) return {};
+    if (view.dtype == dtype_) return view;
+    const TensorView out = like(view);
+    if (!counting()) stack_.backend.copy(view, out);
+    return out;
+  }
+  // Memory to write `view` from with outer(); the tensor itself when the dtype is right.
+  TensorView target(const TensorView& view) {
+    return present(view) && view.dtype != dtype_ ? like(view) : view;
+  }
+  void outer(const TensorView& from, const TensorView& to) {
+    if (present(to) && from.dtype != to.dtype && !counting()) stack_.backend.copy(from, to);
+  }
+
+  // [T,B,width] in the layout of the user's tensors.
+  TensorView tokens(Arena& arena, Index width) {
+    const auto& p = stack_.plan.problem;
+    TensorView out;
+    out.rank = 3;
+    out.dtype = dtype_;
+    out.sizes = {p.steps, p.batch, width};
+    out.strides = {o_.batch_first ? width : p.batch * width,
+                   o_.batch_first ? p.steps * width : width, 1};
+    out.data = arena.take(static_cast<std::size_t>(p.steps * p.batch * width) * size_of(dtype_));
+    return out;
+  }
+
+  LayerCall layer_call(int layer, int direction) const {
+    const auto& p = stack_.plan.problem;
+    const CellInfo& cell = info(o_.cell);
+    LayerCall out;
+    out.cell = o_.cell;
+    out.variant = o_.variant;
+    out.domain = o_.domain;
+    out.reverse = direction == 1;
+    out.batch_major = o_.batch_first;
+    out.steps = p.steps;
+    out.batch = p.batch;
+    out.input = layer == 0 ? o_.input_size : features();
+    out.hidden = o_.hidden_size;
+    out.gates = cell.gates + (cell.highway && out.input != out.hidden ? 1 : 0);
+    if (!params_.empty()) {
+      const auto own = parameters(params_, layer, direction);
+      out.weight = own.weight;
+      out.bias = own.bias;
+      out.recurrent_weight = own.recurrent_weight;
+      out.recurrent_bias = own.recurrent_bias;
+    }
+    return out;
+  }
+
+  // One direction's share of all parameters, or of their cotangents, in Layer's order.
+  struct Parameters {
+    TensorView weight, recurrent_weight, bias, recurrent_bias;
+  };
+  Parameters parameters(const std::vector<TensorView>& all, int layer, int direction) const {
+    const Index weights = info(o_.cell).recurrence == dispatch::Recurrence::dense ? 2 : 1;
+    const Index each = weights * (o_.bias ? 2 : 1);
+    const TensorView* own =
+        &all[static_cast<std::size_t>((layer * directions() + direction) * each)];
+    Parameters out;
+    out.weight = own[0];
+    if (weights == 2) out.recurrent_weight = own[1];
+    if (o_.bias) out.bias = own[weights];
+    if (o_.bias && weights == 2) out.recurrent_bias = own[weights + 1];
+    return out;
+  }
+
+  // What forward leaves for backward.
+  void keep(LayerCall& call) {
+    if (!training()) return;
+    const auto values = static_cast<std::size_t>(call.tokens()) * size_of(dtype_);
+    call.preactivations = stack_.reserve.take(values * static_cast<std::size_t>(call.kept_width()));
+    if (info(call.cell).highway || call.pair()) {
+      call.states = stack_.reserve.take(values * static_cast<std::size_t>(call.hidden));
+    }
+  }
+
+  std::uint64_t seed_of(int layer, std::uint64_t seed) const {
+    return seed + static_cast<std::uint64_t>(layer) * 0x9e3779b97f4a7c15u;
+  }
+
+  // This direction's columns of a [T,B,D*H] tensor.
+  TensorView columns(const TensorView& view, int direction) const {
+    TensorView out = view;
+    out.sizes[2] = o_.hidden_size;
+    if (view.data) {
+      out.data = static_cast<char*>(view.data) +
+                 direction * o_.hidden_size * static_cast<Index>(size_of(view.dtype));
+    }
+    return out;
+  }
+  TensorView state(const TensorView& states, int layer, int direction) const {
+    return states ? entry(states, layer * directions() + direction) : TensorView{};
+  }
+
+ private:
+  // While counting, a tensor is present when it has a rank.
+  bool present(const TensorView& view) const { return view.data || (counting() && view.rank > 0); }
+
+  TensorView like(const TensorView& view) {
+    TensorView out = view;
+    out.dtype = dtype_;
+    Index count = 1;
+    for (int axis = view.rank - 1; axis >= 0; --axis) {
+      out.strides[static_cast<std::size_t>(axis)] = count;
+      count *= view.sizes[static_cast<std::size_t>(axis)];
+    }
+    if (view.rank == 3 && o_.batch_first && view.sizes[0] == stack_.plan.problem.steps) {
+      out.strides = {view.sizes[2], view.sizes[0] * view.sizes[2], 1};
+    }
+    out.data = stack_.workspace.take(static_cast<std::size_t>(count) * size_of(dtype_));
+    return out;
+  }
+
+  Stack& stack_;
+  const LayerOptions& o_;
+  Dtype dtype_;
+  std::vector<TensorView> params_;
+};
+
+}  // namespace
+
+void Stack::forward(const ForwardArgs& args) {
+  Run run(*this, args.params);
+  const bool drops = run.training() && options.dropout > 0;
+  const TensorView h0 = run.inner(args.h0.h), hn = run.target(args.hn.h);
+  const TensorView c0 = run.inner(args.h0.c), cn = run.target(args.hn.c);
+  const TensorView y = run.target(args.y);
+  TensorView in = run.inner(args.x);
+  for (int layer = 0; layer < options.num_layers; ++layer) {
+    const bool last = layer + 1 == options.num_layers;
+    const TensorView out =
+        last ? y : run.tokens(run.training() ? reserve : workspace, run.features());
+    for (int direction = 0; direction < run.directions(); ++direction) {
+      LayerCall call = run.layer_call(layer, direction);
+      run.keep(call);
+      call.x = in;
+      call.y = run.columns(out, direction);
+      call.h0 = run.state(h0, layer, direction);
+      call.hn = run.state(hn, layer, direction);
+      call.c0 = run.state(c0, layer, direction);
+      call.cn = run.state(cn, layer, direction);
+      Arena scratch = workspace.rest();
+      backend.forward(plan, call, scratch);
+      workspace.saw(scratch);
+    }
+    in = out;
+    if (drops && !last) {
+      in = run.tokens(workspace, run.features());
+      if (!workspace.counting()) {
+        backend.dropout(out, in, options.dropout, run.seed_of(layer, args.seed));
+      }
+    }
+  }
+  run.outer(y, args.y);
+  run.outer(hn, args.hn.h);
+  run.outer(cn, args.hn.c);
+}
+
+void Stack::backward(const BackwardArgs& args) {
+  Run run(*this, args.params);
+  const bool drops = options.dropout > 0;
+  const int layers = options.num_layers;
+  const TensorView x = run.inner(args.x), h0 = run.inner(args.h0.h), y = run.inner(args.y);
+  const TensorView dhn = run.inner(args.dhn.h), dh0 = run.target(args.dh0.h);
+  const TensorView c0 = run.inner(args.h0.c);
+  const TensorView dcn = run.inner(args.dhn.c), dc0 = run.target(args.dh0.c);
+  const TensorView dx = run.target(args.dx);
+  TensorView dy = run.inner(args.dy);
+  std::vector<TensorView> dparams;
+  for (const TensorView& d : args.dparams) dparams.push_back(run.target(d));
+
+  // Walk the reserve in the order in which forward filled it.
+  std::vector<TensorView> outputs;
+  std::vector<LayerCall> calls;
+  for (int layer = 0; layer < layers; ++layer) {
+    outputs.push_back(layer + 1 == layers ? y : run.tokens(reserve, run.features()));
+    for (int direction = 0; direction < run.directions(); ++direction) {
+      calls.push_back(run.layer_call(layer, direction));
+      run.keep(calls.back());
+    }
+  }
+  TensorView between[2];  // cotangents of layers' inputs, in turn
+  for (int i = 0; i < 2 && i + 1 < layers; ++i) between[i] = run.tokens(workspace, run.features());
+  const TensorView dropped =
+      drops && layers > 1 ? run.tokens(workspace, run.features()) : TensorView{};
+
+  for (int layer = layers - 1; layer >= 0; --layer) {
+    const bool drop_input = drops && layer > 0;
+    TensorView in = layer == 0 ? x : outputs[static_cast<std::size_t>(layer - 1)];
+    const std::uint64_t seed = run.seed_of(layer - 1, args.seed);
+    if (drop_input && !workspace.counting()) backend.dropout(in, dropped, options.dropout, seed);
+    if (drop_input) in = dropped;
+    const TensorView din = layer == 0 ? dx : between[(layer - 1) % 2];
+    for (int direction = 0; direction < run.directions(); ++direction) {
+      LayerCall call = calls[static_cast<std::size_t>(layer * run.directions() + direction)];
+      call.x = in;
+      call.y = run.columns(outputs[static_cast<std::size_t>(layer)], direction);
+      call.h0 = run.state(h0, layer, direction);
+      call.dy = run.columns(dy, direction);
+      call.dhn = run.state(dhn, layer, direction);
+      call.dh0 = run.state(dh0, layer, direction);
+      call.c0 = run.state(c0, layer, direction);
+      call.dcn = run.state(dcn, layer, direction);
+      call.dc0 = run.state(dc0, layer, direction);
+      call.dx = din;
+      call.accumulate_dx = direction == 1;
+      if (!dparams.empty()) {
+        const auto own = run.parameters(dparams, layer, direction);
+        call.dweight = own.weight;
+        call.dbias = own.bias;
+        call.drecurrent_weight = own.recurrent_weight;
+        call.drecurrent_bias = own.recurrent_bias;
+      }
+      Arena scratch = workspace.rest();
+      backend.backward(plan, call, scratch);
+      workspace.saw(scratch);
+    }
+    if (drop_input && !workspace.counting()) backend.dropout(din, din, options.dropout, seed);
+    dy = din;
+  }
+  run.outer(dx, args.dx);
+  run.outer(dh0, args.dh0.h);
+  run.outer(dc0, args.dh0.c);
+  for (std::size_t i = 0; i < dparams.size(); ++i) run.outer(dparams[i], args.dparams[i]);
+}
+
+}  // namespace scanrnn

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// A warp's chunk of a few steps is copied to shared memory while an earlier one is worked on.
+//
+// A Source and a Sink are those of cpu.h with a few additions, rows being adjacent elements of T:
+//   Source::kStreams, stream(i) -> Stream<T>    the inputs of this line, in the order of a tile
+//   Source::staged(tile, step, stream, row, t)  the same line, read from a tile that starts there;
+//   t is kInside where the line's last step is not loaded, which spares what kLastDiffers costs
+//   Sink::from(row, t), next()                  the same line counted from there, moved on by a
+//   step
+// and a kernel is given the states at both ends of time:
+//   Ends::first(line, row) -> State,  Ends::last(line, row, State)
+#pragma once
+
+#include "scanrnn/scan/cuda/memory.cuh"
+
+namespace scanrnn::scan {
+namespace cuda {
+
+// Elements of the tile of one warp: kSteps x kLanes of every stream.
+template <class Source, int kSteps>
+constexpr int tile_elements() {
+  return Source::kStreams * kSteps * kLanes;
+}
+
+template <int kBytes>
+__device__ __forceinline__ void copy_async(void* to, const void* from) {
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(kBytes)
+                 : "memory");
+  }
+}
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until at most kPending of this warp's latest groups are on their way.
+template <int kPending>
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+  __syncwarp();
+}
+
+// Copies the inputs of a warp's chunk to its tile, [stream][step][lane], as one group of copies.
+// What lies past the last step or row is left as it is.
+template <class Source, int kSteps>
+struct Feed {
+  using T = typename Source::T;
+  static constexpr int kPiece = kVectorBytes / sizeof(T);  // elements of one copy
+  static constexpr int kPieces = kLanes / kPiece;
+  static constexpr int kPass = kLanes / kPieces;  // steps that the warp copies at once
+
+  const Extent& extent;
+  const bool vectors;               // vectors_fit()
+  const T* from[Source::kStreams];  // this lane's first piece of each
+
+  // Takes aim at the chunk that starts at (row, t); skip() moves on in time.
+  __device__ __forceinline__ void aim(const Source& line, Index row, Index t) {
+    const int lane = fresh_lane();
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const auto stream = line.stream(i);
+      from[i] =
+          stream.data + (t + lane / kPieces) * fresh(stream.step) + row + lane % kPieces * kPiece;
+    }
+  }
+  __device__ __forceinline__ void skip(const Source& line, int steps) {
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) from[i] += steps * fresh(line.stream(i).step);
+  }
+  __device__ __forceinline__ void copy(const Source& line, T* tile, Index row, Index t) const {
+    if (vectors) {
+      const int lane = fresh_lane();
+      if (row + lane % kPieces * kPiece < extent.rows) {
+        T* to = tile + lane * kPiece;
+#pragma unroll
+        for (int i = 0; i < Source::kStreams; ++i) {
+          const auto stream = line.stream(i);
+          if (!stream.data) continue;
+          const int left = steps_left(stream, t) - lane / kPieces;
+          const T* source = from[i];
+          const Index pass = kPass * fresh(stream.step);
+#pragma unroll
+          for (int k = 0; k < kSteps; k += kPass) {
+            if (k < left) copy_async<kVectorBytes>(to + (i * kSteps + k) * kLanes, source);
+            source += pass;
+          }
+        }
+      }
+    } else {
+      copy_singly(line, tile, row, t);
+    }
+    commit_copies();
+  }
+
+ private:
+  // Of this chunk.
+  __device__ __forceinline__ static int steps_left(const Stream<T>& stream, Index t) {
+    return static_cast<int>(min(stream.steps - t, Index{kSteps}));
+  }
+  // Element by element: any alignment.
+  __device__ __forceinline__ void copy_singly(const Source& line, T* tile, Index row,
+                                              Index t) const {
+    const int lane = fresh_lane();
+    if (row + lane >= extent.rows) return;
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const auto stream = line.stream(i);
+      if (!stream.data) continue;
+      const T* source = stream.data + t * stream.step + row + lane;
+      T* to = tile + i * kSteps * kLanes + lane;
+      const int count = steps_left(stream, t);
+#pragma unroll 4
+      for (int k = 0; k < count; ++k) {
+        if constexpr (sizeof(T) >= 4) {
+          copy_async<sizeof(T)>(to + k * kLanes, source);
+        } else {
+          to[k * kLanes] = *source;
+        }
+        source += stream.step;
+      }
+    }
+  }
+};
+
+// The line as its tile holds it: rows are lanes, steps count from the tile's first.
+template <int kSteps, class Source>
+__device__ __forceinline__ Source staged(const Source& line, const typename Source::T* tile,
+                                         Index row, Index t) {
+  return line.staged(tile, kLanes, kSteps * kLanes, row, t);
+}
+
+// Whether every line of every stream can be copied by vectors. Looks at addresses only.
+template <class Source>
+bool vectors_fit(const Extent& extent, const Source& source) {
+  using T = typename Source::T;
+  if (extent.rows * sizeof(T) % kVectorBytes != 0) return false;
+  for (Index line = 0; line < (extent.lines > 1 ? 2 : 1); ++line) {
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const auto stream = source.line(line).stream(i);
+      if (!stream.data) continue;
+      if (reinterpret_cast<std::uintptr_t>(stream.data) % kVectorBytes != 0) return false;
+      if (stream.step * static_cast<Index>(sizeof(T)) % kVectorBytes != 0) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace cuda
+}  // namespace scanrnn::scan

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// How values lie in memory and in lanes on CUDA. A lane is a row, so that each access of a warp is
+// one piece of memory.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "scanrnn/scan/cuda/launch.cuh"
+#include "scanrnn/scan/float_pair.h"
+
+namespace scanrnn::scan {
+
+// How a value of T lies in memory, and what it is computed in. A row is one unit.
+template <class Scalar>
+struct Units {
+  using T = Scalar;
+  using V = float;
+  static constexpr int kUnits = 1;  // of a row
+  SCANRNN_HD static V read(const T* line, Index row, Index) { return static_cast<V>(line[row]); }
+  SCANRNN_HD static void write(T* line, Index row, Index, V value) {
+    line[row] = static_cast<T>(value);
+  }
+};
+template <>
+struct Units<double> {
+  using T = double;
+  using V = double;
+  static constexpr int kUnits = 1;
+  SCANRNN_HD static V read(const T* line, Index row, Index) { return line[row]; }
+  SCANRNN_HD static void write(T* line, Index row, Index, V value) { line[row] = value; }
+};
+// Two adjacent units of a 16-bit type as one row: T is a word, whose rows count pairs.
+template <class Scalar>
+struct Pairs;
+template <>
+struct Pairs<__nv_bfloat16> {
+  using T = __nv_bfloat162;
+  using V = Pair;
+  static constexpr int kUnits = 2;
+  SCANRNN_HD static V read(const T* line, Index row, Index) {
+    const float2 value = __bfloat1622float2(line[row]);
+    return {value.x, value.y};
+  }
+  SCANRNN_HD static void write(T* line, Index row, Index, const V& value) {
+    line[row] = __floats2bfloat162_rn(value.x, value.y);
+  }
+};
+template <>
+struct Pairs<__half> {
+  using T = __half2;
+  using V = Pair;
+  static constexpr int kUnits = 2;
+  SCANRNN_HD static V read(const T* line, Index row, Index) {
+    const float2 value = __half22float2(line[row]);
+    return {value.x, value.y};
+  }
+  SCANRNN_HD static void write(T* line, Index row, Index, const V& value) {
+    line[row] = __floats2half2_rn(value.x, value.y);
+  }
+};
+
+namespace cuda {
+
+inline constexpr int kLanes = 32;
+inline constexpr int kVectorBytes = 16;
+
+// A column is a line and a block of kLanes of its rows; the last block may be cut off.
+inline Index row_blocks(const Extent& extent) { return (extent.rows + kLanes - 1) / kLanes; }
+inline Index columns(const Extent& extent) { return extent.lines * row_blocks(extent); }
+
+// The row of its block that a lane reads: lanes past the last row read it too, and store nothing.
+__device__ __forceinline__ int unit_of(const Extent& extent, Index row) {
+  const int lane = threadIdx.x % kLanes;
+  return extent.rows - row > lane ? lane : static_cast<int>(extent.rows - row) - 1;
+}
+
+// The lane and a kernel argument, read anew: what is computed from them is not kept in registers,
+// or worse, from tile to tile.
+__device__ __forceinline__ int fresh_lane() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+__device__ __forceinline__ Index fresh(Index argument) {
+  asm volatile("" : "+l"(argument));
+  return argument;
+}
+
+}  // namespace cuda
+}  // namespace scanrnn::scan

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fused-sequential on CUDA: each warp walks its 32 rows through time, with the next chunks of steps
+// on their way to shared memory. Warps share nothing, so there is no barrier.
+#pragma once
+
+#include "scanrnn/scan/cuda/chunk.cuh"
+
+namespace scanrnn::scan {
+namespace cuda {
+
+inline constexpr int kSequentialWarps = 4;  // of a block
+inline constexpr int kSequentialStages = 4;
+
+template <class Op, class Source, class Sink, class Ends>
+__global__ void __launch_bounds__(kSequentialWarps* kLanes)
+    sequential_kernel(const Extent extent, const Index row_blocks, const Source source,
+                      const Sink sink, const Ends ends, const bool vectors) {
+  using T = typename Source::T;
+  constexpr int kSteps = steps_per_thread<Source>();
+  constexpr int kTile = tile_elements<Source, kSteps>();
+  extern __shared__ __align__(kVectorBytes) unsigned char shared[];
+
+  await_stream();
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const Index column = Index{blockIdx.x} * kSequentialWarps + warp;
+  if (column >= extent.lines * row_blocks) return;
+  const Index line = column / row_blocks, row = column % row_blocks * kLanes;
+  const auto in = source.line(line);
+  const auto out = sink.line(line);
+  T* const ring = reinterpret_cast<T*>(shared) + warp * kSequentialStages * kTile;
+  const int unit = unit_of(extent, row);
+  const bool inside = unit == lane;
+
+  Feed<Source, kSteps> feed{extent, vectors};
+  feed.aim(in, row, 0);
+  for (int stage = 0; stage < kSequentialStages; ++stage) {
+    feed.copy(in, ring + stage * kTile, row, stage * kSteps);
+    feed.skip(in, kSteps);
+  }
+  typename Op::State state = ends.first(line, row + unit);
+  auto cursor = out.from(row + lane, 0);
+  int stage = 0;
+  for (Index t = 0; t < extent.steps; t += kSteps) {
+    await_copies<kSequentialStages - 1>();
+    T* const tile = ring + stage * kTile;
+    Chunk<Op, Source, kSteps> chunk;
+    const auto total =
+        chunk.compose(staged<kSteps>(in, tile, row, t), staged<kSteps>(in, tile, row, kInside),
+                      extent.steps - t, unit);
+    __syncwarp();  // the tile has been read by every lane: it can be filled again
+    feed.copy(in, tile, row, t + kSequentialStages * kSteps);
+    feed.skip(in, kSteps);
+    if (inside) {
+      const auto last = chunk.walk(extent.steps - t, cursor, state);
+      state = extent.steps - t >= kSteps ? Op::apply(total, state) : last;
+    }
+    stage = stage + 1 == kSequentialStages ? 0 : stage + 1;
+  }
+  if (inside) ends.last(line, row + lane, state);
+}
+
+}  // namespace cuda
+
+template <class Op, class Source, class Sink, class Ends>
+cudaError_t launch_sequential(const Extent& extent, const Source& source, const Sink& sink,
+                              const Ends& ends, const Launch& launch) {
+  using namespace cuda;
+  constexpr int kSteps = steps_per_thread<Source>();
+  const Index count = columns(extent);
+  if (count == 0) return cudaSuccess;
+  return cuda::launch(sequential_kernel<Op, Source, Sink, Ends>,
+                      (count + kSequentialWarps - 1) / kSequentialWarps, kSequentialWarps * kLanes,
+                      kSequentialWarps * kSequentialStages * tile_elements<Source, kSteps>() *
+                          sizeof(typename Source::T),
+                      launch.stream, extent, row_blocks(extent), source, sink, ends,
+                      vectors_fit(extent, source));
+}
+
+}  // namespace scanrnn::scan
