@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "cpu/kernels/dense_products.h"
-#include "scanrnn/cells/step_cell.h"
+#include "recurrence/dense.h"
 
 namespace scanrnn::HWY_NAMESPACE {
 
@@ -15,37 +15,32 @@ template <class Cell, class T>
 void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
   using V = Vec<T>;
   using Memory = Lanes<T>;
-  constexpr int kGates = Cell::kGates, kSums = Cell::kPreactivations;
+  constexpr int kGates = Cell::kGates;
   const DenseShare mine = share_of<T>(s.team, s.hidden, s.lines);
   const Index carry = padded(s.hidden);
   constexpr Index kPanel = kGates * V::kLanes;
   T inputs[kMostRows * kPanel], products[kMostRows * kPanel];
   const auto step = [&](Index line, Index vector, Index t, const T* before, const T* input,
                         const T* recurrent) {
-    V sum[kSums];
     T* sums = a.sums.data ? a.sums.at_line(line).at(t) : nullptr;
-    for (int i = 0; i < kSums; ++i) {
-      sum[i] = Memory::read(a.bias + i * s.hidden, vector, s.hidden);
-      if (i >= kGates) continue;
-      sum[i] = sum[i] + (a.input_weight ? V::load(input + i * V::kLanes)
-                                        : Memory::read(sums + i * s.hidden, vector, s.hidden));
-    }
-    for (int gate = 0; gate < kGates; ++gate) {
-      V& own = sum[cell::recurrent_sum<Cell>(gate)];
-      own = own + (a.weight ? V::load(recurrent + gate * V::kLanes)
-                            : Memory::read(recurrent + gate * s.hidden, vector, s.hidden));
-    }
+    auto sum = DenseSums<Cell, V>::template read<Memory>(a.bias, vector, s.hidden);
+    sum.add_input([&](int i) {
+      return a.input_weight ? V::load(input + i * V::kLanes)
+                            : Memory::read(sums + i * s.hidden, vector, s.hidden);
+    });
+    sum.add_recurrent([&](int i) {
+      return a.weight ? V::load(recurrent + i * V::kLanes)
+                      : Memory::read(recurrent + i * s.hidden, vector, s.hidden);
+    });
     cell::StepState<V> state{before ? Memory::read(before, vector, s.hidden) : V(0), V(0)};
     T* c = Cell::kPair ? s.c + line * carry + vector * V::kLanes : nullptr;
     if constexpr (Cell::kPair) state.c = V::load(c);
-    state = Cell::step(Cell::template gather<V>([&](int i) { return sum[i]; }), state);
-    Memory::write(a.y.at_line(line).at(t), vector, s.hidden, state.h);
-    if constexpr (Cell::kPair) {
-      state.c.store(c);
-      if (a.cells.data) Memory::write(a.cells.at_line(line).at(t), vector, s.hidden, state.c);
-    }
-    if (!a.keep) return;
-    for (int i = 0; i < kSums; ++i) Memory::write(sums + i * s.hidden, vector, s.hidden, sum[i]);
+    state = Cell::step(sum.gates(), state);
+    if constexpr (Cell::kPair) state.c.store(c);
+    const DenseSink<Cell, Memory> sink{a.y.at_line(line).at(t), a.keep ? sums : nullptr,
+                                       a.cells.data ? a.cells.at_line(line).at(t) : nullptr,
+                                       s.hidden};
+    sink.store(vector, sum, state);
   };
   if (s.team.rank >= mine.members()) return;
   for (Index t = 0; t < s.steps; ++t) {
@@ -93,20 +88,14 @@ void dense_backward(const DenseSchedule<T>& s, const DenseBackwardArgs<T>& a) {
     if (t == s.steps) return d.h.store(h);
     if constexpr (Cell::kPair) d.c = V::load(c);
     if (a.dy.data) d.h = d.h + Memory::read(a.dy.at_line(line).at(t), vector, s.hidden);
-    const auto before = [&](const Strided<const T>& states, const Strided<const T>& initial) {
-      const T* at = t + 1 < s.steps ? states.at_line(line).at(t + 1) : initial.at_line(line).data;
-      return at ? Memory::read(at, vector, s.hidden) : V(0);
-    };
-    const T* sums = a.sums.at_line(line).at(t);
-    const auto gates = Cell::template gather<V>(
-        [&](int i) { return Memory::read(sums + i * s.hidden, vector, s.hidden); });
-    const cell::StepState<V> state{before(a.y, a.initial),
-                                   Cell::kPair ? before(a.cells, a.initial_cell) : V(0)};
-    const auto back = Cell::step_vjp(gates, state, d);
-    T* dsums = a.dsums.at_line(line).at(t);
-    Cell::template scatter<V>(back.gates, [&](int i, V value) {
-      Memory::write(dsums + i * s.hidden, vector, s.hidden, value);
-    });
+    const Strided<const T>& states = Cell::kPair ? a.cells : a.y;
+    const Strided<const T>& initial = Cell::kPair ? a.initial_cell : a.initial;
+    const T* at = t + 1 < s.steps ? states.at_line(line).at(t + 1) : initial.at_line(line).data;
+    const auto sums =
+        DenseSums<Cell, V>::template read<Memory>(a.sums.at_line(line).at(t), vector, s.hidden);
+    const auto back =
+        dense_step_vjp<Cell, V>(sums, at ? Memory::read(at, vector, s.hidden) : V(0), d);
+    back.sums.template write<Memory>(a.dsums.at_line(line).at(t), vector, s.hidden);
     back.before.h.store(h);
     if constexpr (Cell::kPair) back.before.c.store(c);
   };

@@ -8,13 +8,14 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/gemm.h"
-#include "scanrnn/cells/step_cell.h"
+#include "recurrence/dense.h"
+#include "scanrnn/scan/cuda/memory.cuh"
 #include "stack/layer_call.h"
 
 namespace scanrnn {
 
 // A state, or its cotangent, at one end of a walk, [B,H]: what launches carry between them, in V,
-// or a tensor. Of neither zeros are read, and nothing is written.
+// or a tensor. Where both are null, zeros are read and nothing is written.
 template <class T, class V>
 struct WalkEnd {
   V* carry = nullptr;
@@ -75,19 +76,6 @@ struct CudaDenseKernels {
   cudaError_t (*persistent_vjp)(const CudaDenseArgs<T, V>&, const dispatch::PersistentShape&,
                                 void* exchange, cudaStream_t);
 };
-
-// The biases of a unit's sums.
-template <class Cell, class T, class V>
-SCANRNN_HD void load_biases(const CudaDenseArgs<T, V>& a, Index unit,
-                            V (&sums)[Cell::kPreactivations]) {
-  for (int i = 0; i < Cell::kPreactivations; ++i) sums[i] = V(0);
-  for (int i = 0; i < Cell::kGates; ++i) {
-    const Index at = i * a.hidden + unit;
-    if (a.bias) sums[i] += static_cast<V>(a.bias[at]);
-    if (a.recurrent_bias)
-      sums[cell::recurrent_sum<Cell>(i)] += static_cast<V>(a.recurrent_bias[at]);
-  }
-}
 
 // Defined by cuda/kernels/dense.cu, compiled once for each dense cell and dtype.
 template <Cell cell, class T>

@@ -105,15 +105,11 @@ __global__ void __launch_bounds__(32 * kWarps) fused_by_fragments(const CudaDens
   for (int group = 0; group < kGroups; ++group) {
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
-      float sums[4] = {};
-#pragma unroll
-      for (int i = 0; i < C::kGates; ++i) {
-        const int at = i % 2 * 2 + column;
-        sums[i] += input[group][i / 2][at];
-        sums[cell::recurrent_sum<C>(i)] += recurrent[group][i / 2][at];
-      }
+      auto part = DenseSums<C, float>::zeros();
+      part.add_input([&](int i) { return input[group][i / 2][i % 2 * 2 + column]; });
+      part.add_recurrent([&](int i) { return recurrent[group][i / 2][i % 2 * 2 + column]; });
       parts[warp][group * 8 + 2 * quad + column][row] =
-          make_float4(sums[0], sums[1], sums[2], sums[3]);
+          make_float4(part.value[0], part.value[1], part.value[2], part.value[3]);
     }
   }
   __syncthreads();
@@ -123,7 +119,7 @@ __global__ void __launch_bounds__(32 * kWarps) fused_by_fragments(const CudaDens
     const float4 part = parts[i][line][local];
     const float sums[4] = {part.x, part.y, part.z, part.w};
 #pragma unroll
-    for (int s = 0; s < 4; ++s) item.sums[s] += sums[s];
+    for (int s = 0; s < 4; ++s) item.sums.value[s] += sums[s];
   }
   item.walk(a);
 }
@@ -186,19 +182,19 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
     }
     project<kVector>(rows, {a.initial.data, 0, a.initial.line}, first, lines, a.hidden, recurrent);
   }
-  V parts[kLines * kSums] = {};
+  V parts[kLines * kSums];
 #pragma unroll
   for (int k = 0; k < kLines; ++k) {
+    auto part = DenseSums<C, V>::zeros();
+    part.add_input([&](int i) { return input[k][i]; });
+    part.add_recurrent([&](int i) { return recurrent[k][i]; });
 #pragma unroll
-    for (int i = 0; i < C::kGates; ++i) {
-      parts[k * kSums + i] += input[k][i];
-      parts[k * kSums + cell::recurrent_sum<C>(i)] += recurrent[k][i];
-    }
+    for (int i = 0; i < kSums; ++i) parts[k * kSums + i] = part.value[i];
   }
   const V total = sums_over_lanes<kLines * kSums>(parts);
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
-    item.sums[i] += __shfl_sync(~0u, total, (lane * kSums + i) * kApart);
+    item.sums.value[i] += __shfl_sync(~0u, total, (lane * kSums + i) * kApart);
   }
   if (lane < lines) item.walk(a);
 }

@@ -12,31 +12,27 @@ inline constexpr int kThreads = 128;
 template <class C, class T, class V>
 struct Item {
   using Args = CudaDenseArgs<T, V>;
+  using Memory = scan::Units<T>;
   Index line, unit;
-  V sums[C::kPreactivations];
+  DenseSums<C, V> sums;
   cell::StepState<V> before;
 
   // All but what the step's own products add.
   __device__ __forceinline__ void load(const Args& a) {
-    load_biases<C>(a, unit, sums);
+    sums = DenseSums<C, V>::template of_biases<Memory>(a.bias, a.recurrent_bias, unit, a.hidden);
     if (a.sums.data) {
-      const T* projected = a.sums.at_line(line).data + unit;
-#pragma unroll
-      for (int i = 0; i < C::kGates; ++i) sums[i] += static_cast<V>(projected[i * a.hidden]);
+      const T* projected = a.sums.at_line(line).data;
+      sums.add_input([&](int i) { return Memory::read(projected + i * a.hidden, unit, a.hidden); });
     }
     before = {a.h_from.read(line, unit), C::kPair ? a.c_from.read(line, unit) : V(0)};
   }
   __device__ __forceinline__ void walk(const Args& a) const {
-    const auto gates = C::template gather<V>([&](int i) { return sums[i]; });
-    const auto after = C::step(gates, before);
+    const auto after = C::step(sums.gates(), before);
     a.h_to.write(line, unit, after.h);
     if (C::kPair) a.c_to.write(line, unit, after.c);
-    a.y.at_line(line).data[unit] = static_cast<T>(after.h);
-    if (!a.kept.data) return;
-    T* kept = a.kept.at_line(line).data + unit;
-#pragma unroll
-    for (int i = 0; i < C::kPreactivations; ++i) kept[i * a.hidden] = static_cast<T>(sums[i]);
-    if (C::kPair) a.cells.at_line(line).data[unit] = static_cast<T>(after.c);
+    const DenseSink<C, Memory> sink{a.y.at_line(line).data, a.kept.at_line(line).data,
+                                    a.cells.at_line(line).data, a.hidden};
+    sink.store(unit, sums, after);
   }
 };
 
@@ -51,10 +47,7 @@ __global__ void __launch_bounds__(kThreads) forward(const CudaDenseArgs<T, V> a)
   item.load(a);
   if (a.products) {
     const V* products = a.products + item.line * C::kGates * a.hidden + item.unit;
-#pragma unroll
-    for (int gate = 0; gate < C::kGates; ++gate) {
-      item.sums[cell::recurrent_sum<C>(gate)] += products[gate * a.hidden];
-    }
+    item.sums.add_recurrent([&](int i) { return products[i * a.hidden]; });
   }
   item.walk(a);
 }
@@ -64,28 +57,21 @@ __global__ void __launch_bounds__(kThreads) backward(const CudaDenseArgs<T, V> a
   const Index item = Index{blockIdx.x} * kThreads + threadIdx.x;
   if (item >= a.batch * a.hidden) return;
   const Index line = item / a.hidden, unit = item % a.hidden;
-  const T* kept = a.sums.at_line(line).data + unit;
-  const auto gates =
-      C::template gather<V>([&](int i) { return static_cast<V>(kept[i * a.hidden]); });
+  using Memory = scan::Units<T>;
+  const auto sums =
+      DenseSums<C, V>::template read<Memory>(a.sums.at_line(line).data, unit, a.hidden);
   const T* initial = a.initial.at_line(line).data;
   const V before = initial ? static_cast<V>(initial[unit]) : V(0);
   V dh = a.h_from.read(line, unit);
   if (a.dy.data) dh += static_cast<V>(a.dy.at_line(line).data[unit]);
-  const auto d = C::step_vjp(gates, {C::kPair ? V(0) : before, C::kPair ? before : V(0)},
-                             {dh, C::kPair ? a.c_from.read(line, unit) : V(0)});
+  const auto d =
+      dense_step_vjp<C, V>(sums, before, {dh, C::kPair ? a.c_from.read(line, unit) : V(0)});
   a.h_to.write(line, unit, d.before.h);  // the product with R adds the rest
   if (C::kPair) a.c_to.write(line, unit, d.before.c);
-  T* to = a.kept.at_line(line).data + unit;
-  V dsums[C::kPreactivations];
-  C::template scatter<V>(d.gates, [&](int i, V value) {
-    dsums[i] = value;
-    to[i * a.hidden] = static_cast<T>(value);
-  });
+  d.sums.template write<Memory>(a.kept.at_line(line).data, unit, a.hidden);
   T* fed = a.fed + line * C::kGates * a.hidden + unit;
 #pragma unroll
-  for (int i = 0; i < C::kGates; ++i) {
-    fed[i * a.hidden] = static_cast<T>(dsums[cell::recurrent_sum<C>(i)]);
-  }
+  for (int i = 0; i < C::kGates; ++i) fed[i * a.hidden] = static_cast<T>(d.sums.recurrent(i));
 }
 
 template <auto kernel, class T, class V = typename CudaDenseKernels<T>::V>

@@ -13,6 +13,7 @@ using fragment::Bits;
 template <class C, class T, bool kBackward>
 struct Item {
   using Args = CudaDenseArgs<T, float>;
+  using Memory = scan::Units<T>;
   // Of the products with R: forward those of the unit's gates, backward one.
   using Part = typename std::conditional<kBackward, float, float4>::type;
   static constexpr int kSums = C::kPreactivations;
@@ -22,8 +23,8 @@ struct Item {
   int line, unit;
   bool live;  // an item past the last one takes part and leaves nothing
   float h, c;
-  float bias[kBackward ? 1 : kSums], direct;
-  float values[kSums];  // the sums, backward their cotangents
+  DenseSums<C, float> bias, values;  // values: the sums, backward their cotangents
+  float direct;
   std::uint32_t in[kRead], before, dy;
   Strided<const T> sums, from, cotangents;
   Strided<T> kept, y, cells;
@@ -41,7 +42,10 @@ struct Item {
     h = live ? a.h_from.read(line, unit) : 0.0f;
     c = live && C::kPair ? a.c_from.read(line, unit) : 0.0f;
     direct = 0.0f;
-    if constexpr (!kBackward) load_biases<C>(a, live ? unit : 0, bias);
+    if constexpr (!kBackward) {
+      bias = DenseSums<C, float>::template of_biases<Memory>(a.bias, a.recurrent_bias,
+                                                             live ? unit : 0, a.hidden);
+    }
   }
   // What step t reads; its sums by themselves, for who reads them further ahead.
   __device__ __forceinline__ void fetch_sums(const Args& a, int t, std::uint32_t (&to)[kRead]) {
@@ -63,44 +67,34 @@ struct Item {
   __device__ __forceinline__ void step(int t, const Part& total) {
     if constexpr (!kBackward) {
       const float products[4] = {total.x, total.y, total.z, total.w};
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) {
-        values[i] = bias[i];
-        if (i < C::kGates) values[i] += Bits<T>::value(in[i]);
-      }
-#pragma unroll
-      for (int i = 0; i < C::kGates; ++i) values[cell::recurrent_sum<C>(i)] += products[i];
-      const auto gates = C::template gather<float>([&](int i) { return values[i]; });
-      const auto after = C::template step<float>(gates, {h, c});
+      values = bias;
+      values.add_input([&](int i) { return Bits<T>::value(in[i]); });
+      values.add_recurrent([&](int i) { return products[i]; });
+      const auto after = C::template step<float>(values.gates(), {h, c});
       h = live ? after.h : 0.0f;
       c = live ? after.c : 0.0f;
     } else {
-      const auto gates = C::template gather<float>([&](int i) { return Bits<T>::value(in[i]); });
+      const auto sums = DenseSums<C, float>::of([&](int i) { return Bits<T>::value(in[i]); });
       const float dh = Bits<T>::value(dy) + (t == 0 ? h : total + direct);
-      const float b = Bits<T>::value(before);
-      const auto d =
-          C::template step_vjp<float>(gates, {C::kPair ? 0.0f : b, C::kPair ? b : 0.0f}, {dh, c});
+      const auto d = dense_step_vjp<C, float>(sums, Bits<T>::value(before), {dh, c});
       direct = d.before.h;
       c = d.before.c;
-      C::template scatter<float>(d.gates,
-                                 [&](int i, float value) { values[i] = live ? value : 0.0f; });
+      values = DenseSums<C, float>::of([&](int i) { return live ? d.sums.value[i] : 0.0f; });
     }
   }
   // What the next product reads of the step: h, backward the cotangents of R h.
-  __device__ __forceinline__ float sent(int i) const {
-    return kBackward ? values[cell::recurrent_sum<C>(i)] : h;
-  }
+  __device__ __forceinline__ float sent(int i) const { return kBackward ? values.recurrent(i) : h; }
   __device__ __forceinline__ void store(const Args& a) {
     if (!live) return;
-    if constexpr (!kBackward) {
-      *y.data = static_cast<T>(h);
+    if constexpr (kBackward) {
+      values.template write<Memory>(kept.data, 0, a.hidden);
+    } else {
+      const DenseSink<C, Memory> sink{y.data, kept.data, cells.data, a.hidden};
+      sink.store(0, values, {h, c});
       y.next();
       if (!kept.data) return;
-      if (C::kPair) *cells.data = static_cast<T>(c);
       if (C::kPair) cells.next();
     }
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) kept.data[i * a.hidden] = static_cast<T>(values[i]);
     kept.next();
   }
   // Backward, the product after the last step: the cotangent of the state before it.

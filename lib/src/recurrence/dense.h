@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step of every dense cell, once: how sums are put together, and what a step and its adjoint
+// leave in memory, on any processor. Memory is as in recurrence/linear.h.
+#pragma once
+
+#include "recurrence/linear.h"
+#include "scanrnn/cells/step_cell.h"
+
+namespace scanrnn {
+
+// The sums of one unit of one line at one step: biases, W x and R h.
+template <class Cell, class V>
+struct DenseSums {
+  static constexpr int kCount = Cell::kPreactivations;
+  V value[kCount];
+
+  // value(i) for every sum.
+  template <class F>
+  SCANRNN_HD static DenseSums of(F&& value) {
+    DenseSums out;
+    for (int i = 0; i < kCount; ++i) out.value[i] = value(i);
+    return out;
+  }
+  SCANRNN_HD static DenseSums zeros() {
+    return of([](int) { return V(0); });
+  }
+  // b_ih and b_hh, [G*H] each; a null pointer means zeros.
+  template <class Memory, class T>
+  SCANRNN_HD static DenseSums of_biases(const T* bias, const T* recurrent_bias, Index row,
+                                        Index hidden) {
+    DenseSums out = zeros();
+    if (bias) {
+      out.add_input([&](int i) { return Memory::read(bias + i * hidden, row, hidden); });
+    }
+    if (recurrent_bias) {
+      out.add_recurrent(
+          [&](int i) { return Memory::read(recurrent_bias + i * hidden, row, hidden); });
+    }
+    return out;
+  }
+  // Adds row block i of W x, of R h.
+  template <class F>
+  SCANRNN_HD void add_input(F&& block) {
+    for (int i = 0; i < Cell::kGates; ++i) value[i] = value[i] + block(i);
+  }
+  template <class F>
+  SCANRNN_HD void add_recurrent(F&& block) {
+    for (int i = 0; i < Cell::kGates; ++i) {
+      V& sum = value[cell::recurrent_sum<Cell>(i)];
+      sum = sum + block(i);
+    }
+  }
+  // Row block i of R h, or of its cotangent.
+  SCANRNN_HD const V& recurrent(int i) const { return value[cell::recurrent_sum<Cell>(i)]; }
+
+  SCANRNN_HD typename Cell::template Gates<V> gates() const {
+    return Cell::template gather<V>([&](int i) { return value[i]; });
+  }
+  // [P*H] of a step.
+  template <class Memory, class T>
+  SCANRNN_HD static DenseSums read(const T* step, Index row, Index hidden) {
+    return of([&](int i) { return Memory::read(step + i * hidden, row, hidden); });
+  }
+  template <class Memory, class T>
+  SCANRNN_HD void write(T* step, Index row, Index hidden) const {
+    for (int i = 0; i < kCount; ++i) Memory::write(step + i * hidden, row, hidden, value[i]);
+  }
+};
+
+// What a forward step leaves: y, and in training the sums and the c of a pair. Each points at a
+// step of a line; sums and cells are null where nothing is kept.
+template <class Cell, class Memory>
+struct DenseSink {
+  using V = typename Memory::V;
+  using T = typename Memory::T;
+  T *y, *sums, *cells;
+  Index hidden;
+
+  SCANRNN_HD void store(Index row, const DenseSums<Cell, V>& of,
+                        const cell::StepState<V>& after) const {
+    Memory::write(y, row, hidden, after.h);
+    if (!sums) return;
+    if constexpr (Cell::kPair) Memory::write(cells, row, hidden, after.c);
+    of.template write<Memory>(sums, row, hidden);
+  }
+};
+
+// The adjoint of a step: d is the cotangent of the state after it; `before` is the c before it of a
+// pair, the h before it of any other cell. What comes back through R is not in the result.
+template <class Cell, class V>
+struct DenseCotangent {
+  DenseSums<Cell, V> sums;
+  cell::StepState<V> before;
+};
+template <class Cell, class V>
+SCANRNN_HD DenseCotangent<Cell, V> dense_step_vjp(const DenseSums<Cell, V>& sums, const V& before,
+                                                  const cell::StepState<V>& d) {
+  const cell::StepState<V> state{Cell::kPair ? V(0) : before, Cell::kPair ? before : V(0)};
+  const auto back = Cell::template step_vjp<V>(sums.gates(), state, d);
+  DenseCotangent<Cell, V> out{{}, back.before};
+  Cell::template scatter<V>(back.gates, [&](int i, const V& value) { out.sums.value[i] = value; });
+  return out;
+}
+
+}  // namespace scanrnn
