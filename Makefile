@@ -101,7 +101,7 @@ bench: .venv/installed
 	$(MAKE) figures
 
 # One GPU beside its peers, which need PyTorch: pip install torch fla-core accelerated-scan jax
-# nvidia-ml-py; flashrnn for `bench/peers.py --parts flashrnn`.
+# nvidia-ml-py; flashrnn for the parts of its name.
 bench-gpu: .venv/installed
 	python -m scanrnn bench crossover --device cuda --grid full \
 	  --out bench/results/$(NAME)-crossover.json

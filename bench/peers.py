@@ -49,9 +49,9 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "large": peer_dense.large,
     "deepbench": peer_dense.deepbench,
     "served": peer_dense.served,
-    "flashrnn": peer_flashrnn.flashrnn,
+    **peer_flashrnn.PARTS,
 }
-LONG = ("served", "flashrnn")  # a minute and more each: only when they are asked for
+LONG = ("served", *peer_flashrnn.PARTS)  # a minute and more each: only when they are asked for
 
 
 def provenance() -> Row:
