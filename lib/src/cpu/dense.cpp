@@ -75,7 +75,7 @@ struct Walk {
 
   // bias_ih and bias_hh, each with the sums that its row blocks add to.
   void add_biases() const {
-    const Index own = own_blocks(call) * call.hidden, in_order = call.width() - own;
+    const auto [in_order, own] = recurrent_rows(call);
     std::fill_n(bias, call.kept_width(), T(0));
     const auto add = [&](const TensorView& from, Index first, Index last, Index shift) {
       const auto* values = static_cast<const T*>(from.data);

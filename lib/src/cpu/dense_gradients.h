@@ -6,21 +6,9 @@
 
 #include "cpu/gemm.h"
 #include "cpu/team.h"
-#include "stack/layer_call.h"
+#include "recurrence/dense_layer.h"
 
 namespace scanrnn {
-
-// How many row blocks of R h have sums of their own.
-inline Index own_blocks(const LayerCall& call) {
-  return info(call.cell).preactivations - call.gates;
-}
-
-inline TensorView steps_of(TensorView view, Index first, Index count) {
-  view.data = static_cast<char*>(view.data) +
-              first * view.strides[0] * static_cast<Index>(size_of(view.dtype));
-  view.sizes[0] = count;
-  return view;
-}
 
 // Every function is called by all threads of the team.
 template <class T>
@@ -28,9 +16,8 @@ struct DenseGradients {
   const scan::Team& team;
   const LayerCall& call;
   TensorView dsums;  // [T,B,kept_width()]
+  RecurrentRows rows = recurrent_rows(call);
 
-  Index own() const { return own_blocks(call) * call.hidden; }
-  Index in_order() const { return call.width() - own(); }
   T* values() const { return static_cast<T*>(dsums.data); }
 
   // d += dsums^T from, for the rows of d that add to the sums from `first` on.
@@ -58,33 +45,29 @@ struct DenseGradients {
   }
   // Each step's cotangents with the state before it.
   void of_recurrent_weight() const {
-    const Index stride = call.drecurrent_weight.strides[0], rest = call.steps - 1;
+    const Index stride = call.drecurrent_weight.strides[0];
     auto* d = static_cast<T*>(call.drecurrent_weight.data);
     clear(call.drecurrent_weight);
     team.barrier();  // its parts below are split otherwise
-    const auto add_steps = [&](Index step, Index count, const TensorView& before) {
-      const TensorView d_of = steps_of(dsums, step, count);
-      add(d_of, 0, in_order(), before, d, stride);
-      if (own() > 0) add(d_of, call.width(), own(), before, d + in_order() * stride, stride);
+    if (call.steps == 0) return;
+    const auto add_steps = [&](const TensorView& d_of, const TensorView& before) {
+      add(d_of, 0, rows.in_order, before, d, stride);
+      if (rows.own > 0)
+        add(d_of, call.width(), rows.own, before, d + rows.in_order * stride, stride);
     };
-    const Index second = call.reverse ? 0 : 1;
-    if (rest > 0) add_steps(second, rest, steps_of(call.y, 1 - second, rest));
-    if (!call.h0 || call.steps == 0) return;
-    TensorView start = call.h0;  // [B,H] as [1,B,H]
-    start.rank = 3;
-    start.sizes = {1, call.batch, call.hidden};
-    start.strides = {call.batch * call.h0.strides[0], call.h0.strides[0], 1};
-    add_steps(call.reverse ? rest : 0, 1, start);
+    const RecurrentPairs pairs = recurrent_pairs(call, dsums);
+    if (call.steps > 1) add_steps(pairs.d_rest, pairs.h_rest);
+    if (pairs.h_first) add_steps(pairs.d_first, pairs.h_first);
   }
   void of_biases() const {
     const auto sums = kernels_of<T>().column_sums;
     auto* d = static_cast<T*>(call.dbias.data);
     auto* recurrent = static_cast<T*>(call.drecurrent_bias.data);
     sums(team, values(), call.tokens(), call.kept_width(), call.width(), d);
-    sums(team, values() + call.width(), call.tokens(), call.kept_width(), own(),
-         recurrent + in_order());
+    sums(team, values() + call.width(), call.tokens(), call.kept_width(), rows.own,
+         recurrent + rows.in_order);
     team.barrier();
-    const scan::Range mine = team.share(in_order());
+    const scan::Range mine = team.share(rows.in_order);
     std::copy(d + mine.begin, d + mine.end, recurrent + mine.begin);
   }
 };

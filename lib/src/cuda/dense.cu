@@ -3,6 +3,7 @@
 // in one launch, and backward the products for the parameters.
 #include "cuda/kernels/dense.h"
 #include "cuda/walk.cuh"
+#include "recurrence/dense_layer.h"
 #include "stack/backend.h"
 
 namespace scanrnn {
@@ -36,7 +37,7 @@ struct DenseRun : CudaWalk<T> {
   using Walk::walk;
 
   Index kept() const { return call.kept_width(); }
-  Index own() const { return kept() - this->width(); }  // row blocks of R h with their own sums
+  RecurrentRows recurrent = recurrent_rows(this->call);
   void* gemm_space = nullptr;
 
   TensorView kept_rows(const void* data) const { return this->rows(data, kept()); }
@@ -192,11 +193,11 @@ struct DenseRun : CudaWalk<T> {
     if (call.dweight) this->weight_cotangent(dsums, kept(), gemm_space);
     if (call.dbias) this->sum_tokens(dsums, kept(), this->width(), parts, call.dbias.data);
     if (call.drecurrent_bias) {
-      const Index in_order = this->width() - own();
+      const auto [in_order, own] = recurrent;
       auto* out = static_cast<T*>(call.drecurrent_bias.data);
       this->sum_tokens(dsums, kept(), in_order, parts, out);
-      if (own() > 0) {
-        this->sum_tokens(dsums + this->width(), kept(), own(), parts, out + in_order);
+      if (own > 0) {
+        this->sum_tokens(dsums + this->width(), kept(), own, parts, out + in_order);
       }
     }
     if (call.drecurrent_weight) recurrent_cotangent(dsums);
@@ -209,46 +210,34 @@ struct DenseRun : CudaWalk<T> {
     const Index stride = call.drecurrent_weight.strides[0];
     this->clear(d, stride, hidden());
     if (this->tokens() == 0) return;
-    const Index in_order = this->width() - own();
-    const auto add = [&](const TensorView& a, const TensorView& h) {
+    const auto [in_order, own] = recurrent;
+    const auto add = [&, in_order = in_order, own = own](const TensorView& a, const TensorView& h) {
       for_pairs<const T, const T>(
           call, a, h, [&](const T* from, Index spacing, const T* with, Index along, Index count) {
             this->product(in_order, hidden(), count, {from, spacing, true}, {with, along}, d,
                           stride, true, nullptr, gemm_space);
-            this->product(own(), hidden(), count, {from + this->width(), spacing, true},
+            this->product(own, hidden(), count, {from + this->width(), spacing, true},
                           {with, along}, d + in_order * stride, stride, true, nullptr, gemm_space);
           });
     };
-    const auto steps_from = [](TensorView view, Index first, Index count) {
-      view.data = static_cast<T*>(view.data) + first * view.strides[0];
-      view.sizes[0] = count;
-      return view;
-    };
-    const TensorView all = kept_rows(dsums);
-    const Index last = call.steps - 1, after = call.reverse ? 0 : 1;
-    const Index first = call.reverse ? last : 0;  // of the walk
-    if (call.h0) {
-      TensorView h0 = call.h0;  // [B,H] as [1,B,H]
-      h0.rank = 3;
-      h0.sizes = {1, call.batch, hidden()};
-      h0.strides = {call.h0.strides[0], call.h0.strides[0], 1};
-      add(steps_from(all, first, 1), h0);
-    }
-    if (last == 0) return;
+    const RecurrentPairs pairs = recurrent_pairs(call, kept_rows(dsums));
+    if (pairs.h_first) add(pairs.d_first, pairs.h_first);
+    if (call.steps == 1) return;
     const bool adjacent = call.y.strides[1] == call.steps * call.y.strides[0];
     if (!call.batch_major || call.batch == 1 || !adjacent) {
-      add(steps_from(all, after, last), steps_from(call.y, 1 - after, last));
+      add(pairs.d_rest, pairs.h_rest);
       return;
     }
     // Lines that follow one another in memory are one long line, a single product, in which the
     // first step of each has nothing before it: a product for each line would round dR each time.
-    copy(static_cast<const T*>(nullptr), Index{0}, dsums + first * kept(), call.steps * kept(),
-         kept());
-    const auto long_line = [&](TensorView view, Index from) {
+    copy(static_cast<const T*>(nullptr), Index{0}, static_cast<T*>(pairs.d_first.data),
+         call.steps * kept(), kept());
+    const auto long_line = [&](TensorView view) {
+      view.sizes[0] = this->tokens() - 1;
       view.sizes[1] = 1;
-      return steps_from(view, from, this->tokens() - 1);
+      return view;
     };
-    add(long_line(all, after), long_line(call.y, 1 - after));
+    add(long_line(pairs.d_rest), long_line(pairs.h_rest));
   }
 };
 
