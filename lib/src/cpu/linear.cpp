@@ -8,6 +8,7 @@
 #include "cpu/gemm.h"
 #include "cpu/team.h"
 #include "cpu/wait.h"
+#include "recurrence/linear_layer.h"
 
 namespace scanrnn {
 namespace {
@@ -130,16 +131,12 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       schedule.lines = tile.lines;
       schedule.steps = tile.steps;
       schedule.first_line = tile.first_line;
-      ForwardKernelArgs<T> args;
       const Tile here{0, tile.steps, 0, tile.lines};
-      args.preactivations = as_const(walked<T>(
-          dense(gates, tile.steps, tile.lines, width, call.batch_major), here, call.reverse));
-      args.bias = bias;
-      args.skip = args.preactivations;
-      args.skip.data += (call.gates - 1) * call.hidden;
-      if (!call.highway_projection()) args.skip = as_const(walked<T>(call.x, tile, call.reverse));
-      args.y = walked<T>(call.y, tile, call.reverse);
-      args.states = walked<T>(states, tile, call.reverse);
+      const TensorView tokens = dense(gates, tile.steps, tile.lines, width, call.batch_major);
+      const auto args = forward_args(call, as_const(walked<T>(tokens, here, call.reverse)), bias,
+                                     as_const(walked<T>(call.x, tile, call.reverse)),
+                                     walked<T>(call.y, tile, call.reverse),
+                                     walked<T>(states, tile, call.reverse));
       if (plan.in_turn) turns.wait(i);
       kernel(schedule, args);
       if (plan.in_turn) turns.call(i);
@@ -155,7 +152,7 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
 template <class T>
 void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const Index width = call.width(), tokens = call.tokens();
-  const bool adds_skip = info(call.cell).highway && !call.highway_projection();
+  const bool adds_skip = carries_input(call);
   auto* bias = static_cast<T*>(arena.take(static_cast<std::size_t>(width) * sizeof(T)));
   const Scratch scratch(arena, plan, call.batch, call.hidden, sizeof(T));
   auto* dgates = static_cast<T*>(arena.take(static_cast<std::size_t>(tokens * width) * sizeof(T)));
@@ -170,12 +167,6 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const auto kernel = table.cells[static_cast<int>(call.cell)][call.variant].backward;
   const Matrix<T> weight{static_cast<const T*>(call.weight.data), call.weight.strides[0]};
   const Tile all{0, call.steps, 0, call.batch};
-  const auto view = [&](const void* data, Index columns) {
-    return dense(const_cast<void*>(data), call.steps, call.batch, columns, call.batch_major);
-  };
-  const auto walk = [&](const TensorView& v) {  // against the direction of the forward pass
-    return walked<T>(v, all, !call.reverse);
-  };
 
   run_team(threads_for(plan, call), [&](const Team& team) {
     CpuSchedule schedule = schedule_of(team, plan, scratch);
@@ -184,23 +175,8 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     schedule.steps = call.steps;
     table.load_carry(schedule, static_cast<const T*>(call.dhn.data), call.dhn.strides[0]);
     team.barrier();
-    BackwardKernelArgs<T> args;
-    args.preactivations = as_const(walk(view(call.preactivations, width)));
-    args.bias = bias;
-    args.states = as_const(walk(call.states ? view(call.states, call.hidden) : call.y));
-    args.initial = {static_cast<const T*>(call.h0.data), call.h0.strides[0], 0};
-    args.dy = as_const(walk(call.dy));
-    args.dpreactivations = walk(view(dgates, width));
-    if (adds_skip) {
-      args.skip = as_const(walk(call.x));
-      args.dskip = walk(view(dskip, call.hidden));
-    } else if (call.highway_projection()) {
-      const Index block = (call.gates - 1) * call.hidden;
-      args.skip = args.preactivations;
-      args.skip.data += block;
-      args.dskip = args.dpreactivations;
-      args.dskip.data += block;
-    }
+    const auto args = backward_args(
+        call, bias, dgates, dense(dskip, call.steps, call.batch, call.hidden, call.batch_major));
     if (tokens > 0) kernel(schedule, args);
     team.barrier();
     table.store_carry(schedule, static_cast<T*>(call.dh0.data), call.dh0.strides[0]);

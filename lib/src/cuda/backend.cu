@@ -5,6 +5,7 @@
 #include "cuda/kernels/dense.h"
 #include "cuda/kernels/linear.h"
 #include "cuda/run.cuh"
+#include "recurrence/linear_layer.h"
 #include "stack/backend.h"
 
 namespace scanrnn {
@@ -110,16 +111,7 @@ struct LayerRun : CudaRun<T> {
               {call.weight.data, call.weight.strides[0], true}, gates + first * width(), width(),
               false, kAddsBias ? nullptr : bias, gemm_space);
     });
-    ForwardKernelArgs<T> args;
-    args.preactivations = as_const(walked_gates);
-    args.bias = bias;
-    args.skip = x;
-    if (call.highway_projection()) {
-      args.skip = args.preactivations;
-      args.skip.data += (call.gates - 1) * call.hidden;
-    }
-    args.y = y;
-    args.states = kept_states;
+    const auto args = forward_args(call, as_const(walked_gates), bias, x, y, kept_states);
     SCANRNN_CUDA(kernels.forward(s, args));
   }
 
@@ -127,7 +119,7 @@ struct LayerRun : CudaRun<T> {
     const auto& kernels = kernels_of<T>(call.cell)[call.variant];
     CudaSchedule s = schedule();
     if (s.strategy == dispatch::Strategy::direct) s.strategy = dispatch::Strategy::fused_sequential;
-    const bool adds_skip = info(call.cell).highway && !call.highway_projection();
+    const bool adds_skip = carries_input(call);
     // The highway's cotangent goes to dx, which the product then adds to; or it waits beside it.
     const bool skip_aside = adds_skip && (call.accumulate_dx || !call.dx || arena.counting());
     const T* bias = kAddsBias ? whole_bias() : nullptr;
@@ -139,27 +131,12 @@ struct LayerRun : CudaRun<T> {
         arena.take(static_cast<std::size_t>(pointwise::kParts * width()) * sizeof(V)));
     if (arena.counting()) return;
 
-    const auto walk = [&](const TensorView& v) { return walked<T>(v, all(), !call.reverse); };
     s.initial = call.dhn.data;
     s.initial_line = call.dhn.strides[0];
     s.final = call.dh0.data;
     s.final_line = call.dh0.strides[0];
-    BackwardKernelArgs<T> args;
-    args.preactivations = as_const(walk(rows(call.preactivations, width())));
-    args.bias = bias;
-    args.states = as_const(walk(call.states ? rows(call.states, call.hidden) : call.y));
-    args.initial = {data(call.h0), call.h0.strides[0], 0};
-    args.dy = as_const(walk(call.dy));
-    args.dpreactivations = walk(rows(dgates, width()));
-    if (adds_skip) {
-      args.skip = as_const(walk(call.x));
-      args.dskip = skip_aside ? walk(rows(dskip, call.hidden)) : walk(call.dx);
-    } else if (call.highway_projection()) {
-      args.skip = args.preactivations;
-      args.skip.data += (call.gates - 1) * call.hidden;
-      args.dskip = args.dpreactivations;
-      args.dskip.data += (call.gates - 1) * call.hidden;
-    }
+    const auto args =
+        backward_args(call, bias, dgates, skip_aside ? rows(dskip, call.hidden) : call.dx);
     if (call.batch > 0) SCANRNN_CUDA(kernels.backward(s, args));
 
     if (call.dx && tokens() > 0) {
