@@ -20,7 +20,7 @@ namespace {
 
 using Index = std::int64_t;
 
-// Of one shape: decays in (0, 1) and inputs, or their logarithms; what comes out, and should.
+// One shape: decays in (0, 1) and inputs, or their logarithms; what comes out, and should.
 struct Problem {
   Shape shape;
   bool log_form;

@@ -88,7 +88,7 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
                     int unit_blocks) {
   PersistentShape out;
   const std::int64_t units = std::int64_t{8} * unit_blocks * kPersistentWarps;
-  // Of products in three the larger block has so many that slices are faster.
+  // With products in three the larger block has so many of them that slices are faster.
   const bool slow = p.split_products && unit_blocks > 1;
   if (p.hidden_size > units || slow || block.shared_bytes > device.shared_bytes) return out;
   if (p.batch > block.lines * device.units) return out;  // slices need no second launch

@@ -71,7 +71,7 @@ def strategy_name(value: Any) -> str | None:
 
 
 def domain(cell: CellInfo, value: Any) -> str:
-    """Of the frameworks' constructors, which are one for all cells."""
+    """Checks the frameworks' constructors, which are one for all cells."""
     if text("domain", value) != "log" and cell.recurrence != "linear":
         raise ValueError(f"domain: {cell.name} is no scan and has no choice, got {value!r}")
     return str(value)

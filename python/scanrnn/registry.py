@@ -61,5 +61,5 @@ def cuda_available() -> bool:
 
 
 def version() -> str:
-    """Of the library that runs."""
+    """The version of the library that runs."""
     return dict(line.split(": ", 1) for line in build_info().strip().splitlines())["version"]

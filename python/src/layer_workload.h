@@ -46,7 +46,7 @@ class LayerWorkload : public Workload {
     const bool batch_first = layer_.options().batch_first;
     return view(tensor, {batch_first ? batch_ : steps_, batch_first ? steps_ : batch_, width});
   }
-  // Of as many of them as there are parameters.
+  // Views of as many tensors as there are parameters.
   std::vector<TensorView> views(const std::vector<Tensor>& tensors) const {
     std::vector<TensorView> out;
     for (std::size_t i = 0; i < layer_.parameters().size(); ++i) {

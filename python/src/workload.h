@@ -65,8 +65,8 @@ class Workload {
     return out;
   }
 
-  // Of the last run against that of a workload in float64: of the output the largest error over the
-  // largest value, and of each gradient's RMS error over its RMS the largest. NaN counts as
+  // The last run's errors against a workload in float64: the output's largest error over its
+  // largest value, and the largest of the gradients' RMS errors over their RMS. NaN counts as
   // infinite.
   std::pair<double, double> errors(Workload& exact) {
     const auto alike = [&](const Tensor& one, const Tensor& other) {

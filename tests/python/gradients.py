@@ -244,7 +244,7 @@ class Oracle:
 
 
 def drop_masks(told, shape, share, seed):
-    """What multiplies y of every layer but the last, [T,B,.]: the rule of lib/src/stack/layer_call.h."""
+    """What multiplies y of every layer but the last, [T,B,.]: the rule of layer_call.h."""
     golden, bits = 0x9E3779B97F4A7C15, (1 << 64) - 1
     count = int(np.prod(shape))
     threshold = np.uint64(int(share * (2.0**64 - 2.0**11)))

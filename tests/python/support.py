@@ -27,7 +27,7 @@ STORED_LOGITS = 8 if DEVICE != "cpu" else 0
 
 
 def tolerance(dtype, steps, inner=16):
-    """Of states, as a share of the largest: the scan, the GEMM, and rounding of the result."""
+    """States' bound, as a share of the largest: the scan, the GEMM, rounding of the result."""
     compute = 1e-13 if dtype == "float64" else 3e-7
     bound = compute * (1 + math.log2(max(steps, 1))) + inner * (compute / 4)
     return bound + (0 if dtype in WIDE else (2 + STORED_LOGITS) * ROUNDOFF[dtype])

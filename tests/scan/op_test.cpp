@@ -101,7 +101,7 @@ TYPED_TEST(OperatorTest, LogIdentityIsExact) {
   EXPECT_EQ(Op::apply(one, scan::carried(V(3))).h, V(3));
 }
 
-// Of z = 1 - a too: that is what a long span of kept state lives on.
+// The same holds for z = 1 - a: that is what a long span of kept state lives on.
 TYPED_TEST(OperatorTest, AffineIsAssociativeAndRight) {
   using V = TypeParam;
   using Op = scan::AffineOp<V>;

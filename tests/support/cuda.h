@@ -104,7 +104,7 @@ class Training {
     EXPECT_TRUE(workspace_.intact() && reserve_.intact() && buffers_.intact());
     return buffers_.bits();
   }
-  // Of a contiguous tensor.
+  // A contiguous tensor's bytes.
   static std::size_t bytes_of(const TensorView& view) {
     std::size_t count = 1;
     for (int axis = 0; axis < view.rank; ++axis) {

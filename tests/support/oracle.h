@@ -29,7 +29,7 @@ struct Equations {
   std::string cell, variant;
 
   int gates() const { return cell == "MinGRU" ? 2 : 3; }
-  // Of bias [gates*H], which block belongs to this row block of the weight; -1: none.
+  // Which block of bias, [gates*H], belongs to this row block of the weight; -1: none.
   int bias_block(int gate) const { return cell == "SRU" ? gate - 1 : gate; }
   bool reads_out() const { return cell == "SRU"; }
 

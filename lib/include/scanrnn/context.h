@@ -12,8 +12,8 @@
 #pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn {
 
-// Of float32 matrix products on CUDA, as torch names them: float32, TF32 or bfloat16 factors; sums
-// are float32. A CPU's are always float32, and so is the recurrence.
+// The factors of float32 matrix products on CUDA, as torch names them: float32, TF32 or bfloat16.
+// Sums are float32. A CPU's are always float32, and so is the recurrence.
 enum class MatmulPrecision : std::uint8_t { highest, high, medium };
 
 struct ContextOptions {
@@ -40,8 +40,8 @@ class Context {
   const dispatch::Profile& profile() const;
   // For plans from now on.
   void set_profile(const dispatch::Profile& profile);
-  // Of what is planned and enqueued from now on. A plan from before stays good: its products of a
-  // persistent kernel are as precise as they were to be when it was made.
+  // Holds for what is planned and enqueued from now on. A plan from before stays good: its products
+  // of a persistent kernel are as precise as they were to be when it was made.
   void set_matmul_precision(MatmulPrecision precision);
   // CUDA: the stream of what is enqueued from now on. What was made on another one stays there.
   void set_stream(void* stream);

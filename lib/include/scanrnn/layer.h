@@ -126,7 +126,8 @@ class Layer {
   ForwardResult forward(Context& context, const std::vector<TensorView>& params,
                         const TensorView& x, const State& h0 = {}, Mode mode = Mode::inference,
                         std::uint64_t seed = 0) const;
-  // Of a forward pass in training mode, with the same params, x and h0; all cotangents of them.
+  // Backward of a forward pass in training mode, with the same params, x and h0: all their
+  // cotangents.
   BackwardResult backward(Context& context, const ForwardResult& forward,
                           const std::vector<TensorView>& params, const TensorView& x,
                           const State& h0, const TensorView& dy, const State& dhn = {}) const;

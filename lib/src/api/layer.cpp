@@ -127,7 +127,7 @@ void check_plan(const Layer& layer, const Context& context, const dispatch::Plan
   require(!training || p.training, "plan: backward needs a plan of training mode");
 }
 
-// Of a plan that comes without its sizes, once what must fit it was checked.
+// The sizes of a plan that comes without them, once what must fit it was checked.
 Sizes sizes_of(const Layer& layer, const dispatch::Plan& plan, const Sizes* counted) {
   return counted ? *counted : layer.sizes(plan);
 }

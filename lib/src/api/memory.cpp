@@ -114,7 +114,8 @@ class Staging {
   Chunk chunks_[2];
 };
 
-// Of the current device. One for each thread: threads share nothing and wait for none other.
+// Memory for copies to and from the current device. Each thread has its own, so that none waits for
+// another.
 Staging& staging(int device) {
   thread_local std::map<int, Staging> all;
   return all[device];

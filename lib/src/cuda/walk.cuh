@@ -40,7 +40,7 @@ struct CudaWalk : CudaRun<T> {
         from, from_line, to, to_line, call.batch, columns);
     SCANRNN_CUDA(cudaGetLastError());
   }
-  // Of no steps: the state passes through.
+  // A walk of no steps: the state passes through.
   void copy_state(const TensorView& from, const TensorView& to) {
     if (!to) return;
     copy(this->data(from), from.strides[0], static_cast<T*>(to.data), to.strides[0], hidden());

@@ -47,8 +47,9 @@ def layer_of(
 
 
 def tolerances(dtype: str, T: int, H: int) -> tuple[float, float]:
-    """Of y, as a share of the largest: the scan's bound and the GEMM's (H = 0: there is none); of
-    gradients, relative RMS.
+    """Bounds of y, as a share of the largest, and of gradients, as a relative RMS.
+
+    That of y is the scan's and the GEMM's (H = 0: there is none).
 
     That one is wide: g has a kink, and rounding puts a few of many pre-activations on its other
     side. Where there is none, the tests check gradients to the last digits. In half precision the

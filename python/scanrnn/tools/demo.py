@@ -42,7 +42,7 @@ class Race(NamedTuple):
         return found
 
     def seconds(self, name: str) -> float:
-        """Of its own until the goal."""
+        """Seconds of its own until the goal."""
         return self.trainings[name].seconds[self.updates(name) - 1]
 
     @property

@@ -172,7 +172,7 @@ def _driver() -> str | None:
 
 
 def _commit() -> tuple[str | None, bool | None]:
-    """Of the repository that this file is from: the one it lies in, or the working folder's.
+    """The commit of this file's repository: the one it lies in, or the working folder's.
 
     A copy of the sources that is in no repository is told by BENCH_COMMIT.
     """

@@ -18,8 +18,8 @@ inline constexpr std::int64_t kCpuTurnTokens = 256, kCpuTurnRows = 1024, kCpuWal
 // Multiply-adds worth waking a thread for. They take about 10 us, as waking one does at best; on a
 // shared virtual machine it has been seen to take 300.
 inline constexpr std::int64_t kCpuThreadWork = 1 << 18;
-// Of a step loop, whose weights are packed: as many tokens as share a panel of them in the nearer
-// cache, or each step by itself, where its own lines are enough for that.
+// A step loop's weights are packed. Its tile has as many tokens as share a panel of them in the
+// nearer cache, or one step, where its own lines are enough for that.
 inline constexpr std::int64_t kCpuStepTileTokens = 256;
 inline constexpr std::int64_t kCpuStepLines = 8;
 inline constexpr std::int64_t kCpuMinChunk = 16;

@@ -14,7 +14,7 @@ template <class C, class T, bool kBackward>
 struct Item {
   using Args = CudaDenseArgs<T, float>;
   using Memory = scan::Units<T>;
-  // Of the products with R: forward those of the unit's gates, backward one.
+  // What the products with R give: forward one sum for each gate of the unit, backward one.
   using Part = typename std::conditional<kBackward, float, float4>::type;
   static constexpr int kSums = C::kPreactivations;
   static constexpr int kRead = kBackward ? kSums : C::kGates;

@@ -95,7 +95,7 @@ struct Feed {
   }
 
  private:
-  // Of this chunk.
+  // Steps of this chunk.
   __device__ __forceinline__ static int steps_left(const Stream<T>& stream, Index t) {
     return static_cast<int>(min(stream.steps - t, Index{kSteps}));
   }

@@ -60,7 +60,7 @@ constexpr int parts() {
 inline constexpr int kLineBytes = 128;
 template <class Op, int kParts, int kWarps>
 struct alignas(kLineBytes) Shared {
-  // Of each worker's chunk; where joins_ahead(), then of the chunks before it in the tile.
+  // Totals of each worker's chunk, then, where joins_ahead(), of the chunks before it in the tile.
   typename Op::Local totals[kKept][kWarps][kLanes * kParts];
   typename Op::Element own[kKept][kLanes * kParts];   // of the tile
   typename Op::State before[kKept][kLanes * kParts];  // the state before the tile
