@@ -47,8 +47,8 @@ inline double cotangent_roundings(std::int64_t count, double largest) {
   return 1 + (on_cuda() ? largest * std::sqrt(static_cast<double>(count)) : 0);
 }
 
-// The error of an output that was stored once, after `layers` of which each hands its own error on to gates
-// that do not amplify it: the weights' rows are U(+-1/sqrt(H)), the slopes at most 1.
+// The error of an output that was stored once, after `layers` of which each hands its own error on
+// to gates that do not amplify it: the weights' rows are U(+-1/sqrt(H)), the slopes at most 1.
 inline Tolerance forward_tolerance(Dtype dtype, std::int64_t steps, int layers = 1) {
   const Accuracy a = accuracy(dtype);
   const double doublings = 1 + std::log2(static_cast<double>(std::max<std::int64_t>(steps, 1)));

@@ -49,11 +49,10 @@ def layer_of(
 def tolerances(dtype: str, T: int, H: int) -> tuple[float, float]:
     """Bounds of y, as a share of the largest, and of gradients, as a relative RMS.
 
-    That of y is the scan's and the GEMM's (H = 0: there is none).
-
-    That one is wide: g has a kink, and rounding puts a few of many pre-activations on its other
-    side. Where there is none, the tests check gradients to the last digits. In half precision the
-    pre-activations themselves are rounded.
+    The bound of y is the scan's and the GEMM's (H = 0: there is none). That of gradients is wide: g
+    has a kink, and rounding puts a few of many pre-activations on its other side. Where there is
+    none, the tests check gradients to the last digits. In half precision the pre-activations
+    themselves are rounded.
     """
     if dtype in ("bfloat16", "float16"):
         return 0.05, 0.1
