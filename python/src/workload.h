@@ -15,6 +15,7 @@
 
 #include "calls.h"
 #include "names.h"
+#include "platform.h"
 #include "scanrnn/memory.h"
 
 namespace scanrnn {
@@ -141,7 +142,7 @@ class Workload {
     return Context(options);
   }
 
-  // Numbers of the tensors' dtype at an address. float16 is the compiler's own.
+  // Numbers of the tensors' dtype at an address.
   void write(char* to, double value) const {
     const auto narrow = static_cast<float>(value);
     const auto put = [&](const auto& stored) { std::memcpy(to, &stored, sizeof stored); };
@@ -152,7 +153,7 @@ class Workload {
       case Dtype::float32:
         return put(narrow);
       case Dtype::float16:
-        return put(static_cast<_Float16>(narrow));
+        return put(float_to_half(narrow));
       case Dtype::bfloat16:  // exact
         std::memcpy(&bits, &narrow, sizeof bits);
         return put(static_cast<std::uint16_t>(bits >> 16));
@@ -169,7 +170,7 @@ class Workload {
       case Dtype::float32:
         return static_cast<double>(get(float()));
       case Dtype::float16:
-        return static_cast<double>(get(_Float16()));
+        return static_cast<double>(half_to_float(get(std::uint16_t())));
       case Dtype::bfloat16:
         break;
     }
