@@ -28,14 +28,13 @@ struct DenseSums {
   template <class Memory, class T>
   SCANRNN_HD static DenseSums of_biases(const T* bias, const T* recurrent_bias, Index row,
                                         Index hidden) {
+    // Without a branch around the loads, so that nothing waits for one before the next.
     DenseSums out = zeros();
-    if (bias) {
-      out.add_input([&](int i) { return Memory::read(bias + i * hidden, row, hidden); });
-    }
-    if (recurrent_bias) {
-      out.add_recurrent(
-          [&](int i) { return Memory::read(recurrent_bias + i * hidden, row, hidden); });
-    }
+    out.add_input(
+        [&](int i) { return bias ? Memory::read(bias + i * hidden, row, hidden) : V(0); });
+    out.add_recurrent([&](int i) {
+      return recurrent_bias ? Memory::read(recurrent_bias + i * hidden, row, hidden) : V(0);
+    });
     return out;
   }
   // Adds row block i of W x, of R h.

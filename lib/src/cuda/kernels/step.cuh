@@ -20,10 +20,10 @@ struct Item {
   // All but what the step's own products add.
   __device__ __forceinline__ void load(const Args& a) {
     sums = DenseSums<C, V>::template of_biases<Memory>(a.bias, a.recurrent_bias, unit, a.hidden);
-    if (a.sums.data) {
-      const T* projected = a.sums.at_line(line).data;
-      sums.add_input([&](int i) { return Memory::read(projected + i * a.hidden, unit, a.hidden); });
-    }
+    const T* projected = a.sums.at_line(line).data;
+    sums.add_input([&](int i) {
+      return projected ? Memory::read(projected + i * a.hidden, unit, a.hidden) : V(0);
+    });
     before = {a.h_from.read(line, unit), C::kPair ? a.c_from.read(line, unit) : V(0)};
   }
   __device__ __forceinline__ void walk(const Args& a) const {
@@ -45,10 +45,9 @@ __global__ void __launch_bounds__(kThreads) forward(const CudaDenseArgs<T, V> a)
   item.line = i / a.hidden;
   item.unit = i % a.hidden;
   item.load(a);
-  if (a.products) {
-    const V* products = a.products + item.line * C::kGates * a.hidden + item.unit;
-    item.sums.add_recurrent([&](int i) { return products[i * a.hidden]; });
-  }
+  const V* products =
+      a.products ? a.products + item.line * C::kGates * a.hidden + item.unit : nullptr;
+  item.sums.add_recurrent([&](int i) { return products ? products[i * a.hidden] : V(0); });
   item.walk(a);
 }
 

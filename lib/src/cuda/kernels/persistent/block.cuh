@@ -11,6 +11,14 @@
 
 namespace scanrnn::persistent {
 
+// An address of shared memory that stays in a register: nothing tells the compiler how to compute
+// it again in every step.
+__device__ __forceinline__ std::uint32_t kept_address(const void* p) {
+  auto out = static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+  asm volatile("" : "+r"(out));
+  return out;
+}
+
 // How a block cuts R: a warp has kUnitBlocks times 8 units with all their gates and inputs.
 template <class C, class T, int kUnitBlocks>
 struct BlockCut {
@@ -83,16 +91,13 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   Item<C, T, false> item;
   const int line = lane / kUnits, unit = warp * kUnits + lane % kUnits;
   item.open(a, first_line + line, unit, line < lines && unit < hidden);
-  const auto address = [](const void* p) {
-    return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-  };
   // A column past the last line repeats it, and nobody reads its sums.
-  const std::uint32_t read_at = address(&states[0][min(row, lines - 1)][quad * 4]);
-  const std::uint32_t write_at = address(reinterpret_cast<T*>(states[0][line]) + unit);
-  const std::uint32_t weights_at = address(&shared_weights[0][0][0][threadIdx.x]);
+  const std::uint32_t read_at = kept_address(&states[0][min(row, lines - 1)][quad * 4]);
+  const std::uint32_t write_at = kept_address(reinterpret_cast<T*>(states[0][line]) + unit);
+  const std::uint32_t weights_at = kept_address(&shared_weights[0][0][0][threadIdx.x]);
   const bool has_columns = 2 * quad < lines;
-  const std::uint32_t parts_at = address(&parts[warp][has_columns ? 2 * quad : 0][row]);
-  const std::uint32_t part_at = address(&parts[warp][line][lane % kUnits]);
+  const std::uint32_t parts_at = kept_address(&parts[warp][has_columns ? 2 * quad : 0][row]);
+  const std::uint32_t part_at = kept_address(&parts[warp][line][lane % kUnits]);
   const auto keep = [&](int half) {
     const fragment::Operand<kOnce, false> h(Bits<T>::of(item.h));
     store_shared_bits<T>(write_at + half, h.upper);
