@@ -225,6 +225,18 @@ def cpu_steps(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
+# ---- what a call costs the host
+
+
+def calls(content: Row) -> str:
+    titles = ["cell", "pass", *dict.fromkeys(row["impl"] for row in content["rows"])]
+    lines = []
+    for (cell, name), group in by(content["rows"], lambda r: (r["cell"], r["pass"])).items():
+        us = {row["impl"]: f"{row['us']:.0f}" for row in group}
+        lines.append([cell, name.replace("_", " + "), *(us.get(impl, "") for impl in titles[2:])])
+    return source(content) + measure.markdown(titles, lines)
+
+
 # ---- docs/examples/language_model.py
 
 
@@ -252,6 +264,8 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "gpu deepbench": ("h200-peers", gpu_deepbench),
     "cpu layers": ("cpu-layer", cpu_layers),
     "cpu steps": ("cpu-layer", cpu_steps),
+    "gpu calls": ("h200-calls", calls),
+    "cpu calls": ("cpu-calls", calls),
     "language models": ("h200-language-model", language_models),
 }
 PROFILES = Path(__file__).resolve().parents[1] / "dispatch" / "profiles"
