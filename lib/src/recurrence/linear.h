@@ -47,8 +47,9 @@ struct GateReader {
   SCANRNN_HD scan::Stream<T> stream(int gate, Index steps) const {
     return {preactivations.data + gate * block, preactivations.step, steps};
   }
-  SCANRNN_HD GateReader staged(const T* tile, Index step, Index stream, Index row) const {
-    return {{tile, 0, step}, bias + row, hidden, stream};
+  template <class Tiles>
+  SCANRNN_HD GateReader staged(const Tiles& tiles, Index step, Index row) const {
+    return {{tiles[0], 0, step}, bias + row, hidden, tiles[1] - tiles[0]};
   }
   SCANRNN_HD typename Cell::template Gates<V> load(Index row, Index t) const {
     const T* step = preactivations.at(t);
@@ -61,8 +62,8 @@ struct GateReader {
 };
 
 // A kernel that copies a line's inputs ahead of their use asks a Source for its streams, and for
-// the same Source over a tile of them: streams `stream` apart, steps `step` apart, from (row, t)
-// on; t is scan::kInside where a line's last step will not be loaded, and kLastDiffers says whether
+// the same Source over tiles of them: stream i at tiles[i], steps `step` apart, from (row, t) on;
+// t is scan::kInside where a line's last step will not be loaded, and kLastDiffers says whether
 // load() has to tell that step apart. It asks a Sink for a cursor: the same Sink counted from
 // (row, t), that next() moves on by a step.
 
@@ -88,8 +89,9 @@ struct ForwardSource {
     if (i < Cell::kGates) return gates.stream(i, steps);
     return {skip.data, skip.step, steps};
   }
-  SCANRNN_HD ForwardSource staged(const T* tile, Index step, Index stream, Index row, Index) const {
-    return {gates.staged(tile, step, stream, row), {tile + Cell::kGates * stream, 0, step}, steps};
+  template <class Tiles>
+  SCANRNN_HD ForwardSource staged(const Tiles& tiles, Index step, Index row, Index) const {
+    return {gates.staged(tiles, step, row), {tiles[Cell::kGates], 0, step}, steps};
   }
 
   SCANRNN_HD ForwardSource line(Index i) const {
@@ -186,12 +188,12 @@ struct BackwardSource {
     }
     return gates.stream(i, last + 1);
   }
-  SCANRNN_HD BackwardSource staged(const T* tile, Index step, Index stream, Index row,
-                                   Index t) const {
+  template <class Tiles>
+  SCANRNN_HD BackwardSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
     const auto at = [&](int i, const T* present) -> Strided<const T> {
-      return {present ? tile + (Cell::kGates + i) * stream : nullptr, 0, step};
+      return {present ? tiles[Cell::kGates + i] : nullptr, 0, step};
     };
-    return {gates.staged(tile, step, stream, row),
+    return {gates.staged(tiles, step, row),
             at(2, skip.data),
             at(3, states.data),
             {initial.data ? initial.data + row : nullptr, initial.line, initial.step},
@@ -309,10 +311,11 @@ struct BareSource {
     const Strided<const T>& input = i == 0 ? a : i == 1 ? b : sign_b;
     return {input.data, input.step, steps};
   }
-  SCANRNN_HD BareSource staged(const T* tile, Index step, Index stream, Index, Index) const {
-    return {{tile, 0, step},
-            {tile + stream, 0, step},
-            {sign_b.data ? tile + 2 * stream : nullptr, 0, step},
+  template <class Tiles>
+  SCANRNN_HD BareSource staged(const Tiles& tiles, Index step, Index, Index) const {
+    return {{tiles[0], 0, step},
+            {tiles[1], 0, step},
+            {sign_b.data ? tiles[2] : nullptr, 0, step},
             width,
             steps};
   }
@@ -336,8 +339,15 @@ struct BareSink {
   using V = typename Memory::V;
   using T = typename Memory::T;
   static constexpr bool kReadsItem = false;
+  static constexpr int kStreams = 1;
   Strided<T> h;
   Index width;
+
+  SCANRNN_HD Strided<T> stream(int) const { return h; }
+  template <class Tiles>
+  SCANRNN_HD BareSink staged(const Tiles& tiles, Index step, Index, Index) const {
+    return {{tiles[0], 0, step}, width};
+  }
 
   SCANRNN_HD BareSink line(Index i) const { return {h.at_line(i), width}; }
   SCANRNN_HD BareSink from(Index row, Index t) const { return {h.from(row, t), width}; }

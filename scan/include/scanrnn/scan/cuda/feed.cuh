@@ -3,8 +3,8 @@
 //
 // A Source and a Sink are those of cpu.h with a few additions, rows being adjacent elements of T:
 //   Source::kStreams, stream(i) -> Stream<T>    the inputs of this line, in the order of a tile
-//   Source::staged(tile, step, stream, row, t)  the same line, read from a tile that starts there;
-//   t is kInside where the line's last step is not loaded, which spares what kLastDiffers costs
+//   Source::staged(tiles, step, row, t)         the same line, read from tiles that start there: of
+//   stream i at tiles[i], steps `step` apart; t is kInside where the line's last step is not loaded, which spares what kLastDiffers costs
 //   Sink::from(row, t), next()                  the same line counted from there, moved on by a
 //   step
 // and a kernel is given the states at both ends of time:
@@ -124,11 +124,19 @@ struct Feed {
   }
 };
 
+// Where the streams of a tile start.
+template <class T>
+struct Tiles {
+  const T* first;
+  int apart;
+  __device__ __forceinline__ const T* operator[](int i) const { return first + i * apart; }
+};
+
 // The line as its tile holds it: rows are lanes, steps count from the tile's first.
 template <int kSteps, class Source>
 __device__ __forceinline__ Source staged(const Source& line, const typename Source::T* tile,
                                          Index row, Index t) {
-  return line.staged(tile, kLanes, kSteps * kLanes, row, t);
+  return line.staged(Tiles<typename Source::T>{tile, kSteps * kLanes}, kLanes, row, t);
 }
 
 // Whether every line of every stream can be copied by vectors. Looks at addresses only.

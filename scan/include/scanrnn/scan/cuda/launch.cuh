@@ -25,7 +25,7 @@ namespace cuda {
 
 // Waits until everything before this kernel on its stream is over and its writes can be seen. Every
 // thread of a kernel that launch_early() launches calls it before it touches global memory, but for
-// what Exchange::clear() allows.
+// what clear_exchange() allows.
 __device__ __forceinline__ void await_stream() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
     __syncthreads();
     if (warp < workers && stage < kInputs) ask_for(shared.places[stage], ring + stage * kTile);
   }
-  await_stream();  // not before: see Exchange::clear()
+  await_stream();  // not before: see clear_exchange()
 
   if (warp >= workers) {
     // Service warps: of rows part, part + kLanes ... of the tile.
@@ -275,7 +275,7 @@ cudaError_t launch_device(const Extent& extent, const Source& source, const Sink
   Exchange<Op> exchange;
   const std::size_t bytes =
       exchange.place(static_cast<char*>(workspace), count * parts<Op, Source>(), tiles);
-  const auto status = exchange.clear(bytes, launch);
+  const auto status = clear_exchange(workspace, bytes, launch);
   if (status != cudaSuccess) return status;
   return cuda::launch(device_kernel<Op, Source, Sink, Ends, kWarps>,
                       tiles * count < launch.units ? tiles * count : launch.units,

@@ -103,13 +103,24 @@ __global__ void __launch_bounds__(kClearThreads) clear_kernel(Word* words, const
   for (i += stride; i < count; i += stride) words[i] = {};
 }
 
+inline constexpr std::size_t kTicketBytes = 256;  // at the start of an exchange
+
+// Clears an exchange for a kernel that is launched next. When that starts, everything before both
+// is over and the tickets are cleared: it may take some and read inputs before it awaits the
+// stream.
+inline cudaError_t clear_exchange(void* words, std::size_t bytes, const Launch& launch) {
+  static_assert(kTicketBytes <= kClearThreads * sizeof(uint4));
+  const Index count = static_cast<Index>(bytes / sizeof(uint4));
+  const Index needed = (count + kClearThreads - 1) / kClearThreads, most = 2 * launch.units;
+  return launch_early(clear_kernel<uint4>, dim3(static_cast<unsigned>(std::min(needed, most))),
+                      kClearThreads, 0, launch.stream, static_cast<uint4*>(words), count);
+}
+
 // Where tiles leave word for one another. Zero before a launch; column by column.
 template <class Op>
 struct Exchange {
   using Total = Mailbox<typename Op::Element>;
   using After = Mailbox<typename Op::State>;
-
-  static constexpr std::size_t kTicketBytes = 256;
 
   unsigned* tickets;
   typename Total::Slot* totals[kMaxLevels];  // [groups of the level][columns]
@@ -131,16 +142,6 @@ struct Exchange {
     }
     after = reinterpret_cast<typename After::Slot*>(base + bytes);
     return bytes + static_cast<std::size_t>(groups * column_count) * sizeof(typename After::Slot);
-  }
-
-  // Clears it for a kernel that is launched next. When that starts, everything before both is over
-  // and the tickets are cleared: it may take some and read inputs before it awaits the stream.
-  cudaError_t clear(std::size_t bytes, const Launch& launch) const {
-    static_assert(kTicketBytes <= kClearThreads * sizeof(uint4));
-    const Index count = static_cast<Index>(bytes / sizeof(uint4));
-    const Index needed = (count + kClearThreads - 1) / kClearThreads, most = 2 * launch.units;
-    return launch_early(clear_kernel<uint4>, dim3(static_cast<unsigned>(std::min(needed, most))),
-                        kClearThreads, 0, launch.stream, reinterpret_cast<uint4*>(tickets), count);
   }
 
   // Not by a run-time index, which would move the array to local memory.

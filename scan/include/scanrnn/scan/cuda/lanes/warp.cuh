@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// A warp whose lanes lie along time. Its tile is one piece of memory: lanes are stretches of time
+// times rows, rows first. It is copied to shared memory as it lies; each lane composes its stretch,
+// the warp scans the compositions by shuffles, and when the state before the tile is known each
+// lane walks its stretch and leaves the results where its inputs were, from where they go back as
+// one piece.
+//
+// Beside what feed.cuh asks of them, a Sink has
+//   kStreams, stream(i) -> OutStream<T>  its tensors of this line, at most as many as inputs
+//   staged(tiles, step, row, t)          the same line, written to tiles from (row, t) on
+#pragma once
+
+#include <cub/util_ptx.cuh>
+
+#include "scanrnn/scan/cuda/chunk.cuh"
+#include "scanrnn/scan/cuda/lanes/piece.cuh"
+
+namespace scanrnn::scan {
+namespace cuda {
+
+inline constexpr int kLaneWarps = 8;   // of a block that shares a tile
+inline constexpr int kLaneStages = 2;  // tiles of a warp: on its way, at work
+inline constexpr int kMostLaneSteps = 31;
+
+// Elements of a stream's tile, which starts as far behind a multiple of 16 bytes as its memory
+// does.
+template <class T>
+constexpr int lane_tile(int steps) {
+  return steps * kLanes + kVectorBytes / static_cast<int>(sizeof(T));
+}
+// Bytes of a warp's tiles.
+template <class Source>
+constexpr int lane_shared(int steps) {
+  return kLaneStages * Source::kStreams * lane_tile<typename Source::T>(steps) *
+         static_cast<int>(sizeof(typename Source::T));
+}
+// Steps of a lane: an odd number, so that lanes read different banks, and as many as a block has
+// room for on every device, beside two compositions of each lane.
+template <class Source>
+constexpr int lane_steps() {
+  constexpr int kRoom = static_cast<int>(kLeastShared) - 2048 -
+                        2 * kLaneWarps * kLanes * 3 * static_cast<int>(sizeof(typename Source::V));
+  int steps = kMostLaneSteps;
+  while (kLaneWarps * lane_shared<Source>(steps) > kRoom) steps -= 2;
+  return steps;
+}
+
+// How a warp's lanes lie over rows and time.
+struct LaneShape {
+  int rows;       // 1 to kLanes of a line
+  int stretches;  // of time, side by side
+
+  __device__ __forceinline__ explicit LaneShape(const Extent& extent)
+      : rows(static_cast<int>(extent.rows)), stretches(kLanes / rows) {}
+};
+
+// Where the streams of a lane's stretch start.
+template <class T, int kCount>
+struct LaneTiles {
+  T* first[kCount];
+  __device__ __forceinline__ T* operator[](int i) const { return first[i]; }
+};
+
+// A warp's tiles and what it does with them.
+template <class Op, class Source, class Sink>
+struct LaneWarp {
+  using T = typename Source::T;
+  using Local = typename Op::Local;
+  using State = typename Op::State;
+  static constexpr int kSteps = lane_steps<Source>(), kTile = lane_tile<T>(kSteps);
+  static constexpr int kParts = (kSteps + kLocalSteps - 1) / kLocalSteps;
+  static constexpr int kPart = (kSteps + kParts - 1) / kParts;
+  static_assert(Sink::kStreams <= Source::kStreams);
+
+  const LaneShape shape;
+  const bool runs;  // lanes_run()
+  T* const tiles;   // [kLaneStages][kStreams][kTile]
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int row = lane % shape.rows;
+  const bool walks = lane < shape.stretches * shape.rows;
+  const int stretch = walks ? lane / shape.rows : 0;
+
+  __device__ __forceinline__ Index steps() const { return Index{shape.stretches} * kSteps; }
+  __device__ __forceinline__ T* tile_of(int stage, int stream) const {
+    return tiles + (stage * Source::kStreams + stream) * kTile;
+  }
+  __device__ __forceinline__ Piece<const T> piece_of(const Stream<T>& stream, Index t) const {
+    return {stream.data, stream.step, stream.steps, t, shape.rows, shape.stretches * kSteps, runs};
+  }
+
+  // Asks for the inputs from step t on, as one group of copies.
+  __device__ __forceinline__ void ask(const Source& line, int stage, Index t) const {
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const auto stream = line.stream(i);
+      if (!stream.data) continue;
+      copy_in<kTile>(tile_of(stage, i), piece_of(stream, t), stream.step, shape.rows);
+    }
+    commit_copies();
+  }
+
+  // This lane's stretch of the tile that starts at step t.
+  struct Stretch {
+    LaneTiles<T, Source::kStreams> at;
+    Index step, begin;  // from step to step in the tile; the first of the line's steps
+  };
+  __device__ __forceinline__ Stretch stretch_of(const Source& line, int stage, Index t) const {
+    Stretch out;
+    const int first = stretch * kSteps;
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const auto piece = piece_of(line.stream(i), t);
+      if (i == 0) out.step = piece.sign * shape.rows;
+      out.at.first[i] = tile_of(stage, i) + piece.origin + first * piece.sign * shape.rows + row;
+    }
+    out.begin = t + first;
+    return out;
+  }
+
+  // The compositions of the parts of a stretch, kPart steps each, but of the last.
+  struct Parts {
+    Local part[kParts > 1 ? kParts - 1 : 1];
+  };
+  // Composes the stretch.
+  __device__ __forceinline__ Local compose(const Source& line, const Stretch& here,
+                                           Parts& parts) const {
+    const Source source = line.staged(here.at, here.step, row, here.begin);
+    Local whole = Op::local_identity();
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      Local part = Op::local_identity();
+#pragma unroll
+      for (int k = p * kPart; k < (p + 1) * kPart && k < kSteps; ++k) {
+        part = Op::then(part, source.step(source.load(0, k)));
+      }
+      whole = p == 0 ? part : Op::join(whole, part);
+      if (p + 1 < kParts) parts.part[p] = part;
+    }
+    return whole;
+  }
+
+  // What the earlier stretches of this lane's row compose to in the warp; `total` becomes that of
+  // all up to this one.
+  __device__ __forceinline__ Local before(Local& total) const {
+    for (int apart = shape.rows; apart < kLanes; apart *= 2) {
+      const Local earlier = cub::ShuffleUp<kLanes>(total, apart, 0, ~0u);
+      if (lane >= apart) total = Op::join(earlier, total);
+    }
+    const Local earlier = cub::ShuffleUp<kLanes>(total, shape.rows, 0, ~0u);
+    return stretch == 0 ? Op::local_identity() : earlier;
+  }
+
+  // Walks the stretch from `state` on, results in place of inputs; the state after it. Each part
+  // starts from the composition of those before it.
+  template <class Ends>
+  __device__ __forceinline__ State walk(const Source& line, const Sink& sink, const Ends& ends,
+                                        Index line_index, Index steps_in_line, const Stretch& here,
+                                        const Parts& parts, State state) const {
+    const Source source = line.staged(here.at, here.step, row, here.begin);
+    const Sink out = sink.staged(here.at, here.step, row, here.begin);
+    const Index left = walks ? steps_in_line - here.begin : 0;
+    const auto advance = [&](int k, const ItemOf<Source>& item) {
+      const State after = Op::advance(source.step(item), state);
+      out.store(0, k, item, state, after);
+      state = after;
+    };
+    State start = state;
+    if (left >= kSteps) {
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        if (p > 0) state = start = Op::apply(parts.part[p - 1], start);
+        // All are read before the first result takes its input's place.
+        const int begin = p * kPart, count = min(kPart, kSteps - begin);
+        ItemOf<Source> item[kPart];
+#pragma unroll
+        for (int k = 0; k < count; ++k) item[k] = source.load(0, begin + k);
+#pragma unroll
+        for (int k = 0; k < count; ++k) advance(begin + k, item[k]);
+      }
+    } else {
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        if (p > 0) start = Op::apply(parts.part[p - 1], start);
+        if (left > p * kPart) state = start;
+#pragma unroll 1
+        for (int k = p * kPart; k < left && k < (p + 1) * kPart; ++k) advance(k, source.load(0, k));
+      }
+    }
+    if (left > 0 && left <= kSteps) ends.last(line_index, row, state);
+    return state;
+  }
+
+  // Sends the results of the tile that starts at step t to memory.
+  __device__ __forceinline__ void send(const Source& line, const Sink& sink, int stage, Index t,
+                                       Index steps_in_line) const {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < Sink::kStreams; ++i) {
+      const auto output = sink.stream(i);
+      if (!output.data) continue;
+      const Piece<T> piece(output.data, output.step, steps_in_line, t, shape.rows,
+                           shape.stretches * kSteps, true);
+      copy_out<kTile>(tile_of(stage, i), piece_of(line.stream(i), t), piece, output.step,
+                      shape.rows);
+    }
+    __syncwarp();  // the tile has been read by every lane: it can be filled again
+  }
+};
+
+}  // namespace cuda
+}  // namespace scanrnn::scan
