@@ -30,9 +30,9 @@ class Workload {
     dispatch::Plan plan;
     Buffer workspace, reserve;
     int calls;
-    std::unique_ptr<Recording> recording;
+    std::unique_ptr<TimedGraph> graph;
 
-    double milliseconds() { return recording->milliseconds() / calls; }
+    double milliseconds() { return graph->milliseconds() / calls; }
     // The same with `times` calls in a row, whose mean milliseconds() gives.
     std::unique_ptr<Recorded> again(int times) { return owner.record(plan, times); }
     std::size_t bytes() const { return workspace.bytes() + reserve.bytes(); }
@@ -60,7 +60,7 @@ class Workload {
     run(*out);
     synchronize(context_);
     Recorded& recorded = *out;
-    out->recording = std::make_unique<Recording>(context_, [this, &recorded] {
+    out->graph = std::make_unique<TimedGraph>(context_, [this, &recorded] {
       for (int i = 0; i < recorded.calls; ++i) run(recorded);
     });
     return out;
