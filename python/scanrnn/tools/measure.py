@@ -107,11 +107,6 @@ def max_error(got: Array, wanted: Array) -> float:
     return float(np.abs(got.astype(np.float64) - wanted).max()) / scale
 
 
-def rms_error(got: Array, wanted: Array) -> float:
-    difference = got.astype(np.float64) - wanted
-    return float(np.sqrt(np.square(difference).mean() / max(np.square(wanted).mean(), 1e-60)))
-
-
 def copy_gbps(threads: int, megabytes: int = 256) -> float:
     """Read + write bandwidth of a copy by as many threads as the library uses."""
     source = np.ones((threads, megabytes * 2**20 // 4 // threads), np.float32)
