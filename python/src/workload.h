@@ -24,7 +24,7 @@ namespace scanrnn {
 // shape read the same numbers whatever their dtype.
 class Workload {
  public:
-  // A recorded run under one plan, with memory of its own.
+  // A timed graph of a run under one plan, with memory of its own.
   struct Recorded {
     Workload& owner;
     dispatch::Plan plan;
@@ -43,7 +43,7 @@ class Workload {
   Workload& operator=(const Workload&) = delete;
 
   // Under the planner's own choice for `automatic`; `across_blocks` overrides how a parallel scan
-  // splits time. Runs once, then records it.
+  // splits time. Runs once, then makes a timed graph of it.
   std::unique_ptr<Recorded> record(Strategy strategy, std::optional<bool> across_blocks) {
     dispatch::Plan chosen = plan(strategy);
     if (across_blocks) chosen.across_blocks = *across_blocks;

@@ -80,9 +80,10 @@ def replayed(
     seconds: float,
     on_gpu: bool,
 ) -> dict[str, Timing]:
-    """Medians of recorded passes that take turns; `once` is about what each takes, in ms.
+    """Medians of timed graphs that take turns; `once` is about what each takes, in ms.
 
-    Short ones are recorded again, several in a row: a GPU's events and a CPU's clock have a grain.
+    Short ones are captured again, several calls in a row, since a GPU's events and a CPU's clock
+    have a grain.
     """
     grain, least, most = (0.2, 5, 9) if on_gpu else (1e3 * SLICE, 5, 10**6)
     series = {}
