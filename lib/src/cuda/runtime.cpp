@@ -17,8 +17,8 @@
 namespace scanrnn {
 namespace {
 
-// The library's own pool of a device: unlike the default one it keeps what was freed for the next
-// buffer, and keeping it is nobody else's business.
+// The library's own pool of a device. Unlike the default pool it keeps what was freed for the next
+// buffer, and it has no other user.
 cudaMemPool_t pool_of(int device) {
   static std::mutex mutex;
   static std::map<int, cudaMemPool_t> pools;
@@ -36,7 +36,7 @@ cudaMemPool_t pool_of(int device) {
   return pool;
 }
 
-// What a device could not give. A bad_alloc, as of the host's memory, that says what was asked for.
+// A device has too little memory: a bad_alloc, as for the host's, that says what was asked for.
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(const std::string& what) : what_(std::make_shared<std::string>(what)) {}
@@ -57,7 +57,7 @@ struct Event {
   cudaEvent_t handle = nullptr;
 
   Event() { SCANRNN_CUDA(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming)); }
-  ~Event() { cudaEventDestroy(handle); }  // what waits for it goes on waiting
+  ~Event() { cudaEventDestroy(handle); }  // a stream that waits for it still does
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 };
