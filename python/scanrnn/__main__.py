@@ -15,7 +15,7 @@ from .tools import measure, sizes
 from .tools.sizes import SCAN
 
 
-def info() -> None:
+def info(rules: bool) -> None:
     print(build_info().strip())
     for found in devices():
         print(
@@ -30,7 +30,9 @@ def info() -> None:
     loaded = profile.load_users()
     for kind in sorted({found.device.partition(":")[0] for found in devices()}):
         active = _core.profile(_core.Device(kind))
-        print(f"profile {kind}: {active.name}, {active.origin}\n{profile.words(active)}")
+        print(f"profile {kind}: {active.name}, {active.origin}; {profile.counts(active)}")
+        if rules:
+            print(profile.words(active))
         file = profile.user_file(kind)
         how = f"python -m scanrnn tune --device {kind}"
         missing = f"{file} is ignored" if file.exists() else f"none at {file} ({how})"
@@ -69,7 +71,8 @@ def parser() -> argparse.ArgumentParser:
         )
         return added
 
-    add(commands, "info", "build, devices, cells and the profiles in use")
+    shown = add(commands, "info", "build, devices, cells and the profiles in use")
+    shown.add_argument("--rules", action="store_true", help="with the rules of each profile")
 
     demo = add(
         commands, "demo", "time to the same error, beside a NumPy loop; then this machine's ways",
@@ -195,7 +198,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(chosen: argparse.Namespace) -> None:
     if chosen.command == "info":
-        info()
+        info(chosen.rules)
     elif chosen.command == "demo":
         from .tools import demo
 

@@ -110,6 +110,12 @@ def as_json(profile: _core.Profile) -> dict[str, Any]:
     return {"name": profile.name} | {key: value for key, value in lists.items() if value}
 
 
+def counts(profile: _core.Profile) -> str:
+    """How many rules and classes of costs a profile has: "42 rules"."""
+    found = {"rules": len(profile.rules), "classes of costs": len(profile.costs)}
+    return ", ".join(f"{count} {what}" for what, count in found.items() if count)
+
+
 def words(profile: _core.Profile) -> str:
     """One line for each rule, and one that counts the costs, as a person reads them."""
     lines = []

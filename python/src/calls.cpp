@@ -67,7 +67,7 @@ void configure(Device device, void* stream) {
   own.context.set_matmul_precision(matmul_precision());
   const std::lock_guard<std::mutex> lock(choices().mutex);
   const auto chosen = choices().profiles.find(device.kind);
-  if (chosen != choices().profiles.end()) own.context.set_profile(*chosen->second);
+  if (chosen != choices().profiles.end()) own.context.set_profile(chosen->second);
   own.version = version;
 }
 

@@ -3,7 +3,12 @@
 // workspace too, and calls from threads of its own, so nothing here touches Python.
 #include <xla/ffi/api/c_api.h>
 
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "calls.h"
@@ -58,6 +63,25 @@ class Call {
   std::string text(const char* name) const {
     const auto* text = static_cast<const XLA_FFI_ByteSpan*>(find(name, XLA_FFI_AttrType_STRING));
     return std::string(text->ptr, text->len);
+  }
+  // All attributes by name, as bytes that differ where any of them does.
+  std::string attributes() const {
+    std::string out;
+    const auto add = [&](const void* data, std::size_t bytes) {
+      out.append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
+      out.append(static_cast<const char*>(data), bytes);
+    };
+    for (std::int64_t i = 0; i < frame_.attrs.size; ++i) {
+      add(frame_.attrs.names[i]->ptr, frame_.attrs.names[i]->len);
+      if (frame_.attrs.types[i] == XLA_FFI_AttrType_STRING) {
+        const auto* text = static_cast<const XLA_FFI_ByteSpan*>(frame_.attrs.attrs[i]);
+        add(text->ptr, text->len);
+      } else if (frame_.attrs.types[i] == XLA_FFI_AttrType_SCALAR) {
+        const auto* scalar = static_cast<const XLA_FFI_Scalar*>(frame_.attrs.attrs[i]);
+        if (scalar->dtype == XLA_FFI_DataType_S64) add(scalar->value, sizeof(std::int64_t));
+      }
+    }
+    return out;
   }
 
  private:
@@ -136,11 +160,47 @@ Layer layer_of(const Call& call, const TensorView& x) {
                     name(x.dtype));
 }
 
-PlannedCall plan_of(const Call& call, const Layer& layer, const TensorView& x, bool training) {
+struct Planned {
+  Layer layer;
+  PlannedCall call;
+};
+
+Planned plan_of(const Call& call, const TensorView& x, bool training) {
+  Layer layer = layer_of(call, x);
   const std::size_t time = layer.options().batch_first ? 1 : 0;
   const std::string strategy = call.text("strategy");
-  return plan_layer(layer, call.device(), x.sizes[time], x.sizes[1 - time], training,
-                    strategy.empty() ? std::optional<std::string>() : strategy);
+  PlannedCall planned = plan_layer(layer, call.device(), x.sizes[time], x.sizes[1 - time], training,
+                                   strategy.empty() ? std::optional<std::string>() : strategy);
+  return {std::move(layer), std::move(planned)};
+}
+
+// A layer and its plan, made once for each problem and kept, as description.py keeps those of the
+// other array libraries. XLA calls from any of its threads, which share them.
+std::shared_ptr<const Planned> kept_plan(const Call& call, const TensorView& x, bool training) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<const Planned>> kept;
+  constexpr std::size_t kMost = 1024;
+  const Device device = call.device();
+  const std::int64_t rest[] = {static_cast<std::int64_t>(settings(device)),
+                               static_cast<std::int64_t>(device.kind),
+                               device.index,
+                               static_cast<std::int64_t>(x.dtype),
+                               x.sizes[0],
+                               x.sizes[1],
+                               x.sizes[2],
+                               training};
+  std::string key = call.attributes();
+  key.append(reinterpret_cast<const char*>(rest), sizeof rest);
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = kept.find(key);
+    if (found != kept.end()) return found->second;
+  }
+  auto made = std::make_shared<const Planned>(plan_of(call, x, training));
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (kept.size() >= kMost) kept.clear();
+  kept[std::move(key)] = made;
+  return made;
 }
 
 void forward(Call& call) {
@@ -152,10 +212,9 @@ void forward(Call& call) {
   args.hn = call.result_state(call.number("states"));
   args.reserve = call.result_bytes();
   args.workspace = call.result_bytes();
-  const Layer layer = layer_of(call, args.x);
-  const PlannedCall planned = plan_of(call, layer, args.x, call.number("training") != 0);
+  const auto planned = kept_plan(call, args.x, call.number("training") != 0);
   configure(call.device(), call.stream());
-  scanrnn::forward(layer, context(call.device()), planned, args);
+  scanrnn::forward(planned->layer, context(call.device()), planned->call, args);
 }
 
 void backward(Call& call) {
@@ -172,10 +231,9 @@ void backward(Call& call) {
   args.dh0 = call.result_state(initial);
   for (std::size_t i = 0; i < args.params.size(); ++i) args.dparams.push_back(call.result());
   args.workspace = call.result_bytes();
-  const Layer layer = layer_of(call, args.x);
-  const PlannedCall planned = plan_of(call, layer, args.x, true);
+  const auto planned = kept_plan(call, args.x, true);
   configure(call.device(), call.stream());
-  scanrnn::backward(layer, context(call.device()), planned, args);
+  scanrnn::backward(planned->layer, context(call.device()), planned->call, args);
 }
 
 void bare_scan(Call& call) {

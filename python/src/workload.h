@@ -24,15 +24,15 @@ namespace scanrnn {
 // shape read the same numbers whatever their dtype.
 class Workload {
  public:
-  // A recorded run under one plan, with memory of its own.
+  // A timed graph of a run under one plan, with memory of its own.
   struct Recorded {
     Workload& owner;
     dispatch::Plan plan;
     Buffer workspace, reserve;
     int calls;
-    std::unique_ptr<Recording> recording;
+    std::unique_ptr<TimedGraph> graph;
 
-    double milliseconds() { return recording->milliseconds() / calls; }
+    double milliseconds() { return graph->milliseconds() / calls; }
     // The same with `times` calls in a row, whose mean milliseconds() gives.
     std::unique_ptr<Recorded> again(int times) { return owner.record(plan, times); }
     std::size_t bytes() const { return workspace.bytes() + reserve.bytes(); }
@@ -43,7 +43,7 @@ class Workload {
   Workload& operator=(const Workload&) = delete;
 
   // Under the planner's own choice for `automatic`; `across_blocks` overrides how a parallel scan
-  // splits time. Runs once, then records it.
+  // splits time. Runs once, then makes a timed graph of it.
   std::unique_ptr<Recorded> record(Strategy strategy, std::optional<bool> across_blocks) {
     dispatch::Plan chosen = plan(strategy);
     if (across_blocks) chosen.across_blocks = *across_blocks;
@@ -60,7 +60,7 @@ class Workload {
     run(*out);
     synchronize(context_);
     Recorded& recorded = *out;
-    out->recording = std::make_unique<Recording>(context_, [this, &recorded] {
+    out->graph = std::make_unique<TimedGraph>(context_, [this, &recorded] {
       for (int i = 0; i < recorded.calls; ++i) run(recorded);
     });
     return out;

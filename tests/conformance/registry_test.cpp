@@ -2,6 +2,7 @@
 // What the library says of itself: cells, parameters, plans, devices.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 
 #include "support/cases.h"
@@ -159,6 +160,27 @@ TEST(Registry, ProfileOfTheContextDecides) {
   EXPECT_STREQ(inference.profile, "mine");
   EXPECT_EQ(layer.plan(context, 2, 1, Mode::training).strategy,
             dispatch::Strategy::fused_sequential);
+}
+
+// Contexts that are given one profile read that one, and keep it for as long as they need it.
+TEST(Registry, ContextsShareAProfile) {
+  using dispatch::Profile;
+  Context one = make_context(1), two = make_context(1);
+  const Profile* built_in = &one.profile();
+  EXPECT_EQ(&two.profile(), built_in) << "a built-in one is not copied either";
+  auto profile = std::make_shared<const Profile>(Profile{"shared", "a test", 0, {}, nullptr});
+  const std::weak_ptr<const Profile> seen = profile;
+  one.set_profile(profile);
+  two.set_profile(profile);
+  EXPECT_EQ(&one.profile(), profile.get());
+  EXPECT_EQ(&two.profile(), profile.get());
+  profile.reset();
+  EXPECT_STREQ(two.profile().name, "shared");
+  one.set_profile(*built_in);
+  two.set_profile(*built_in);
+  EXPECT_TRUE(seen.expired());
+  EXPECT_THROW(one.set_profile(std::shared_ptr<const Profile>()), value_error);
+  EXPECT_STREQ(one.profile().name, built_in->name) << "an error changes nothing";
 }
 
 TEST(Registry, ContextKeepsItsThreads) {

@@ -151,8 +151,8 @@ TEST_F(CudaStreamTest, CaptureAndReplay) {
   });
 }
 
-// A recording is such a graph: it runs nothing while it is made, and then the same each time.
-TEST_F(CudaStreamTest, ARecordingRepeatsItsWork) {
+// A timed graph is such a one: it runs nothing while it is made, and then the same each time.
+TEST_F(CudaStreamTest, ATimedGraphRepeatsItsWork) {
   for_cases([](const Case& c) {
     Random random(85);
     const Data data = random_data(c, random);
@@ -161,28 +161,28 @@ TEST_F(CudaStreamTest, ARecordingRepeatsItsWork) {
     const auto want = bits_of(c, data, context);
     Training training(c, data, context);
     training.poison();
-    Recording recording(context, [&training] { training.enqueue(); });
+    TimedGraph timed(context, [&training] { training.enqueue(); });
     EXPECT_FALSE(same_bits("all outputs", training.bits(), want)) << "it ran while it was made";
-    recording.run();
+    timed.run();
     EXPECT_TRUE(same_bits("all outputs", training.bits(), want));
     training.poison();
-    EXPECT_GT(recording.milliseconds(), 0);
+    EXPECT_GT(timed.milliseconds(), 0);
     EXPECT_TRUE(same_bits("all outputs", training.bits(), want));
   });
 }
 
-TEST_F(CudaStreamTest, ARecordingThatFailsLeavesTheStreamAsItWas) {
+TEST_F(CudaStreamTest, ATimedGraphThatFailsLeavesTheStreamAsItWas) {
   Stream stream;
   Context context = make_context(stream);
   const auto failing = [] { throw std::runtime_error("the work's own"); };
-  EXPECT_THROW(Recording(context, failing), std::runtime_error);
+  EXPECT_THROW(TimedGraph(context, failing), std::runtime_error);
   cudaStreamCaptureStatus status;
   REQUIRE_CUDA(cudaStreamIsCapturing(stream.get(), &status));
   EXPECT_EQ(status, cudaStreamCaptureStatusNone);
   ContextOptions on_default;
   on_default.device = test_device();
   Context legacy(on_default);
-  EXPECT_THROW(Recording(legacy, [] {}), cuda_error) << "the default stream cannot be recorded";
+  EXPECT_THROW(TimedGraph(legacy, [] {}), cuda_error) << "the default stream cannot be captured";
 }
 
 TEST_F(CudaStreamTest, TwoStreamsInTwoThreadsDoNotMeet) {

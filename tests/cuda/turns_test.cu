@@ -49,7 +49,7 @@ class CudaTurnsTest : public CudaTest {
   template <class T>
   static void check() {
     const std::vector<T> shipped = run<T, scan::cuda::BarrierTurns>();
-    const std::vector<T> followed = run<T, scan::cuda::SignalTurns>();
+    const std::vector<T> followed = run<T, scan::cuda::MbarrierTurns>();
     EXPECT_EQ(std::memcmp(shipped.data(), followed.data(), kCount * sizeof(T)), 0);
     double state = 0;
     for (Index t = 0; t < kSteps; ++t) {  // of the first row

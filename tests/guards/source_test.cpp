@@ -147,7 +147,7 @@ TEST(Guard, OnePlaceForEachLibrary) {
       {std::regex(R"(cblas_|SCANRNN_BLAS_SYMBOL)"), {"lib/src/cpu/gemm.cpp"}},
       {std::regex(R"(cudaGetDeviceProperties|cudaGetDeviceCount|)"
                   R"(cudaDeviceGetAttribute|cudaOccupancy|cudaDeviceGetLimit|cudaMemGetInfo)"),
-       {"lib/src/api/device_query.cpp"}},
+       {"lib/src/cuda/runtime.cpp"}},
       {std::regex(R"(hwy/|hn::|hwy::)"),
        {"lib/src/cpu/kernels/simd.h", "lib/src/cpu/kernels/table.cpp"}},
   };
@@ -165,6 +165,37 @@ TEST(Guard, OnePlaceForEachLibrary) {
     }
     EXPECT_GT(used, 0);
   }
+}
+
+// Whether CUDA was built is asked once, where a runtime is picked. What is CUDA's own is in the
+// folders of that name, so that everything else is the same object in a build with CUDA and in one
+// without.
+TEST(Guard, OnePlaceAsksForCuda) {
+  const std::regex asks(R"(SCANRNN_WITH_CUDA|SCANRNN_CUDA_ARCHITECTURES)");
+  const std::regex own(R"(\bcuda([A-Z]\w*\s*\(|\w+_t\b)|include\s*<(cuda|cub)|<<<)");
+  for (const char* code : {"cudaMallocAsync(&p, n, s)", "static_cast<cudaStream_t>(stream)",
+                           "#include <cuda_runtime_api.h>", "kernel<<<1, 32>>>(x)"}) {
+    EXPECT_TRUE(std::regex_search(code, own)) << code;
+  }
+  for (const char* code : {"Device::cuda(index)", "cuda_runtime()", "cuda->code()"}) {
+    EXPECT_FALSE(std::regex_search(code, own)) << code;
+  }
+  int questions = 0, used = 0;
+  for (const char* folder : {"scan", "dispatch", "lib", "python/src"}) {
+    for (const fs::path& path : sources(folder)) {
+      if (path.string().find("/cuda/") != std::string::npos) {
+        used += static_cast<int>(matches(path, own).size());
+        continue;
+      }
+      for (const std::string& line : matches(path, own)) ADD_FAILURE() << line;
+      const auto asked = matches(path, asks);
+      questions += static_cast<int>(asked.size());
+      if (path == "lib/src/stack/runtime.cpp") continue;
+      for (const std::string& line : asked) ADD_FAILURE() << line;
+    }
+  }
+  EXPECT_EQ(questions, 1);
+  EXPECT_GT(used, 50) << "the pattern finds nothing any more";
 }
 
 // The CPU part is to compile on other systems, so what no standard of C++ has is in one place. Not

@@ -33,7 +33,11 @@ def test_info(capsys):
     assert "device cpu: " in out
     assert all(f"cell {cell}: linear, " in out for cell in CELLS)
     assert all(f"cell {cell}: dense\n" in out for cell in DENSE)
-    assert "profile cpu: cpu-generic, built in\n" in out
+    rules = len(_core.profile(_core.Device("cpu")).rules)
+    assert f"profile cpu: cpu-generic, built in; {rules} rules\n" in out
+    assert "fused_sequential: " not in out
+    __main__.main(["info", "--rules"])
+    assert capsys.readouterr().out.count("fused_sequential: ") > 1
 
 
 def test_info_says_what_is_ignored(capsys):

@@ -2,6 +2,7 @@
 """The documentation: its Python runs, its C++ is that of tests, its links lead somewhere."""
 
 import importlib
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -99,3 +100,21 @@ def test_every_page_can_be_reached():
         if page.parent.name == "reference":
             continue
         assert f"{page.name})" in text or f"{page.name}#" in text, f"nothing links to {page}"
+
+
+def test_the_readme_says_how_large_the_wheels_are():
+    """Without CUDA; those with it are built where there is time for it."""
+    found = json.loads((ROOT / "bench/results/cpu-wheels.json").read_text(encoding="utf-8"))
+    wheels = next(v["wheels"] for v in found["variants"] if v["variant"] == "cpu")
+    told = re.search(
+        r"it takes ([\d.]+) MB \(([\d.]+) MB\s+installed\)", PAGES[0].read_text("utf-8")
+    )
+    for text, key in zip(told.groups(), ("bytes", "installed_bytes"), strict=True):
+        assert {f"{wheel[key] / 1e6:.1f}" for wheel in wheels} == {text}
+
+
+def test_the_readme_lists_every_decision():
+    text = PAGES[0].read_text(encoding="utf-8")
+    decisions = sorted((ROOT / "docs/decisions").glob("*.md"))
+    assert len(decisions) > 10
+    assert [page.name for page in decisions if page.name not in text] == []

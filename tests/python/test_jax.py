@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scanrnn
+from scanrnn import _core, profile
+from scanrnn.registry import version
 from support import ALL_CELLS, ALL_VARIANTS, DEVICE, OPTION, assert_close, make, normal, tolerance
 from test_errors import raises
 
@@ -253,6 +255,35 @@ def test_errors_of_plain_layers():
     ]:
         with raises(ValueError, *parts):
             call()
+
+
+def test_plans_that_are_kept_follow_the_profile():
+    """XLA's handlers keep plans between calls: those of the profile that holds. The ways to run a
+    layer round differently, so the bits tell."""
+    rnn, params = layer("MinGRU", 4, 8, dtype="float32")
+    plain = make("MinGRU", 4, 8, dtype="float32")
+    plain.load_state_dict({name: np.asarray(value) for name, value in params.items()})
+    x, device = array(4096, 1, 4, dtype="float32"), _core.Device(DEVICE)
+    before, found = _core.profile(device), []
+    strategies = ["parallel_scan", "fused_sequential"]
+    try:
+        for strategy in strategies * 2:
+            rule = {
+                "strategy": strategy,
+                "runner_up": "direct",
+                "across_blocks": False,
+                "margin": 2,
+            }
+            content = {"name": strategy, "version": version(), "rules": [rule]}
+            _core.set_profile(device, profile.parse(content, "the test"))
+            assert plain.plan(4096, 1).strategy == strategy
+            found.append(numpy(rnn(params, x)[0]))
+            if DEVICE == "cpu":
+                np.testing.assert_array_equal(found[-1], numpy(plain(np.asarray(x))[0]))
+    finally:
+        _core.set_profile(device, before)
+    assert (found[0] != found[1]).any()
+    np.testing.assert_array_equal(found[:2], found[2:])
 
 
 USED = {

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from scanrnn import _core, profile
@@ -123,6 +124,33 @@ def test_round_trip():
     assert "parallel_scan over blocks: steps > 10, rows_per_unit <= 1000000000" in (
         profile.words(found)
     )
+
+
+def test_the_profiles_that_are_built_in_become_cpp(tmp_path):
+    """By dispatch/profiles.py, which the build runs; a file that lacks a field is named."""
+    dispatch = Path(__file__).parents[2] / "dispatch"
+
+    def write(**changed):
+        files = [tmp_path / f"{name}.json" for name in ("cpu-generic", "cuda-generic")]
+        for file in files:
+            content = GOOD | {"name": file.stem, "device": "cpu", "commit": "1", "command": "mine"}
+            content |= changed
+            file.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
+        out = tmp_path / "profiles.cpp"
+        command = [sys.executable, dispatch / "profiles.py", out, *files]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == (not done.stderr)
+        return done.stderr or out.read_text()
+
+    without_margin = {k: v for k, v in GOOD["rules"][2].items() if k != "margin"}
+    text = write()
+    assert '{"cpu-generic", "built in", 3, {{' in text
+    assert "{Strategy::direct, Strategy::fused_sequential, false, 1.5," in text
+    assert "bounds(-1, {{Feature::steps, 10}})" in text
+    assert "generic_cuda_profile() { return profiles()[1]; }" in text
+    assert 'cpu-generic.json: no "commit"' in write(commit=None)
+    assert "cpu-generic.json: no 'margin'" in write(rules=[without_margin])
+    assert "no profile is named cpu-generic; there are: mine, mine" in write(name="mine")
 
 
 def test_plans_follow_the_profile():

@@ -40,6 +40,8 @@ class Context {
   const dispatch::Profile& profile() const;
   // For plans from now on.
   void set_profile(const dispatch::Profile& profile);
+  // The same without a copy: contexts may share one. Throws value_error for null.
+  void set_profile(std::shared_ptr<const dispatch::Profile> profile);
   // Holds for what is planned and enqueued from now on. A plan from before stays good: its products
   // of a persistent kernel are as precise as they were to be when it was made.
   void set_matmul_precision(MatmulPrecision precision);

@@ -8,6 +8,6 @@
 #include "scanrnn/layer.h"
 #include "scanrnn/linear_scan.h"
 #include "scanrnn/memory.h"
-#include "scanrnn/recording.h"
 #include "scanrnn/registry.h"
 #include "scanrnn/tensor.h"
+#include "scanrnn/timed_graph.h"

@@ -7,6 +7,7 @@
 
 #include "cpu/kernels/table.h"
 #include "cpu/linear.h"
+#include "cpu/runtime.h"
 
 namespace scanrnn {
 namespace {

@@ -60,15 +60,16 @@ class Backend {
                        std::uint64_t seed) = 0;
 };
 
-std::unique_ptr<Backend> make_cpu_backend(const ContextOptions& options);
-Backend& cpu_counting_backend();
-// The same functions' memory without a device: how sizes(plan) counts.
+// One that needs no device and runs nothing: how sizes(plan) counts.
 Backend& counting_backend(dispatch::Processor processor);
+
+class Runtime;  // stack/runtime.h
 
 struct Context::Impl {
   ContextOptions options;
+  const Runtime* runtime = nullptr;
   std::unique_ptr<Backend> backend;
-  dispatch::Profile profile;
+  std::shared_ptr<const dispatch::Profile> profile;
 };
 
 }  // namespace scanrnn

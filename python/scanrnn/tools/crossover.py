@@ -3,7 +3,7 @@
 
 A way is timed only after its results agree with a float64 run of the fused-sequential one, which
 the tests hold against a walk of one step at a time. Times are the device's own: a GPU replays
-recorded graphs, and the CPU is timed in C++. A CPU's cores may be slow for a while, by what else
+timed graphs, and the CPU is timed in C++. A CPU's cores may be slow for a while, by what else
 they share: its full grid is gone through twice, and of a way's two medians the lower one counts.
 """
 

@@ -80,9 +80,10 @@ def replayed(
     seconds: float,
     on_gpu: bool,
 ) -> dict[str, Timing]:
-    """Medians of recorded passes that take turns; `once` is about what each takes, in ms.
+    """Medians of timed graphs that take turns; `once` is about what each takes, in ms.
 
-    Short ones are recorded again, several in a row: a GPU's events and a CPU's clock have a grain.
+    Short ones are captured again, several calls in a row, since a GPU's events and a CPU's clock
+    have a grain.
     """
     grain, least, most = (0.2, 5, 9) if on_gpu else (1e3 * SLICE, 5, 10**6)
     series = {}
@@ -105,11 +106,6 @@ def max_error(got: Array, wanted: Array) -> float:
         return 0.0
     scale = max(float(np.abs(wanted).max()), 1e-30)
     return float(np.abs(got.astype(np.float64) - wanted).max()) / scale
-
-
-def rms_error(got: Array, wanted: Array) -> float:
-    difference = got.astype(np.float64) - wanted
-    return float(np.sqrt(np.square(difference).mean() / max(np.square(wanted).mean(), 1e-60)))
 
 
 def copy_gbps(threads: int, megabytes: int = 256) -> float:

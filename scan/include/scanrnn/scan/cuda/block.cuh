@@ -31,21 +31,20 @@ struct BarrierTurns {
   }
 };
 
-// The same by barriers in shared memory, which are slower and which racecheck follows: of the
-// tests.
+// The same by mbarriers, which are slower and which racecheck follows: the tests take it.
 template <int kWarps>
-struct SignalTurns {
-  Signal signals[kWarps];
+struct MbarrierTurns {
+  Mbarrier barriers[kWarps];
 
   __device__ __forceinline__ void init() {
     if (threadIdx.x == 0) {
-      for (int warp = 0; warp < kWarps; ++warp) signals[warp].init(1);
+      for (int warp = 0; warp < kWarps; ++warp) barriers[warp].init(1);
     }
     __syncthreads();
   }
-  __device__ __forceinline__ void hand_over(int receiver) { signals[receiver].arrive(); }
+  __device__ __forceinline__ void hand_over(int receiver) { barriers[receiver].arrive(); }
   __device__ __forceinline__ void take_over(int receiver, unsigned round) {
-    signals[receiver].wait(round);
+    barriers[receiver].wait(round);
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A barrier between warps of a block.
+// An mbarrier: a barrier in shared memory between warps of a block.
 #pragma once
 
 #include "scanrnn/scan/cuda/memory.cuh"
@@ -7,9 +7,9 @@
 namespace scanrnn::scan {
 namespace cuda {
 
-// Barriers in shared memory, one phase after another; a warp arrives once and may wait for a phase
-// that is over.
-struct Signal {
+// It has one phase after another. A warp arrives once in each, and may wait for a phase that is
+// over.
+struct Mbarrier {
   std::uint64_t bits;
 
   __device__ __forceinline__ unsigned address() {

@@ -29,7 +29,7 @@ __device__ __forceinline__ typename Op::Local fold(const Totals& total, int firs
 // say what comes before. A worker has three tiles in shared memory: on its way, composed and not
 // yet walked, at work. kKept is how many tiles' totals are told apart.
 inline constexpr unsigned kStages = 3, kPlaces = kStages + 2, kKept = 4;
-inline constexpr unsigned kRound = 8;  // signals in turn: more than anyone is ever behind
+inline constexpr unsigned kRound = 8;  // mbarriers in turn: more than any warp is ever behind
 inline constexpr int kResolvers = 2;   // that take the tiles in turn
 
 // Steps of a worker's tile, which need no registers of their own: as many as 4 KB hold.
@@ -66,7 +66,7 @@ struct alignas(kLineBytes) Shared {
   typename Op::State before[kKept][kLanes * kParts];  // the state before the tile
   typename Op::Element siblings[kParts * kResolvers][kLanes];
   Place places[kPlaces];
-  Signal composed[kRound], published[kRound], joined[kRound], resolved[kRound];
+  Mbarrier composed[kRound], published[kRound], joined[kRound], resolved[kRound];
 };
 
 // What advance() needs of a step.

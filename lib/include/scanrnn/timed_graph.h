@@ -12,21 +12,22 @@ namespace scanrnn {
 
 // What a function enqueues on a context's stream, kept so that it runs without the function. The
 // context and all memory that the work uses must outlive it.
-class Recording {
+class TimedGraph {
  public:
   // CUDA: calls `work` once while its stream is captured, so that nothing runs yet; `work` must
   // enqueue on that stream alone, which cannot be the default one, and should have run once before,
   // since first calls load code. Throws cuda_error. CPU: keeps `work`.
-  Recording(Context& context, std::function<void()> work);
-  ~Recording();
-  Recording(Recording&&) noexcept;
-  Recording& operator=(Recording&&) noexcept;
+  TimedGraph(Context& context, std::function<void()> work);
+  ~TimedGraph();
+  TimedGraph(TimedGraph&&) noexcept;
+  TimedGraph& operator=(TimedGraph&&) noexcept;
 
   void run();             // once more; asynchronous on the context's stream
   double milliseconds();  // once more; waits for it and says how long the device took
 
+  struct Impl;  // private to the library
+
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA devices as the rest of the library sees them; device_query.cpp is where they are asked.
+// CUDA devices as the rest of the library sees them.
 #pragma once
 
-#include "stack/backend.h"
+#include "stack/runtime.h"
 
 namespace scanrnn {
+
+const Runtime& cuda_runtime();
 
 // Throws cuda_error when there is no such device, with how many there are.
 DeviceInfo find_cuda_device(int index);

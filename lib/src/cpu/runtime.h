@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU as the rest of the library sees it.
+#pragma once
+
+#include "stack/runtime.h"
+
+namespace scanrnn {
+
+const Runtime& cpu_runtime();
+
+std::unique_ptr<Backend> make_cpu_backend(const ContextOptions& options);
+Backend& cpu_counting_backend();
+
+}  // namespace scanrnn

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer of a linear cell on CUDA: one product for all steps and one kernel, or both in one; and
+// the bare scan.
+#include "cuda/linear.h"
+
+#include "cuda/kernels/linear.h"
+#include "cuda/run.cuh"
+#include "recurrence/linear_layer.h"
+
+namespace scanrnn {
+namespace {
+
+template <class T>
+const CudaCellTable<T>& kernels_of(Cell cell) {
+  switch (cell) {
+#define SCANRNN_LINEAR_CELL(name, ...) \
+  case Cell::name:                     \
+    return cuda_cell_table<Cell::name, T>();
+#include "scanrnn/cells.def"
+    default:
+      break;
+  }
+  throw value_error("cell: there is no such cell");
+}
+
+template <class T>
+struct LayerRun : CudaRun<T> {
+  using Run = CudaRun<T>;
+  using V = typename Run::V;
+  static constexpr bool kAddsBias = LayerUnits<T>::kAddsBias;
+  using Run::all;
+  using Run::arena;
+  using Run::call;
+  using Run::data;
+  using Run::plan;
+  using Run::product;
+  using Run::rows;
+  using Run::stream;
+  using Run::take;
+  using Run::tokens;
+  using Run::width;
+
+  CudaSchedule schedule() const {
+    CudaSchedule out;
+    out.extent = {call.batch, call.hidden, call.steps};
+    out.strategy = plan.strategy;
+    out.across_blocks = plan.across_blocks;
+    out.log_domain = plan.problem.log_domain;
+    out.units = static_cast<int>(plan.device.units);
+    out.shared = static_cast<std::size_t>(plan.device.shared_bytes);
+    out.stream = stream;
+    return out;
+  }
+
+  // The bias of every row block, null where none has one: the parameter itself, or a copy with
+  // zeros for the row blocks that have none.
+  const T* whole_bias() {
+    if (arena.counting()) return take(width());
+    if (!call.bias && !kAddsBias) return nullptr;
+    const auto [first, last] = call.biased();
+    const bool aligned = reinterpret_cast<std::uintptr_t>(call.bias.data) % 16 == 0;
+    if (call.bias && first == 0 && last == call.gates && aligned) return data(call.bias);
+    T* out = take(width());
+    pointwise::spread<<<pointwise::blocks_for(width()), pointwise::kThreads, 0, stream>>>(
+        data(call.bias), first * call.hidden, (last - first) * call.hidden, out, width());
+    SCANRNN_CUDA(cudaGetLastError());
+    return out;
+  }
+
+  void forward() {
+    const auto& kernels = kernels_of<T>(call.cell)[call.variant];
+    CudaSchedule s = schedule();
+    const bool direct = plan.strategy == dispatch::Strategy::direct;
+    const T* bias = direct ? data(call.bias) : whole_bias();
+    T* gates = static_cast<T*>(call.preactivations);
+    void* gemm_space = nullptr;
+    if (!direct) {
+      if (!gates) gates = take(tokens() * width());
+      gemm_space = arena.take(CudaGemm::kWorkspace);
+      s.workspace = arena.take(kernels.workspace(s));
+    }
+    if (arena.counting() || call.batch == 0) return;
+    s.initial = call.h0.data;
+    s.initial_line = call.h0.strides[0];
+    s.final = call.hn.data;
+    s.final_line = call.hn.strides[0];
+    const TensorView states = rows(call.states, call.hidden);
+    const Strided<T> walked_gates = walked<T>(rows(gates, width()), all(), call.reverse);
+    const Strided<T> y = walked<T>(call.y, all(), call.reverse);
+    const Strided<T> kept_states = walked<T>(states, all(), call.reverse);
+    const Strided<const T> x = as_const(walked<T>(call.x, all(), call.reverse));
+    if (direct) {
+      DirectKernelArgs<T> args;
+      args.weight = data(call.weight);
+      args.weight_stride = call.weight.strides[0];
+      args.input = call.input;
+      args.bias = bias;
+      args.first_bias = call.biased().first;
+      args.last_bias = call.biased().second;
+      args.x = x;
+      if (!call.highway_projection()) args.skip = x;
+      args.preactivations = walked_gates;
+      args.y = y;
+      args.states = kept_states;
+      SCANRNN_CUDA(kernels.direct(s, args));
+      return;
+    }
+    for_runs<T>(call, all(), call.x, [&](const T* from, Index spacing, Index first, Index count) {
+      product(count, width(), call.input, {from, spacing},
+              {call.weight.data, call.weight.strides[0], true}, gates + first * width(), width(),
+              false, kAddsBias ? nullptr : bias, gemm_space);
+    });
+    const auto args = forward_args(call, as_const(walked_gates), bias, x, y, kept_states);
+    SCANRNN_CUDA(kernels.forward(s, args));
+  }
+
+  void backward() {
+    const auto& kernels = kernels_of<T>(call.cell)[call.variant];
+    CudaSchedule s = schedule();
+    if (s.strategy == dispatch::Strategy::direct) s.strategy = dispatch::Strategy::fused_sequential;
+    const bool adds_skip = carries_input(call);
+    // The highway's cotangent goes to dx, which the product then adds to; or it waits beside it.
+    const bool skip_aside = adds_skip && (call.accumulate_dx || !call.dx || arena.counting());
+    const T* bias = kAddsBias ? whole_bias() : nullptr;
+    T* dgates = take(tokens() * width());
+    T* dskip = skip_aside ? take(tokens() * call.hidden) : nullptr;
+    void* gemm_space = arena.take(CudaGemm::kWorkspace);
+    s.workspace = arena.take(kernels.workspace(s));
+    auto* parts = static_cast<V*>(
+        arena.take(static_cast<std::size_t>(pointwise::kParts * width()) * sizeof(V)));
+    if (arena.counting()) return;
+
+    s.initial = call.dhn.data;
+    s.initial_line = call.dhn.strides[0];
+    s.final = call.dh0.data;
+    s.final_line = call.dh0.strides[0];
+    const auto args =
+        backward_args(call, bias, dgates, skip_aside ? rows(dskip, call.hidden) : call.dx);
+    if (call.batch > 0) SCANRNN_CUDA(kernels.backward(s, args));
+
+    if (call.dx && tokens() > 0) {
+      this->input_cotangent(dgates, width(), call.accumulate_dx || (adds_skip && !skip_aside),
+                            gemm_space);
+      if (skip_aside) {
+        pointwise::
+            add<<<pointwise::blocks_for(tokens() * call.hidden), pointwise::kThreads, 0, stream>>>(
+                as_const(walked<T>(rows(dskip, call.hidden), all(), false)),
+                walked<T>(call.dx, all(), false), call.steps, call.batch, call.hidden);
+        SCANRNN_CUDA(cudaGetLastError());
+      }
+    }
+    if (call.dweight) this->weight_cotangent(dgates, width(), gemm_space);
+    if (call.dbias) {
+      const auto [first, last] = call.biased();
+      this->sum_tokens(dgates + first * call.hidden, width(), (last - first) * call.hidden, parts,
+                       call.dbias.data);
+    }
+  }
+};
+
+}  // namespace
+
+void cuda_forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena, CudaGemm* gemm,
+                  cudaStream_t stream) {
+  with_type(call.y.dtype, [&](auto type) {
+    LayerRun<decltype(type)>{{plan, call, arena, gemm, stream}}.forward();
+  });
+}
+void cuda_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena, CudaGemm* gemm,
+                   cudaStream_t stream) {
+  with_type(call.y.dtype, [&](auto type) {
+    LayerRun<decltype(type)>{{plan, call, arena, gemm, stream}}.backward();
+  });
+}
+void cuda_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena,
+               cudaStream_t stream) {
+  with_type(args.h.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto& kernels = cuda_scan_kernels<T>();
+    CudaSchedule s;
+    s.extent = {1, plan.problem.hidden_size, plan.problem.steps};
+    s.strategy = plan.strategy;
+    s.across_blocks = plan.across_blocks;
+    s.log_domain = plan.problem.log_domain;
+    s.units = static_cast<int>(plan.device.units);
+    s.shared = static_cast<std::size_t>(plan.device.shared_bytes);
+    s.workspace = arena.take(kernels.workspace(s, args.log_form));
+    if (arena.counting()) return;
+    s.stream = stream;
+    s.initial = args.h0.data;
+    const auto along = [&](const TensorView& view) {
+      TensorView line = view;  // [T,N] as [T,1,N]
+      line.strides = {view.strides[0], 0, 1};
+      return walked<T>(line, {0, plan.problem.steps, 0, 1}, args.reverse);
+    };
+    SCANRNN_CUDA(kernels.scan(s,
+                              {as_const(along(args.a)), as_const(along(args.b)),
+                               as_const(along(args.sign_b)), along(args.h)},
+                              args.log_form));
+  });
+}
+
+}  // namespace scanrnn

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who imports whom in the package: no circle, neither inside functions nor for type checkers."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import scanrnn
+
+
+def modules(folder):
+    """Paths by the modules' dotted names, of a package and all within it; stubs stand for what is
+    compiled."""
+    found = {}
+    for path in sorted(folder.rglob("*.py*")):
+        if path.suffix not in (".py", ".pyi"):
+            continue
+        parts = path.relative_to(folder.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(name, path):
+    """(module, name in it) of every import of a file, wherever it stands."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            above = parts[: len(parts) - node.level + 1] if node.level else []
+            base = ".".join(above + ([node.module] if node.module else []))
+            yield from ((base, alias.name) for alias in node.names)
+
+
+def graph(folder):
+    """What each module imports. A package comes with a module in it, but for one that contains the
+    importer, too, since it runs already."""
+    every = modules(folder)
+    edges = {}
+    for name, path in every.items():
+        edges[name] = set()
+        for base, what in imported(name, path):
+            target = f"{base}.{what}" if f"{base}.{what}" in every else base
+            if target not in every:
+                continue
+            parts = target.split(".")
+            packages = (".".join(parts[:length]) for length in range(1, len(parts)))
+            edges[name].add(target)
+            edges[name].update(p for p in packages if not f"{name}.".startswith(f"{p}."))
+    return {name: sorted(targets) for name, targets in edges.items()}
+
+
+def circle(edges):
+    """The first one that is found, or nothing."""
+    done, way = set(), []
+
+    def walk(name):
+        if name in way:
+            return [*way[way.index(name) :], name]
+        if name in done:
+            return None
+        way.append(name)
+        found = next(filter(None, map(walk, edges[name])), None)
+        way.pop()
+        done.add(name)
+        return found
+
+    return next(filter(None, map(walk, edges)), None)
+
+
+def test_no_module_imports_one_that_imports_it():
+    edges = graph(Path(scanrnn.__file__).parent)
+    assert "scanrnn.registry" in edges["scanrnn.description"]
+    assert "scanrnn.arrays.jax" in edges["scanrnn.arrays"], "an import within a function counts"
+    assert len(edges) > 20
+    found = circle(edges)
+    assert found is None, " -> ".join(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from . import one",
+        "from .one import NAME",
+        "import package.one",
+        "from package import one",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .one import Name",
+        "def later():\n    from .one import name",
+        "from . import NAME",
+    ],
+)
+def test_a_circle_is_found(tmp_path, line):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .one import NAME\n")
+    (package / "one.py").write_text("import os\nfrom . import two\n")
+    (package / "two.py").write_text("from __future__ import annotations\n")
+    assert circle(graph(package)) is None
+    (package / "two.py").write_text(f"{line}\n")
+    assert circle(graph(package)) is not None
