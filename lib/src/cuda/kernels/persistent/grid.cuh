@@ -82,7 +82,7 @@ __device__ __forceinline__ void load_chunk(const typename Cut::Args& a, const Sh
                                            std::uint32_t (&chunk)[Cut::kTiles][2][4]) {
 #pragma unroll
   for (int tile = 0; tile < Cut::kTiles; ++tile)
-    load_fragments<Cut::kPerWord == 1 && !Cut::kSplit>(chunk[tile], [&](int half, int i) {
+    load_fragments(chunk[tile], [&](int half, int i) {
       const int block = 2 * tile + half;  // of 8 rows
       const int local = (share.warp_units * Cut::kUnitBlocks + block / Cut::kBlocks) * 8;
       const int unit = share.first_unit + local + share.row;
@@ -102,12 +102,19 @@ __device__ __forceinline__ void load_weights(const typename Cut::Args& a, const 
     const int first_word = (share.warp_sum * Cut::kChunks + chunk) * 16;
 #pragma unroll
     for (int i = 0; i < 8 * Cut::kTiles; ++i) weights[chunk][i / 8][i / 4 % 2][i % 4] = 0;
-    // Backward, where they take divisions, the compiler would work out the addresses of all chunks
-    // before it loads the first, in more registers than there are, but for a branch around each.
-    if (!Cut::kBackward || first_word < share.words) {
-      load_chunk<Cut>(a, share, first_word, weights[chunk]);
-    }
+    // Without a branch around each chunk the compiler would work out the addresses of all of them
+    // before it loads the first, in more registers than there are.
+    if (first_word < share.words) load_chunk<Cut>(a, share, first_word, weights[chunk]);
   }
+  // Float32 is rounded once, not at every use; and not before all loads are on their way.
+  using Once = fragment::Operand<Cut::kPerWord == 1 && !Cut::kSplit, false>;
+#pragma unroll
+  for (auto& chunk : weights)
+#pragma unroll
+    for (int i = 0; i < 8 * Cut::kTiles; ++i) {
+      std::uint32_t& word = chunk[i / 8][i / 4 % 2][i % 4];
+      word = Once(word).upper;
+    }
 }
 
 // sum += pieces of R from chunk `done` on, times the words that were received for them.

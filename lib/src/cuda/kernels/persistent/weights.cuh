@@ -25,23 +25,22 @@ __device__ __forceinline__ std::uint32_t load_word(const CudaDenseArgs<T, float>
 #pragma unroll
   for (int e = 0; e < Bits<T>::kPerWord; ++e) {
     const int other = from + e;
-    if (!exists || other >= hidden) continue;
     const Index at = kColumns ? (Index{gate} * hidden + other) * a.weight_stride + unit
                               : (Index{gate} * hidden + unit) * a.weight_stride + other;
-    bits |= Bits<T>::load(a.weight + at) << (16 * e);
+    const bool there = exists && other < hidden;
+    bits |= (there ? Bits<T>::load(a.weight + at) : 0) << (16 * e);
   }
   return bits;
 }
 
 // A lane's part of the fragments of a chunk, both steps: word(half, i) is word i of its four in the
-// first or the second 8 rows. With kOnce float32 is rounded here, not at every use.
-template <bool kOnce, class Word>
+// first or the second 8 rows.
+template <class Word>
 __device__ __forceinline__ void load_fragments(std::uint32_t (&to)[2][4], const Word& word) {
 #pragma unroll
   for (int half = 0; half < 2; ++half)
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      to[i / 2][i % 2 * 2 + half] = fragment::Operand<kOnce, false>(word(half, i)).upper;
+    for (int i = 0; i < 4; ++i) to[i / 2][i % 2 * 2 + half] = word(half, i);
 }
 
 // Leaves what the products gave a unit in one of the lane's two columns: one sum for each of its
