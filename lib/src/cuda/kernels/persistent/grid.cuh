@@ -199,6 +199,46 @@ struct Outbox {
   }
 };
 
+// The items of this thread, where their partial sums are, and where what they give is sent.
+template <class Cut, int kItems>
+__device__ __forceinline__ void open_items(const typename Cut::Args& a, const Share& share,
+                                           std::uint32_t* exchange, std::uint32_t parts,
+                                           std::uint32_t line_bytes,
+                                           typename Cut::Unit (&items)[kItems],
+                                           Outbox<Cut> (&outboxes)[kItems],
+                                           std::uint32_t (&part)[kItems]) {
+#pragma unroll
+  for (int j = 0; j < kItems; ++j) {
+    const int number = static_cast<int>(threadIdx.x) + j * kThreads;
+    const int local = number % share.units, unit = share.first_unit + local;
+    const int line = number / share.units;
+    items[j].open(a, share.first_line + line, unit,
+                  line < share.lines && unit < static_cast<int>(a.hidden));
+    outboxes[j].open(share, exchange, static_cast<int>(a.batch), line, unit);
+    part[j] =
+        parts + (line < share.lines ? line * line_bytes + local * sizeof(typename Cut::Part) : 0);
+  }
+}
+
+// An item's turn at step t.
+template <class Cut>
+__device__ __forceinline__ void item(const typename Cut::Args& a, int t,
+                                     const typename Cut::Part& total, Index slot,
+                                     typename Cut::Unit& own, Outbox<Cut>& outbox) {
+  const int steps = static_cast<int>(a.steps);
+  if constexpr (Cut::kBackward) {
+    if (t == steps) {
+      own.finish(total);
+      return;
+    }
+  }
+  own.step(t, total);
+  if (Cut::kBackward || t + 1 < steps) {
+    outbox.send([&](int i) { return own.sent(i); }, slot);
+  }
+  own.store(a);
+}
+
 template <class C, class T, bool kBackward, bool kSplit, int kUnitBlocks, int kChunks, int kFetched,
           int kItems>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -209,28 +249,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ float4 memory[];
   const auto parts = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
   const Share share(a, shape, Cut::kSent);
-  const int batch = static_cast<int>(a.batch), hidden = static_cast<int>(a.hidden);
+  const int batch = static_cast<int>(a.batch);
   const int steps = static_cast<int>(a.steps);
   const Index slot = Index{(share.words + 15) / 16} * batch * 16;
 
   typename Cut::Weights weights;
   load_weights<Cut>(a, share, weights);
 
-  // The items of this thread, their partial sums, and where what they give is sent.
   const std::uint32_t line_bytes = 4u * shape.line_floats;
   const std::uint32_t warp_bytes = (share.lines + 1) / 2 * 2 * line_bytes;
   typename Cut::Unit items[kItems];
   Outbox<Cut> outboxes[kItems];
   std::uint32_t part[kItems];
-#pragma unroll
-  for (int j = 0; j < kItems; ++j) {
-    const int number = static_cast<int>(threadIdx.x) + j * kThreads;
-    const int local = number % share.units, unit = share.first_unit + local;
-    const int line = number / share.units;
-    items[j].open(a, share.first_line + line, unit, line < share.lines && unit < hidden);
-    outboxes[j].open(share, exchange, batch, line, unit);
-    part[j] = parts + (line < share.lines ? line * line_bytes + local * sizeof(Part) : 0);
-  }
+  open_items<Cut>(a, share, exchange, parts, line_bytes, items, outboxes, part);
   const bool has_items =
       static_cast<int>(threadIdx.x / 32 * 32) < share.units * share.lines;  // this warp
   if (has_items) {
@@ -278,17 +309,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int j = 0; j < kItems; ++j) {
         const Part total = add_parts<Part>(part[j] + half, warp_bytes, share.warps_along_sum);
-        if constexpr (kBackward) {
-          if (t == steps) {
-            items[j].finish(total);
-            continue;
-          }
-        }
-        items[j].step(t, total);
-        if (kBackward || t + 1 < steps) {
-          outboxes[j].send([&](int i) { return items[j].sent(i); }, slot);
-        }
-        items[j].store(a);
+        item<Cut>(a, t, total, slot, items[j], outboxes[j]);
       }
 #pragma unroll
       for (int j = 0; j < kItems; ++j) items[j].fetch(a, t + 1);
