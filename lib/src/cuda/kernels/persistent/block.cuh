@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cuda/kernels/persistent/item.cuh"
+#include "cuda/kernels/persistent/weights.cuh"
 #include "cuda/kernels/persistent/words.cuh"
 #include "scanrnn/dispatch/tiles.h"
 
@@ -24,11 +25,14 @@ template <class C, class T, int kUnitBlocks>
 struct BlockCut {
   static constexpr auto kBlock = dispatch::persistent_block(kUnitBlocks, C::kGates, sizeof(T));
   static constexpr int kChunks = kBlock.chunks, kTiles = kBlock.tiles;
-  static constexpr int kShared = kBlock.shared_chunks;
+  static constexpr int kShared = kBlock.shared_chunks, kKept = kChunks - kShared;
   static constexpr int kWarps = dispatch::kPersistentWarps;
   static constexpr int kLines = kBlock.lines;
   static constexpr int kUnits = 8 * kUnitBlocks;  // of a warp
 
+  // In registers.
+  using Kept = std::uint32_t[kKept][kTiles][2][4];
+  using Sums = float[kTiles][4];
   // In shared memory, one after the other: kShared, 2 and kWarps of them.
   using Weights = uint4[kTiles][2][32 * kWarps];
   using State = std::uint32_t[kLines][kChunks * 16 + 16];  // 16 more: lines meet other banks
@@ -38,13 +42,85 @@ struct BlockCut {
                 "the planner counts what the kernel takes");
 };
 
+// A warp's rows of R: the first chunks to registers, the rest to shared memory.
+template <class Cut, bool kOnce, class C, class T>
+__device__ __forceinline__ void load_weights(const CudaDenseArgs<T, float>& a,
+                                             typename Cut::Kept& kept,
+                                             typename Cut::Weights* shared) {
+  const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4, quad = threadIdx.x % 4;
+#pragma unroll
+  for (int chunk = 0; chunk < Cut::kChunks; ++chunk)
+#pragma unroll
+    for (int tile = 0; tile < Cut::kTiles; ++tile) {
+      std::uint32_t words[2][4];
+      load_fragments(words, [&](int half, int i) {
+        const int block = 2 * tile + half;  // of 8 rows
+        const int unit = warp * Cut::kUnits + block / C::kGates * 8 + row;
+        const int from = (chunk * 16 + quad * 4 + i) * Bits<T>::kPerWord;
+        const bool exists =
+            block < Cut::kUnits / 8 * C::kGates && unit < static_cast<int>(a.hidden);
+        const std::uint32_t bits = load_word<false>(a, block % C::kGates, unit, from, exists);
+        return fragment::Operand<kOnce, false>(bits).upper;
+      });
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        const auto& w = words[step];
+        if (chunk < Cut::kKept) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) kept[chunk < Cut::kKept ? chunk : 0][tile][step][i] = w[i];
+        } else {
+          shared[chunk - Cut::kKept][tile][step][threadIdx.x] = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+      }
+    }
+}
+
+// The products of all of R with a state, whose words of this lane are 64 bytes apart.
+template <class Cut, bool kSplit, class T>
+__device__ __forceinline__ void product(const typename Cut::Kept& kept, std::uint32_t weights_at,
+                                        std::uint32_t state, typename Cut::Sums& sum) {
+  uint4 v[Cut::kChunks];
+#pragma unroll
+  for (int chunk = 0; chunk < Cut::kChunks; ++chunk) load_shared(state + chunk * 64, v[chunk]);
+#pragma unroll
+  for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
+    using B = fragment::Operand<kSplit, kSplit>;
+    const B b[4] = {B(v[chunk].x), B(v[chunk].y), B(v[chunk].z), B(v[chunk].w)};
+#pragma unroll
+    for (int step = 0; step < 2; ++step)
+#pragma unroll
+      for (int tile = 0; tile < Cut::kTiles; ++tile) {
+        if (chunk < Cut::kKept) {
+          fragment::multiply<T, kSplit>(sum[tile], kept[chunk < Cut::kKept ? chunk : 0][tile][step],
+                                        b[2 * step], b[2 * step + 1]);
+        } else {
+          const int number = ((chunk - Cut::kKept) * Cut::kTiles + tile) * 2 + step;
+          uint4 w;
+          load_shared(weights_at + number * sizeof(uint4[32 * Cut::kWarps]), w);
+          const std::uint32_t fragment[4] = {w.x, w.y, w.z, w.w};
+          fragment::multiply<T, kSplit>(sum[tile], fragment, b[2 * step], b[2 * step + 1]);
+        }
+      }
+  }
+}
+// From the lanes of a fragment to those that step the units, which are of the same warp.
+template <class Cut, int kGates>
+__device__ __forceinline__ void leave(const typename Cut::Sums& sum, std::uint32_t to) {
+#pragma unroll
+  for (int block = 0; block < Cut::kUnits / 8; ++block)
+#pragma unroll
+    for (int column = 0; column < 2; ++column)
+      leave_sums<kGates>(to + (column * (Cut::kUnits + 1) + block * 8) * sizeof(float4), sum,
+                         block * kGates, column);
+}
+
 template <class C, class T, bool kSplit, int kUnitBlocks>
 __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
     block_kernel(const __grid_constant__ CudaDenseArgs<T, float> a) {
   using Cut = BlockCut<C, T, kUnitBlocks>;
-  constexpr int kPerWord = Bits<T>::kPerWord, kTiles = Cut::kTiles, kUnits = Cut::kUnits;
-  constexpr int kKept = Cut::kChunks - Cut::kShared;
-  constexpr bool kOnce = kPerWord == 1 && !kSplit;  // operands are rounded before they are kept
+  constexpr int kUnits = Cut::kUnits;
+  // Operands are rounded before they are kept.
+  constexpr bool kOnce = Bits<T>::kPerWord == 1 && !kSplit;
   extern __shared__ float4 memory[];
   auto* const shared_weights = reinterpret_cast<typename Cut::Weights*>(memory);
   auto* const states = reinterpret_cast<typename Cut::State*>(shared_weights + Cut::kShared);
@@ -53,37 +129,8 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   const int hidden = static_cast<int>(a.hidden), steps = static_cast<int>(a.steps);
   const int first_line = static_cast<int>(a.batch * blockIdx.x / gridDim.x);
   const int lines = static_cast<int>(a.batch * (blockIdx.x + 1) / gridDim.x) - first_line;
-
-  std::uint32_t weights[kKept][kTiles][2][4];
-#pragma unroll
-  for (int chunk = 0; chunk < Cut::kChunks; ++chunk)
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int step = 0; step < 2; ++step) {
-        std::uint32_t words[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int block = 2 * tile + i % 2, word = chunk * 16 + quad * 4 + step * 2 + i / 2;
-          const int unit = warp * kUnits + block / C::kGates * 8 + row;
-          std::uint32_t bits = 0;
-#pragma unroll
-          for (int e = 0; e < kPerWord; ++e) {
-            const int other = word * kPerWord + e;
-            if (block >= kUnitBlocks * C::kGates || unit >= hidden || other >= hidden) continue;
-            const Index at = Index{block % C::kGates} * hidden + unit;
-            bits |= Bits<T>::load(a.weight + at * a.weight_stride + other) << (16 * e);
-          }
-          words[i] = fragment::Operand<kOnce, false>(bits).upper;
-        }
-        if (chunk < kKept) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) weights[chunk < kKept ? chunk : 0][tile][step][i] = words[i];
-        } else {
-          shared_weights[chunk - kKept][tile][step][threadIdx.x] =
-              make_uint4(words[0], words[1], words[2], words[3]);
-        }
-      }
+  typename Cut::Kept weights;
+  load_weights<Cut, kOnce, C>(a, weights, shared_weights);
 
   constexpr int kWords = 2 * sizeof(typename Cut::State) / 4;
   for (int i = threadIdx.x; i < kWords; i += blockDim.x) states[0][0][i] = 0;
@@ -112,46 +159,9 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   constexpr int kBytes = sizeof(typename Cut::State);
   int half = 0;  // of the state's memory: one is read, the other written
   for (int t = 0; t < steps; ++t) {
-    uint4 v[Cut::kChunks];
-#pragma unroll
-    for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
-      load_shared(read_at + half + chunk * 64, v[chunk]);
-    }
-    float sum[kTiles][4] = {};
-#pragma unroll
-    for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
-      using B = fragment::Operand<kSplit, kSplit>;
-      const B b[4] = {B(v[chunk].x), B(v[chunk].y), B(v[chunk].z), B(v[chunk].w)};
-#pragma unroll
-      for (int step = 0; step < 2; ++step)
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          if (chunk < kKept) {
-            fragment::multiply<T, kSplit>(sum[tile], weights[chunk < kKept ? chunk : 0][tile][step],
-                                          b[2 * step], b[2 * step + 1]);
-          } else {
-            const int number = ((chunk - kKept) * kTiles + tile) * 2 + step;
-            uint4 w;
-            load_shared(weights_at + number * sizeof(shared_weights[0][0][0]), w);
-            const std::uint32_t fragment[4] = {w.x, w.y, w.z, w.w};
-            fragment::multiply<T, kSplit>(sum[tile], fragment, b[2 * step], b[2 * step + 1]);
-          }
-        }
-    }
-    // From the lanes of a fragment to those that step the units, which are of the same warp.
-    if (has_columns) {
-#pragma unroll
-      for (int block = 0; block < kUnitBlocks; ++block)
-#pragma unroll
-        for (int column = 0; column < 2; ++column) {
-          const auto of = [&](int gate) {
-            const int b = block * C::kGates + gate;
-            return sum[b / 2][b % 2 * 2 + column];
-          };
-          store_shared(parts_at + (column * (kUnits + 1) + block * 8) * sizeof(float4),
-                       make_float4(of(0), of(1), of(2), C::kGates > 3 ? of(C::kGates - 1) : 0.0f));
-        }
-    }
+    typename Cut::Sums sum = {};
+    product<Cut, kSplit, T>(weights, weights_at, read_at + half, sum);
+    if (has_columns) leave<Cut, C::kGates>(sum, parts_at);
     __syncwarp();
     half = kBytes - half;
     if (item.live) {

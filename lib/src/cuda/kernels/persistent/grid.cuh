@@ -18,6 +18,7 @@
 #include <algorithm>
 
 #include "cuda/kernels/persistent/item.cuh"
+#include "cuda/kernels/persistent/weights.cuh"
 #include "cuda/kernels/persistent/words.cuh"
 #include "scanrnn/dispatch/tiles.h"
 
@@ -25,177 +26,281 @@ namespace scanrnn::persistent {
 
 using dispatch::PersistentShape;
 using dispatch::PersistentTile;
-using fragment::multiply;
-using fragment::Operand;
 inline constexpr int kThreads = 32 * dispatch::kPersistentWarps;
+
+// What a kernel's template arguments say: a warp has kUnitBlocks times 8 units of R, and of the sum
+// kChunks pieces of 64 bytes.
+template <class C, class T, bool kBackward_, bool kSplit_, int kUnitBlocks_, int kChunks_>
+struct GridCut {
+  using Cell = C;
+  using Type = T;
+  static constexpr bool kBackward = kBackward_, kSplit = kSplit_;
+  static constexpr int kUnitBlocks = kUnitBlocks_, kChunks = kChunks_;
+  static constexpr int kPerWord = Bits<T>::kPerWord;
+  static constexpr int kSent = kBackward ? C::kGates : 1;    // values of an item that others read
+  static constexpr int kBlocks = kBackward ? 1 : C::kGates;  // rows of R for each unit
+  static constexpr int kTiles = (kUnitBlocks * kBlocks + 1) / 2;
+  static constexpr int kChains = kTiles >= 4 ? 1 : kTiles >= 2 ? 2 : 4;  // that need not wait
+  using Args = CudaDenseArgs<T, float>;
+  using Unit = Item<C, T, kBackward>;
+  using Part = typename Unit::Part;
+  using Weights = std::uint32_t[kChunks][kTiles][2][4];
+  using Sums = float[kChains][kTiles][4];
+};
+
+// Which lines and units a block has, and which part of the products a thread.
+struct Share {
+  int row, quad;             // of a fragment: a lane has a word of a row, and two columns
+  int warp_units, warp_sum;  // which of the block's units and of the sum's chunks a warp has
+  int warps_along_sum;
+  int first_line, lines, first_unit, units;
+  int block_words, words;  // of a line: of one value of its units, and of all that are sent
+
+  __device__ __forceinline__ static int warp() { return threadIdx.x / 32; }
+  template <class Args>
+  __device__ __forceinline__ Share(const Args& a, const PersistentShape& shape, int sent)
+      : row(threadIdx.x % 32 / 4),
+        quad(threadIdx.x % 4),
+        warp_units(warp() % shape.warps_along_units),
+        warp_sum(warp() / shape.warps_along_units),
+        warps_along_sum(dispatch::kPersistentWarps / shape.warps_along_units),
+        units(shape.units),
+        block_words(shape.block_words),
+        words(sent * shape.block_words) {
+    const int slice = static_cast<int>(blockIdx.x) % shape.slices;
+    const int group = static_cast<int>(blockIdx.x) / shape.slices;
+    first_line = static_cast<int>(a.batch * group / shape.groups);
+    lines = static_cast<int>(a.batch * (group + 1) / shape.groups) - first_line;
+    first_unit = slice * units;
+  }
+};
+
+// The pieces of R of a chunk, whose first word of the sum is `first_word`.
+template <class Cut>
+__device__ __forceinline__ void load_chunk(const typename Cut::Args& a, const Share& share,
+                                           int first_word,
+                                           std::uint32_t (&chunk)[Cut::kTiles][2][4]) {
+#pragma unroll
+  for (int tile = 0; tile < Cut::kTiles; ++tile)
+    load_fragments(chunk[tile], [&](int half, int i) {
+      const int block = 2 * tile + half;  // of 8 rows
+      const int local = (share.warp_units * Cut::kUnitBlocks + block / Cut::kBlocks) * 8;
+      const int unit = share.first_unit + local + share.row;
+      const int word = first_word + share.quad * 4 + i;
+      const int gate = Cut::kBackward ? word / share.block_words : block % Cut::kBlocks;
+      const int first = Cut::kBackward ? word % share.block_words : word;
+      const bool exists = block < Cut::kUnitBlocks * Cut::kBlocks && local < share.units &&
+                          unit < static_cast<int>(a.hidden) && gate < Cut::Cell::kGates;
+      return load_word<Cut::kBackward>(a, gate, unit, first * Cut::kPerWord, exists);
+    });
+}
+template <class Cut>
+__device__ __forceinline__ void load_weights(const typename Cut::Args& a, const Share& share,
+                                             typename Cut::Weights& weights) {
+#pragma unroll
+  for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
+    const int first_word = (share.warp_sum * Cut::kChunks + chunk) * 16;
+#pragma unroll
+    for (int i = 0; i < 8 * Cut::kTiles; ++i) weights[chunk][i / 8][i / 4 % 2][i % 4] = 0;
+    // Without a branch around each chunk the compiler would work out the addresses of all of them
+    // before it loads the first, in more registers than there are.
+    if (first_word < share.words) load_chunk<Cut>(a, share, first_word, weights[chunk]);
+  }
+  // Float32 is rounded once, not at every use; and not before all loads are on their way.
+  using Once = fragment::Operand<Cut::kPerWord == 1 && !Cut::kSplit, false>;
+#pragma unroll
+  for (auto& chunk : weights)
+#pragma unroll
+    for (int i = 0; i < 8 * Cut::kTiles; ++i) {
+      std::uint32_t& word = chunk[i / 8][i / 4 % 2][i % 4];
+      word = Once(word).upper;
+    }
+}
+
+// sum += pieces of R from chunk `done` on, times the words that were received for them.
+template <class Cut, int kFetched>
+__device__ __forceinline__ void product(const typename Cut::Weights& weights, int done,
+                                        const uint4 (&v)[kFetched], typename Cut::Sums& sum) {
+#pragma unroll
+  for (int i = 0; i < kFetched; ++i) {
+    using B = fragment::Operand<Cut::kPerWord == 1, Cut::kSplit>;
+    const B b[4] = {B(v[i].x), B(v[i].y), B(v[i].z), B(v[i].w)};
+#pragma unroll
+    for (int step = 0; step < 2; ++step)
+#pragma unroll
+      for (int tile = 0; tile < Cut::kTiles; ++tile)
+        fragment::multiply<typename Cut::Type, Cut::kSplit>(
+            sum[(2 * i + step) % Cut::kChains][tile], weights[done + i][tile][step], b[2 * step],
+            b[2 * step + 1]);
+  }
+}
+template <class Cut>
+__device__ __forceinline__ void join_chains(typename Cut::Sums& sum) {
+#pragma unroll
+  for (int i = 1; i < Cut::kChains; ++i)
+#pragma unroll
+    for (int tile = 0; tile < Cut::kTiles; ++tile)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sum[0][tile][e] += sum[i][tile][e];
+}
+// Leaves the sums of a lane's two lines where the parts of its first unit are.
+template <class Cut>
+__device__ __forceinline__ void leave(const typename Cut::Sums& sum, const Share& share,
+                                      std::uint32_t to, std::uint32_t line_bytes) {
+#pragma unroll
+  for (int block = 0; block < Cut::kUnitBlocks; ++block) {
+    if ((share.warp_units * Cut::kUnitBlocks + block) * 8 >= share.units) continue;
+#pragma unroll
+    for (int column = 0; column < 2; ++column) {
+      leave_sums<Cut::kBlocks>(to + block * 8 * sizeof(typename Cut::Part) + column * line_bytes,
+                               sum[0], block * Cut::kBlocks, column);
+    }
+  }
+}
+
+// The sums of a unit of a line: those that the warps along the sum have left.
+template <class Part>
+__device__ __forceinline__ Part add_parts(std::uint32_t at, std::uint32_t apart, int count) {
+  Part p[dispatch::kPersistentWarps];
+#pragma unroll
+  for (int i = 0; i < dispatch::kPersistentWarps; ++i) {
+    p[i] = Part();
+    if (i < count) load_shared(at, p[i]);
+    at += apart;
+  }
+  return ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]));
+}
+
+// Where a thread sends the values of an item, to every block of the group.
+template <class Cut>
+struct Outbox {
+  bool sends;
+  std::uint32_t* to[Cut::kSent];
+
+  __device__ __forceinline__ void open(const Share& share, std::uint32_t* exchange, int batch,
+                                       int line, int unit) {
+    sends =
+        line < share.lines && unit % Cut::kPerWord == 0 && unit / Cut::kPerWord < share.block_words;
+#pragma unroll
+    for (int i = 0; i < Cut::kSent; ++i) {
+      const int word = i * share.block_words + unit / Cut::kPerWord;
+      to[i] = exchange + (Index{word / 16} * batch + share.first_line + line) * 16 + word % 16;
+    }
+  }
+  template <class Value>
+  __device__ __forceinline__ void send(const Value& value, Index slot) {
+#pragma unroll
+    for (int i = 0; i < Cut::kSent; ++i) {
+      std::uint32_t bits = Bits<typename Cut::Type>::of(value(i));
+      if (Cut::kPerWord == 2) bits |= __shfl_xor_sync(~0u, bits, 1) << 16;
+      if (sends) persistent::send(to[i], bits);
+      to[i] += slot;
+    }
+  }
+};
+
+// The items of this thread, where their partial sums are, and where what they give is sent.
+template <class Cut, int kItems>
+__device__ __forceinline__ void open_items(const typename Cut::Args& a, const Share& share,
+                                           std::uint32_t* exchange, std::uint32_t parts,
+                                           std::uint32_t line_bytes,
+                                           typename Cut::Unit (&items)[kItems],
+                                           Outbox<Cut> (&outboxes)[kItems],
+                                           std::uint32_t (&part)[kItems]) {
+#pragma unroll
+  for (int j = 0; j < kItems; ++j) {
+    const int number = static_cast<int>(threadIdx.x) + j * kThreads;
+    const int local = number % share.units, unit = share.first_unit + local;
+    const int line = number / share.units;
+    items[j].open(a, share.first_line + line, unit,
+                  line < share.lines && unit < static_cast<int>(a.hidden));
+    outboxes[j].open(share, exchange, static_cast<int>(a.batch), line, unit);
+    part[j] =
+        parts + (line < share.lines ? line * line_bytes + local * sizeof(typename Cut::Part) : 0);
+  }
+}
+
+// An item's turn at step t.
+template <class Cut>
+__device__ __forceinline__ void item(const typename Cut::Args& a, int t,
+                                     const typename Cut::Part& total, Index slot,
+                                     typename Cut::Unit& own, Outbox<Cut>& outbox) {
+  const int steps = static_cast<int>(a.steps);
+  if constexpr (Cut::kBackward) {
+    if (t == steps) {
+      own.finish(total);
+      return;
+    }
+  }
+  own.step(t, total);
+  if (Cut::kBackward || t + 1 < steps) {
+    outbox.send([&](int i) { return own.sent(i); }, slot);
+  }
+  own.store(a);
+}
 
 template <class C, class T, bool kBackward, bool kSplit, int kUnitBlocks, int kChunks, int kFetched,
           int kItems>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel(const __grid_constant__ CudaDenseArgs<T, float> a,
            const __grid_constant__ PersistentShape shape, std::uint32_t* const exchange) {
-  constexpr int kPerWord = Bits<T>::kPerWord;
-  constexpr int kSent = kBackward ? C::kGates : 1;    // values of an item that others read
-  constexpr int kBlocks = kBackward ? 1 : C::kGates;  // rows of R for each unit
-  constexpr int kTiles = (kUnitBlocks * kBlocks + 1) / 2;
-  constexpr int kChains = kTiles >= 4 ? 1 : kTiles >= 2 ? 2 : 4;  // products that need not wait
-  using Part = typename Item<C, T, kBackward>::Part;
-
+  using Cut = GridCut<C, T, kBackward, kSplit, kUnitBlocks, kChunks>;
+  using Part = typename Cut::Part;
   extern __shared__ float4 memory[];
   const auto parts = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, quad = lane % 4;
-  const int warps_along_sum = dispatch::kPersistentWarps / shape.warps_along_units;
-  const int warp_units = warp % shape.warps_along_units, warp_sum = warp / shape.warps_along_units;
-  const int slice = static_cast<int>(blockIdx.x) % shape.slices;
-  const int group = static_cast<int>(blockIdx.x) / shape.slices;
-  const int batch = static_cast<int>(a.batch), hidden = static_cast<int>(a.hidden);
+  const Share share(a, shape, Cut::kSent);
+  const int batch = static_cast<int>(a.batch);
   const int steps = static_cast<int>(a.steps);
-  const int first_line = static_cast<int>(a.batch * group / shape.groups);
-  const int lines = static_cast<int>(a.batch * (group + 1) / shape.groups) - first_line;
-  const int units = shape.units, first_unit = slice * units;
-  const int block_words = shape.block_words;
-  const int words = kSent * block_words;
-  const Index slot = Index{(words + 15) / 16} * batch * 16;
+  const Index slot = Index{(share.words + 15) / 16} * batch * 16;
 
-  // Pieces of R, as fragments. The sum may be taken in any order, so a lane's words of a chunk are
-  // adjacent: each 16 bytes that it receives are its part of two fragments of b.
-  std::uint32_t weights[kChunks][kTiles][8];
-#pragma unroll
-  for (int chunk = 0; chunk < kChunks; ++chunk)
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int block = 2 * tile + half;  // of 8 rows
-        const int local = (warp_units * kUnitBlocks + block / kBlocks) * 8;
-        const int unit = first_unit + local + row;
-        const bool exists = block < kUnitBlocks * kBlocks && local < units && unit < hidden;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int word = (warp_sum * kChunks + chunk) * 16 + quad * 4 + i;
-          const int gate = kBackward ? word / block_words : block % kBlocks;
-          std::uint32_t bits = 0;
-#pragma unroll
-          for (int e = 0; e < kPerWord; ++e) {
-            const int other = (kBackward ? word % block_words : word) * kPerWord + e;
-            if (!exists || gate >= C::kGates || other >= hidden) continue;
-            const Index at = kBackward ? (Index{gate} * hidden + other) * a.weight_stride + unit
-                                       : (Index{gate} * hidden + unit) * a.weight_stride + other;
-            bits |= Bits<T>::load(a.weight + at) << (16 * e);
-          }
-          const bool once = kPerWord == 1 && !kSplit;  // rounded here, not in every step
-          weights[chunk][tile][i / 2 * 4 + i % 2 * 2 + half] = Operand<once, false>(bits).upper;
-        }
-      }
+  typename Cut::Weights weights;
+  load_weights<Cut>(a, share, weights);
 
-  // The items of this thread, their partial sums, and where what they give is sent.
   const std::uint32_t line_bytes = 4u * shape.line_floats;
-  const std::uint32_t warp_bytes = (lines + 1) / 2 * 2 * line_bytes;
-  Item<C, T, kBackward> items[kItems];
-  bool sends[kItems];
+  const std::uint32_t warp_bytes = (share.lines + 1) / 2 * 2 * line_bytes;
+  typename Cut::Unit items[kItems];
+  Outbox<Cut> outboxes[kItems];
   std::uint32_t part[kItems];
-  std::uint32_t* to[kItems][kSent];
-#pragma unroll
-  for (int j = 0; j < kItems; ++j) {
-    const int number = static_cast<int>(threadIdx.x) + j * kThreads;
-    const int local = number % units, unit = first_unit + local;
-    const int line = number / units, at = first_line + line;
-    items[j].open(a, at, unit, line < lines && unit < hidden);
-    sends[j] = line < lines && unit % kPerWord == 0 && unit / kPerWord < block_words;
-    part[j] = parts + (line < lines ? line * line_bytes + local * sizeof(Part) : 0);
-#pragma unroll
-    for (int i = 0; i < kSent; ++i) {
-      const int word = i * block_words + unit / kPerWord;
-      to[j][i] = exchange + (Index{word / 16} * batch + at) * 16 + word % 16;
-    }
-  }
-  // Value i of item j, to every block of the group.
-  const auto send_item = [&](int j, int i, float value) {
-    std::uint32_t bits = Bits<T>::of(value);
-    if (kPerWord == 2) bits |= __shfl_xor_sync(~0u, bits, 1) << 16;
-    if (sends[j]) send(to[j][i], bits);
-    to[j][i] += slot;
-  };
-  const bool has_items = static_cast<int>(threadIdx.x) - lane < units * lines;  // this warp
+  open_items<Cut>(a, share, exchange, parts, line_bytes, items, outboxes, part);
+  const bool has_items =
+      static_cast<int>(threadIdx.x / 32 * 32) < share.units * share.lines;  // this warp
   if (has_items) {
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-#pragma unroll
-      for (int i = 0; i < kSent; ++i) send_item(j, i, kBackward ? 0.0f : items[j].h);
+      outboxes[j].send([&](int) { return kBackward ? 0.0f : items[j].h; }, slot);
       items[j].fetch(a, 0);
     }
   }
 
+  const int first_word = share.warp_sum * kChunks * 16 + share.quad * 4;
   const std::uint32_t* words_in =
-      exchange + (Index{warp_sum * kChunks} * batch + first_line + row) * 16 + quad * 4;
+      exchange + (Index{share.warp_sum * kChunks} * batch + share.first_line + share.row) * 16 +
+      share.quad * 4;
   const int chunk_words = batch * 16;
   const std::uint32_t own_parts =
-      parts + warp_sum * warp_bytes + 2 * quad * line_bytes +
-      (warp_units * kUnitBlocks * 8 + row) * static_cast<int>(sizeof(Part));
-  const std::uint32_t half_bytes = warps_along_sum * warp_bytes;
+      parts + share.warp_sum * warp_bytes + 2 * share.quad * line_bytes +
+      (share.warp_units * kUnitBlocks * 8 + share.row) * static_cast<int>(sizeof(Part));
+  const std::uint32_t half_bytes = share.warps_along_sum * warp_bytes;
   std::uint32_t half = 0;  // which of two sets of partial sums, so that one barrier is enough
   // Backward ends with a product and no step: the cotangent of the state before the first one.
   const int turns = steps + kBackward;
   for (int t = 0; t < turns; ++t) {
-    for (int first = 0; first < lines; first += 8) {
-      const bool exists = first + row < lines;
-      float sum[kChains][kTiles][4] = {};
+    for (int first = 0; first < share.lines; first += 8) {
+      typename Cut::Sums sum = {};
 #pragma unroll
       for (int done = 0; done < kChunks; done += kFetched) {
         uint4 v[kFetched];
         bool waits[kFetched];
 #pragma unroll
         for (int i = 0; i < kFetched; ++i) {
-          waits[i] = exists && (warp_sum * kChunks + done + i) * 16 + quad * 4 < words;
-          v[i] = make_uint4(0, 0, 0, 0);
+          waits[i] = first + share.row < share.lines && first_word + (done + i) * 16 < share.words;
         }
-        bool again;
-        do {
-          again = false;
-#pragma unroll
-          for (int i = 0; i < kFetched; ++i)
-            if (waits[i]) v[i] = receive(words_in + first * 16 + Index{done + i} * chunk_words);
-#pragma unroll
-          for (int i = 0; i < kFetched; ++i) {
-            waits[i] = waits[i] && absent(v[i]);
-            again |= waits[i];
-          }
-        } while (__any_sync(~0u, again));
-#pragma unroll
-        for (int i = 0; i < kFetched; ++i) {
-          using B = Operand<kPerWord == 1, kSplit>;
-          const B b[4] = {B(v[i].x), B(v[i].y), B(v[i].z), B(v[i].w)};
-#pragma unroll
-          for (int step = 0; step < 2; ++step)
-#pragma unroll
-            for (int tile = 0; tile < kTiles; ++tile)
-              multiply<T, kSplit>(sum[(2 * i + step) % kChains][tile],
-                                  weights[done + i][tile] + 4 * step, b[2 * step], b[2 * step + 1]);
-        }
+        receive(words_in + first * 16 + Index{done} * chunk_words, chunk_words, waits, v);
+        product<Cut>(weights, done, v, sum);
       }
-#pragma unroll
-      for (int i = 1; i < kChains; ++i)
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) sum[0][tile][e] += sum[i][tile][e];
-      if (first + 2 * quad >= lines) continue;
-#pragma unroll
-      for (int block = 0; block < kUnitBlocks; ++block) {
-        if ((warp_units * kUnitBlocks + block) * 8 >= units) continue;
-        const std::uint32_t at = own_parts + half + first * line_bytes + block * 8 * sizeof(Part);
-#pragma unroll
-        for (int column = 0; column < 2; ++column) {
-          const auto of = [&](int b) { return sum[0][b / 2][b % 2 * 2 + column]; };
-          if constexpr (kBackward) {
-            store_shared(at + column * line_bytes, of(block));
-          } else {
-            const int b = block * kBlocks;
-            store_shared(
-                at + column * line_bytes,
-                make_float4(of(b), of(b + 1), of(b + 2), kBlocks > 3 ? of(b + kBlocks - 1) : 0.0f));
-          }
-        }
+      join_chains<Cut>(sum);
+      if (first + 2 * share.quad < share.lines) {
+        leave<Cut>(sum, share, own_parts + half + first * line_bytes, line_bytes);
       }
     }
     __syncthreads();
@@ -203,27 +308,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (has_items) {
 #pragma unroll
       for (int j = 0; j < kItems; ++j) {
-        Part p[dispatch::kPersistentWarps];
-        std::uint32_t at = part[j] + half;
-#pragma unroll
-        for (int i = 0; i < dispatch::kPersistentWarps; ++i) {
-          p[i] = Part();
-          if (i < warps_along_sum) load_shared(at, p[i]);
-          at += warp_bytes;
-        }
-        const Part total = ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]));
-        if constexpr (kBackward) {
-          if (t == steps) {
-            items[j].finish(total);
-            continue;
-          }
-        }
-        items[j].step(t, total);
-        if (kBackward || t + 1 < steps) {
-#pragma unroll
-          for (int i = 0; i < kSent; ++i) send_item(j, i, items[j].sent(i));
-        }
-        items[j].store(a);
+        const Part total = add_parts<Part>(part[j] + half, warp_bytes, share.warps_along_sum);
+        item<Cut>(a, t, total, slot, items[j], outboxes[j]);
       }
 #pragma unroll
       for (int j = 0; j < kItems; ++j) items[j].fetch(a, t + 1);

@@ -12,7 +12,7 @@ namespace scanrnn::persistent {
 
 inline constexpr std::uint32_t kAbsent = 0xffffffffu;
 
-__device__ __forceinline__ uint4 receive(const std::uint32_t* p) {
+__device__ __forceinline__ uint4 look(const std::uint32_t* p) {
   uint4 v;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -22,6 +22,26 @@ __device__ __forceinline__ uint4 receive(const std::uint32_t* p) {
 }
 __device__ __forceinline__ bool absent(const uint4& v) {
   return max(max(v.x, v.y), max(v.z, v.w)) == kAbsent;
+}
+// Polls pieces of 16 bytes, `apart` words from one to the next, until no lane of the warp still
+// waits for a word. A piece that a lane does not wait for is zeros.
+template <int kCount>
+__device__ __forceinline__ void receive(const std::uint32_t* from, int apart, bool (&waits)[kCount],
+                                        uint4 (&v)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) v[i] = make_uint4(0, 0, 0, 0);
+  bool again;
+  do {
+    again = false;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (waits[i]) v[i] = look(from + std::int64_t{i} * apart);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      waits[i] = waits[i] && absent(v[i]);
+      again |= waits[i];
+    }
+  } while (__any_sync(~0u, again));
 }
 // A NaN of all ones becomes another NaN.
 __device__ __forceinline__ void send(std::uint32_t* p, std::uint32_t word) {

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the persistent kernels keep R and its products: pieces of R as fragments of tensor cores, in
+// registers, and from a fragment's sums to those of a unit.
+//
+// A fragment has 16 rows, of which a lane has one of the first 8 and one of the last. The sum may
+// be taken in any order, so a lane's words of a chunk are adjacent: each 16 bytes of the other
+// operand are its part of two steps, of 32 bytes of the sum.
+#pragma once
+
+#include "cuda/kernels/dense.h"
+#include "cuda/kernels/fragment.cuh"
+#include "cuda/kernels/persistent/words.cuh"
+
+namespace scanrnn::persistent {
+
+using fragment::Bits;
+
+// The word of R with the elements from `from` on of a unit's row of a gate, or, where kColumns, of
+// its column in the gate's rows. What does not exist is zero.
+template <bool kColumns, class T>
+__device__ __forceinline__ std::uint32_t load_word(const CudaDenseArgs<T, float>& a, int gate,
+                                                   int unit, int from, bool exists) {
+  const int hidden = static_cast<int>(a.hidden);
+  std::uint32_t bits = 0;
+#pragma unroll
+  for (int e = 0; e < Bits<T>::kPerWord; ++e) {
+    const int other = from + e;
+    const Index at = kColumns ? (Index{gate} * hidden + other) * a.weight_stride + unit
+                              : (Index{gate} * hidden + unit) * a.weight_stride + other;
+    const bool there = exists && other < hidden;
+    bits |= (there ? Bits<T>::load(a.weight + at) : 0) << (16 * e);
+  }
+  return bits;
+}
+
+// A lane's part of the fragments of a chunk, both steps: word(half, i) is word i of its four in the
+// first or the second 8 rows.
+template <class Word>
+__device__ __forceinline__ void load_fragments(std::uint32_t (&to)[2][4], const Word& word) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i / 2][i % 2 * 2 + half] = word(half, i);
+}
+
+// Leaves what the products gave a unit in one of the lane's two columns: one sum for each of its
+// row blocks, the first of which is `first`.
+template <int kBlocks, int kTiles>
+__device__ __forceinline__ void leave_sums(std::uint32_t to, const float (&sum)[kTiles][4],
+                                           int first, int column) {
+  const auto of = [&](int i) { return sum[(first + i) / 2][(first + i) % 2 * 2 + column]; };
+  if constexpr (kBlocks == 1) {
+    store_shared(to, of(0));
+  } else {
+    store_shared(to, make_float4(of(0), of(1), of(2), kBlocks > 3 ? of(kBlocks - 1) : 0.0f));
+  }
+}
+
+}  // namespace scanrnn::persistent
