@@ -23,7 +23,9 @@ struct Problem {
   int gates = 0;          // none: a bare scan, which projects nothing
   bool highway = false;   // beside them each step reads x, or a projection of it
   int storage_bytes = 4;  // of an element of the tensors
-  int compute_bytes = 4;  // of the type that is computed in
+  int compute_bytes = 4;  // of the type that is computed in: half of a complex one that is stored
+  // Of a bare scan: its states are kept by logarithms; its steps are adjacent, its rows are not.
+  bool log_states = false, time_contiguous = false;
   bool training = false;  // a backward pass will follow
   bool log_domain = true;
   // CUDA, float32: a product by tensor cores is three, of operands in two parts each.

@@ -20,6 +20,9 @@ template <class V>
 inline constexpr double kLargestExponent = 703;
 template <>
 inline constexpr double kLargestExponent<float> = 86;
+// The smallest normal number of V.
+template <class V>
+inline constexpr double kSmallestNormal = kLargestExponent<V> < 100 ? 0x1p-126 : 0x1p-1022;
 
 #if defined(__CUDA_ARCH__)
 SCANRNN_HD float max(float a, float b) {
@@ -93,6 +96,15 @@ SCANRNN_HD bool less(T a, T b) {
 template <class T>
 SCANRNN_HD T select(bool condition, T yes, T no) {
   return condition ? yes : no;
+}
+template <class T>
+SCANRNN_HD bool is_zero(T a) {
+  return a == T(0);
+}
+// |a| < 1/2; a mask, too.
+template <class V>
+SCANRNN_HD auto is_small(const V& a) {
+  return less(abs(a), V(0.5));
 }
 // Whether a mask is true anywhere: for what is rarely needed and costs much.
 SCANRNN_HD bool any(bool condition) { return condition; }

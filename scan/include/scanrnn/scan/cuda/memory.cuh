@@ -22,6 +22,9 @@ struct Units {
   SCANRNN_HD static void write(T* line, Index row, Index, V value) {
     line[row] = static_cast<T>(value);
   }
+  SCANRNN_HD static bool resets(const std::uint8_t* step, Index row, Index stride, Index) {
+    return step[row * stride] != 0;
+  }
 };
 template <>
 struct Units<double> {
@@ -30,6 +33,9 @@ struct Units<double> {
   static constexpr int kUnits = 1;
   SCANRNN_HD static V read(const T* line, Index row, Index) { return line[row]; }
   SCANRNN_HD static void write(T* line, Index row, Index, V value) { line[row] = value; }
+  SCANRNN_HD static bool resets(const std::uint8_t* step, Index row, Index stride, Index) {
+    return step[row * stride] != 0;
+  }
 };
 // Two adjacent units of a 16-bit type as one row: T is a word, whose rows count pairs.
 template <class Scalar>
