@@ -62,8 +62,9 @@ void scan(benchmark::State& state, const Shape& shape, bool log_form, dispatch::
   Problem problem(shape, log_form);
   Context context;
   const Index rows = shape.rows();
+  const ScanForm form = log_form ? ScanForm::log : ScanForm::linear;
   const auto plan =
-      linear_scan_plan(context, shape.steps, rows, Dtype::float32, log_form, strategy);
+      linear_scan_plan(context, {shape.steps, 1, rows, Dtype::float32, form}, strategy);
   const Buffer workspace(context, linear_scan_workspace(plan));
   const auto view = [&](const std::vector<float>& data) {
     return TensorView::of(data.data(), Dtype::float32, {shape.steps, rows});
@@ -72,7 +73,7 @@ void scan(benchmark::State& state, const Shape& shape, bool log_form, dispatch::
   args.a = view(problem.a);
   args.b = view(problem.b);
   args.h = view(problem.h);
-  args.log_form = log_form;
+  args.form = form;
   args.workspace = workspace.span();
   linear_scan(context, plan, args);
   const double error = problem.worst_error();

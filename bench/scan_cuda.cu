@@ -45,8 +45,9 @@ struct ScanProblem {
         b(operand<T, As>(s.elements(), Fill::value, log_form, 2)),
         h(s.elements()) {}
 
+  ScanForm form() const { return log_form ? ScanForm::log : ScanForm::linear; }
   Plan plan(Strategy strategy) const {
-    return linear_scan_plan(context, steps, rows, dtype_of<As>(), log_form, strategy);
+    return linear_scan_plan(context, {steps, 1, rows, dtype_of<As>(), form()}, strategy);
   }
   void run(const Plan& plan, thrust::device_vector<char>& workspace) {
     const auto view = [&](thrust::device_vector<As>& data) {
@@ -56,7 +57,7 @@ struct ScanProblem {
     args.a = view(a);
     args.b = view(b);
     args.h = view(h);
-    args.log_form = log_form;
+    args.form = form();
     args.workspace = {raw(workspace), workspace.size()};
     linear_scan(context, plan, args);
   }

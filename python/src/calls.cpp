@@ -137,7 +137,8 @@ PlannedCall plan_scan(Device device, std::int64_t steps, std::int64_t rows,
   configure(device);
   PlannedCall out;
   out.device = device;
-  out.plan = linear_scan_plan(context(device), steps, rows, parse_dtype(dtype), log_form,
+  const ScanForm form = log_form ? ScanForm::log : ScanForm::linear;
+  out.plan = linear_scan_plan(context(device), {steps, 1, rows, parse_dtype(dtype), form},
                               parse_strategy(strategy));
   out.sizes.workspace = linear_scan_workspace(out.plan);
   return out;

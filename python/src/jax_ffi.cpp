@@ -238,7 +238,8 @@ void backward(Call& call) {
 
 void bare_scan(Call& call) {
   ScanArgs args;
-  args.log_form = call.number("log_form") != 0;
+  const bool log_form = call.number("log_form") != 0;
+  args.form = log_form ? ScanForm::log : ScanForm::linear;
   args.reverse = call.number("reverse") != 0;
   args.a = call.argument();
   args.b = call.argument();
@@ -247,7 +248,7 @@ void bare_scan(Call& call) {
   args.h = call.result();
   args.workspace = call.result_bytes();
   const PlannedCall planned = plan_scan(call.device(), args.a.sizes[0], args.a.sizes[1],
-                                        name(args.a.dtype), args.log_form, std::nullopt);
+                                        name(args.a.dtype), log_form, std::nullopt);
   configure(call.device(), call.stream());
   linear_scan(context(call.device()), planned.plan, args);
 }

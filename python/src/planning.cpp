@@ -124,7 +124,8 @@ dispatch::Problem layer_problem(const Layer& layer, std::int64_t steps, std::int
 }
 dispatch::Problem scan_problem(const std::string& dtype, std::int64_t steps, std::int64_t rows,
                                bool log_form) {
-  return linear_scan_problem(steps, rows, parse_dtype(dtype), log_form);
+  return linear_scan_problem(
+      {steps, 1, rows, parse_dtype(dtype), log_form ? ScanForm::log : ScanForm::linear});
 }
 std::unique_ptr<Workload> layer_workload(const Layer& layer, Device device, std::int64_t steps,
                                          std::int64_t batch, bool training) {

@@ -18,7 +18,7 @@ class ScanWorkload : public Workload {
 
  private:
   dispatch::Plan plan(Strategy strategy) const override {
-    return linear_scan_plan(context_, steps_, rows_, dtype_, log_form_, strategy);
+    return linear_scan_plan(context_, shape(), strategy);
   }
   Sizes sizes(const dispatch::Plan& plan) const override {
     return {linear_scan_workspace(plan), 0};
@@ -28,9 +28,18 @@ class ScanWorkload : public Workload {
     args.a = view(a_, {steps_, rows_});
     args.b = view(b_, {steps_, rows_});
     args.h = view(output_, {steps_, rows_});
-    args.log_form = log_form_;
+    args.form = shape().form;
     args.workspace = recorded.workspace.span();
     linear_scan(context_, recorded.plan, args);
+  }
+
+  ScanShape shape() const {
+    ScanShape out;
+    out.steps = steps_;
+    out.rows = rows_;
+    out.dtype = dtype_;
+    out.form = log_form_ ? ScanForm::log : ScanForm::linear;
+    return out;
   }
 
   std::int64_t steps_, rows_;

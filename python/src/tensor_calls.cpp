@@ -97,7 +97,7 @@ void run_scan(const PlannedCall& call, std::uintptr_t stream, py::handle a, py::
   args.sign_b = view_of("a, b or sign_b", sign_b);
   args.h0 = view_of("h_0", h_0);
   args.h = view_of("h", h);
-  args.log_form = log_form;
+  args.form = log_form ? ScanForm::log : ScanForm::linear;
   args.reverse = reverse;
   const py::gil_scoped_release unlocked;
   configure(call.device, reinterpret_cast<void*>(stream));

@@ -157,6 +157,8 @@ class Workload {
       case Dtype::bfloat16:  // exact
         std::memcpy(&bits, &narrow, sizeof bits);
         return put(static_cast<std::uint16_t>(bits >> 16));
+      default:
+        throw type_error(std::string("dtype: no workload is of ") + name(dtype_));
     }
   }
   double read(const char* from) const {
@@ -171,7 +173,7 @@ class Workload {
         return static_cast<double>(get(float()));
       case Dtype::float16:
         return static_cast<double>(half_to_float(get(std::uint16_t())));
-      case Dtype::bfloat16:
+      default:  // bfloat16
         break;
     }
     const std::uint32_t bits = std::uint32_t{get(std::uint16_t())} << 16;

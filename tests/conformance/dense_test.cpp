@@ -296,7 +296,7 @@ TEST(DenseErrors, StrategiesOfTheOtherKind) {
     }
   }
   EXPECT_EQ(value_error_of([&] {
-              linear_scan_plan(context, 10, 2, Dtype::float32, false, Strategy::step_loop);
+              linear_scan_plan(context, {10, 1, 2, Dtype::float32}, Strategy::step_loop);
             }).rfind("strategy: 'step_loop'", 0),
             0u);
 }

@@ -89,12 +89,12 @@ TEST(Errors, MoreThanCanBeCounted) {
   LayerOptions wide = error_case().layer;
   wide.input_size = wide.hidden_size = many;
   expect_error<value_error>([&] { Layer{wide}; }, {"hidden_size: weights of 1099511627776 units"});
-  expect_error<value_error>([&] { linear_scan_plan(context, many, many, Dtype::float32, false); },
+  expect_error<value_error>([&] { linear_scan_plan(context, {many, 1, many}); },
                             {"steps: 1099511627776 steps of 1099511627776 rows take more"});
 
   // However many threads there are, a parallel scan has states for those that get a chunk.
   const auto parallel = [&](int threads, std::int64_t rows) {
-    auto plan = linear_scan_plan(make_context(threads), 1, rows, Dtype::float64, false,
+    auto plan = linear_scan_plan(make_context(threads), {1, 1, rows, Dtype::float64},
                                  Strategy::parallel_scan);
     plan.across_blocks = on_cuda();  // a scan inside a block keeps nothing
     return linear_scan_workspace(plan);

@@ -70,8 +70,9 @@ Values run(const Scan& s, const ScanData& data, Context& context, F&& change = [
   Tensor a(s.dtype, sizes, data.a, s.memory), b(s.dtype, sizes, data.b, s.memory),
       sign_b(s.dtype, sizes, data.sign_b, s.memory), h0(s.dtype, {s.rows}, data.h0, s.memory),
       h(s.dtype, sizes, s.memory);
+  const ScanForm form = s.log_form ? ScanForm::log : ScanForm::linear;
   const dispatch::Plan plan =
-      s.way.splits(linear_scan_plan(context, s.steps, s.rows, s.dtype, s.log_form, s.way.strategy));
+      s.way.splits(linear_scan_plan(context, {s.steps, 1, s.rows, s.dtype, form}, s.way.strategy));
   Scratch workspace(context, linear_scan_workspace(plan));
   Mirror mirror(context);
   ScanArgs args;
@@ -80,7 +81,7 @@ Values run(const Scan& s, const ScanData& data, Context& context, F&& change = [
   if (s.log_form && s.signs) args.sign_b = mirror.view(sign_b);
   if (s.h0) args.h0 = mirror.view(h0);
   args.h = mirror.view(h);
-  args.log_form = s.log_form;
+  args.form = form;
   args.reverse = s.reverse;
   args.workspace = workspace.span();
   change(args);
@@ -263,18 +264,19 @@ TEST(LinearScan, Errors) {
   EXPECT_TRUE(begins(message([](ScanArgs& a) { a.b = {}; }), "log_b: "));
   EXPECT_TRUE(begins(message([](ScanArgs& a) { a.sign_b.dtype = Dtype::float64; }), "sign_b: "));
   EXPECT_TRUE(begins(message([](ScanArgs& a) { --a.h0.sizes[0]; }), "h_0: expected shape (4,)"));
-  EXPECT_TRUE(begins(message([](ScanArgs& a) { a.h.strides[1] = 2; }), "h: "));
+  EXPECT_TRUE(begins(message([](ScanArgs& a) { a.h.strides[0] = 2; }), "h: "));
   EXPECT_TRUE(begins(message([](ScanArgs& a) { a.h.device = Device::cuda(3); }), "h: "));
-  EXPECT_TRUE(begins(message([](ScanArgs& a) { a.log_form = false; }), "plan: it was made for"));
+  EXPECT_TRUE(
+      begins(message([](ScanArgs& a) { a.form = ScanForm::linear; }), "plan: it was made for"));
   s.log_form = false;
-  EXPECT_TRUE(begins(message([](ScanArgs& a) { a.a.strides[0] = 1; }), "a: "));
+  EXPECT_TRUE(begins(message([](ScanArgs& a) { a.a.strides[0] = -1; }), "a: "));
   EXPECT_TRUE(begins(message([](ScanArgs& a) { a.sign_b = a.b; }), "sign_b: "));
   // A parallel scan that needs workspace on any device: on CUDA time has to go over blocks.
   Scan tall{1 << 16, 4};
   tall.way = {Strategy::parallel_scan, Way::Split::across_blocks};
   const ScanData many = draw(tall, random);
   const auto plan = tall.way.splits(
-      linear_scan_plan(context, tall.steps, tall.rows, tall.dtype, false, tall.way.strategy));
+      linear_scan_plan(context, {tall.steps, 1, tall.rows, tall.dtype}, tall.way.strategy));
   ASSERT_GT(linear_scan_workspace(plan), 0u) << dispatch::explain(plan);
   try {
     run(tall, many, context, [](ScanArgs& a) { --a.workspace.bytes; });
@@ -282,8 +284,8 @@ TEST(LinearScan, Errors) {
   } catch (const error& e) {
     EXPECT_TRUE(begins(e.what(), "workspace: expected"));
   }
-  EXPECT_THROW(linear_scan_plan(context, -1, 4, s.dtype, false), value_error);
-  EXPECT_THROW(linear_scan_plan(context, 1, -4, s.dtype, false), value_error);
+  EXPECT_THROW(linear_scan_plan(context, {-1, 1, 4}), value_error);
+  EXPECT_THROW(linear_scan_plan(context, {1, 1, -4}), value_error);
 }
 
 }  // namespace

@@ -260,8 +260,8 @@ TEST_P(CudaScanKernelsTest, OnASmallCase) {
       args.a = memory.given(dtype, sizes, Values(count, log_form ? std::log(0.5) : 0.5));
       args.b = memory.given(dtype, sizes, Values(count, log_form ? 0.0 : 1.0));
       args.h = memory.unset(dtype, sizes);
-      args.log_form = log_form;
-      Plan plan = linear_scan_plan(context, s.steps, s.rows, dtype, log_form, s.strategy);
+      args.form = log_form ? ScanForm::log : ScanForm::linear;
+      Plan plan = linear_scan_plan(context, {s.steps, 1, s.rows, dtype, args.form}, s.strategy);
       plan.across_blocks = s.across_blocks;
       args.workspace = memory.span(linear_scan_workspace(plan));
       linear_scan(context, plan, args);

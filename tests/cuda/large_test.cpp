@@ -240,7 +240,7 @@ TEST_F(CudaLargeTest, EveryCopyOfARowIsTheSame) {
     if (way == Strategy::direct) continue;
     SCOPED_TRACE(name(way));
     const auto plan =
-        way.splits(linear_scan_plan(context, kSteps, kAll, Dtype::float32, false, way.strategy));
+        way.splits(linear_scan_plan(context, {kSteps, 1, kAll, Dtype::float32}, way.strategy));
     const Buffer workspace(context, linear_scan_workspace(plan));
     REQUIRE_CUDA(cudaMemsetAsync(h.data(), 0xFF, h.bytes(), nullptr));
     ScanArgs args;

@@ -30,6 +30,8 @@ inline Format format(Dtype dtype) {
       return {8, 7};
     case Dtype::float16:
       return {5, 10};
+    default:
+      break;
   }
   throw std::logic_error("dtype");
 }

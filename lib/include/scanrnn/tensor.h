@@ -12,15 +12,30 @@
 #pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn {
 
-enum class Dtype : std::uint8_t { float64, float32, bfloat16, float16 };
+// Complex ones are of the bare recurrence alone: pairs (real, imaginary), as std::complex is. Of
+// booleans, a byte each, only `reset` is made: anything but 0 is true.
+enum class Dtype : std::uint8_t {
+  float64,
+  float32,
+  bfloat16,
+  float16,
+  complex64,
+  complex128,
+  boolean
+};
 
 constexpr std::size_t size_of(Dtype dtype) {
-  return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2;
+  return dtype == Dtype::complex128                             ? 16
+         : dtype == Dtype::float64 || dtype == Dtype::complex64 ? 8
+         : dtype == Dtype::float32                              ? 4
+         : dtype == Dtype::bfloat16 || dtype == Dtype::float16  ? 2
+                                                                : 1;
 }
-// What a dtype is computed in: float64 for float64, float32 for everything else.
-constexpr Dtype compute_type(Dtype dtype) {
-  return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
+constexpr bool is_complex(Dtype dtype) {
+  return dtype == Dtype::complex64 || dtype == Dtype::complex128;
 }
+// What a dtype is computed in: itself, or float32 for 16-bit ones.
+constexpr Dtype compute_type(Dtype dtype) { return size_of(dtype) == 2 ? Dtype::float32 : dtype; }
 const char* name(Dtype dtype);
 
 struct Device {

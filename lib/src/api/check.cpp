@@ -13,6 +13,47 @@ void check_strategy(const dispatch::Problem& problem, const dispatch::DeviceLimi
                     "' cannot run: " + why);
 }
 
+namespace {
+
+// The last axis contiguous, rows that do not overlap.
+template <class Named>
+void check_rows(const TensorView& view, const Named& named) {
+  const auto last = static_cast<std::size_t>(view.rank - 1);
+  require(view.sizes[last] == 1 || view.strides[last] == 1, [&] {
+    return named("a contiguous last axis, got stride " + std::to_string(view.strides[last]));
+  });
+  for (std::size_t axis = 0; axis < last; ++axis) {
+    require(view.sizes[axis] == 1 || view.strides[axis] >= view.sizes[last], [&] {
+      return named("rows that do not overlap, so strides of at least " +
+                   std::to_string(view.sizes[last]) + ", got stride " +
+                   std::to_string(view.strides[axis]) + " on axis " + std::to_string(axis));
+    });
+  }
+}
+
+// Strides of at least 0; of an output each larger than all that lies within it.
+template <class Named>
+void check_strides(const TensorView& view, bool output, const Named& named) {
+  const auto rank = static_cast<std::size_t>(view.rank);
+  for (std::size_t axis = 0; axis < rank; ++axis) {
+    const std::int64_t stride = view.strides[axis];
+    if (view.sizes[axis] == 1) continue;
+    std::int64_t within = 0;  // from the first to the last element of the axes inside this one
+    for (std::size_t i = 0; i < rank; ++i) {
+      const bool inside = view.strides[i] < stride || (view.strides[i] == stride && i > axis);
+      if (inside) within += (view.sizes[i] - 1) * view.strides[i];
+    }
+    const auto on_axis = [&] {
+      return ", got stride " + std::to_string(stride) + " on axis " + std::to_string(axis);
+    };
+    require(stride >= 0, [&] { return named("strides of at least 0" + on_axis()); });
+    require(!output || stride > within,
+            [&] { return named("elements that do not overlap" + on_axis()); });
+  }
+}
+
+}  // namespace
+
 TensorView check(const TensorView& view, const Expected& want) {
   static char nowhere;  // nobody reads or writes it
   const auto named = [&](const std::string& words) {
@@ -48,16 +89,10 @@ TensorView check(const TensorView& view, const Expected& want) {
     return named("an address in whole elements of " + std::to_string(size_of(view.dtype)) +
                  " bytes");
   });
-  const auto last = static_cast<std::size_t>(view.rank - 1);
-  require(view.sizes[last] == 1 || view.strides[last] == 1, [&] {
-    return named("a contiguous last axis, got stride " + std::to_string(view.strides[last]));
-  });
-  for (std::size_t axis = 0; axis < last; ++axis) {
-    require(view.sizes[axis] == 1 || view.strides[axis] >= view.sizes[last], [&] {
-      return named("rows that do not overlap, so strides of at least " +
-                   std::to_string(view.sizes[last]) + ", got stride " +
-                   std::to_string(view.strides[axis]) + " on axis " + std::to_string(axis));
-    });
+  if (want.layout == Layout::rows) {
+    check_rows(view, named);
+  } else {
+    check_strides(view, want.layout == Layout::output, named);
   }
   return view;
 }

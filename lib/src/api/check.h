@@ -33,6 +33,10 @@ class Extents {
   std::size_t rank_;
 };
 
+// How elements may lie: rows contiguous and apart from one another; or at any strides, those of
+// an input with repetitions, those of an output without.
+enum class Layout : std::uint8_t { rows, input, output };
+
 // What a tensor must be. `axes` names the sizes: "(T, B, C)".
 struct Expected {
   const char* name;
@@ -42,9 +46,10 @@ struct Expected {
   Device device;
   bool optional = false;
   const char* prefix = "";  // of the name: "d" of a gradient
+  Layout layout = Layout::rows;
 };
 
-// Shape, dtype, device, and strides: the last axis contiguous, rows that do not overlap. Returns
+// Shape, dtype, device, and strides, as the layout has them. Returns
 // the tensor; one without elements has an address, whatever came, since a null one means: absent.
 TensorView check(const TensorView& view, const Expected& want);
 

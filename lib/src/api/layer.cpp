@@ -24,6 +24,10 @@ const CellInfo& checked(const LayerOptions& o) {
   require(o.dropout >= 0 && o.dropout < 1, [&] {
     return "dropout: expected a probability in [0, 1), got " + std::to_string(o.dropout);
   });
+  if (is_complex(o.dtype) || o.dtype == Dtype::boolean) {
+    throw type_error(std::string("dtype: expected a real floating-point one, got ") +
+                     name(o.dtype));
+  }
   const CellInfo& cell = info(o.cell);
   const int count = static_cast<int>(cell.variants.size());
   require(o.variant >= 0 && o.variant < count, [&] {

@@ -14,6 +14,12 @@ const char* name(Dtype dtype) {
       return "bfloat16";
     case Dtype::float16:
       return "float16";
+    case Dtype::complex64:
+      return "complex64";
+    case Dtype::complex128:
+      return "complex128";
+    case Dtype::boolean:
+      return "bool";
   }
   return "?";
 }

@@ -30,17 +30,28 @@ void drop(const TensorView& from, const TensorView& to, double share, std::uint6
   }
 }
 
-// Calls use(element offset in a, in b, count) for each contiguous run of equal shapes.
+// Calls use(element offset in a, in b, count) for each contiguous run of equal shapes: along the
+// last axis that is contiguous in both, else element by element.
 template <class F>
-void for_rows(const TensorView& a, const TensorView& b, F&& use) {
-  const int last = a.rank - 1;
-  const Index outer = last > 0 ? a.sizes[0] : 1, middle = last > 1 ? a.sizes[1] : 1;
-  for (Index i = 0; i < outer; ++i) {
-    for (Index j = 0; j < middle; ++j) {
+void for_runs(const TensorView& a, const TensorView& b, F&& use) {
+  const auto stride = [](const TensorView& v, int axis) {
+    return axis < v.rank ? v.strides[static_cast<std::size_t>(axis)] : 0;
+  };
+  const auto size = [&](int axis) {
+    return axis < a.rank ? a.sizes[static_cast<std::size_t>(axis)] : 1;
+  };
+  int run = kMaxRank - 1;
+  while (run > 0 && !(stride(a, run) == 1 && stride(b, run) == 1)) --run;
+  const int outer = run == 0 ? 1 : 0, middle = run == 2 ? 1 : 2;
+  const bool runs = stride(a, run) == 1 && stride(b, run) == 1;
+  for (Index i = 0; i < size(outer); ++i) {
+    for (Index j = 0; j < size(middle); ++j) {
       const auto offset = [&](const TensorView& v) {
-        return (last > 0 ? i * v.strides[0] : 0) + (last > 1 ? j * v.strides[1] : 0);
+        return i * stride(v, outer) + j * stride(v, middle);
       };
-      use(offset(a), offset(b), a.sizes[static_cast<std::size_t>(last)]);
+      for (Index k = 0; k < (runs ? 1 : size(run)); ++k) {
+        use(offset(a) + k * stride(a, run), offset(b) + k * stride(b, run), runs ? size(run) : 1);
+      }
     }
   }
 }
@@ -70,8 +81,12 @@ class CpuBackend : public Backend {
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) override {
     cpu_scan(plan, args, workspace);
   }
+  void scan_backward(const dispatch::Plan& plan, const ScanBackwardArgs& args,
+                     Arena& workspace) override {
+    cpu_scan_backward(plan, args, workspace);
+  }
   void copy(const TensorView& from, const TensorView& to) override {
-    for_rows(from, to, [&](Index a, Index b, Index count) {
+    for_runs(from, to, [&](Index a, Index b, Index count) {
       cpu_kernels().convert(at(from, a), from.dtype, at(to, b), to.dtype, count);
     });
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cpu/gemm.h"
+#include "cpu/schedule.h"
 #include "cpu/team.h"
 #include "cpu/wait.h"
 #include "recurrence/linear_layer.h"
@@ -15,31 +16,6 @@ namespace {
 
 using scan::Range;
 using scan::Team;
-
-// Memory that a recurrence works in.
-struct Scratch {
-  void *carry, *totals = nullptr, *starts = nullptr;
-
-  Scratch(Arena& arena, const dispatch::Plan& plan, Index lines, Index hidden, std::size_t item) {
-    const auto units = static_cast<std::size_t>(lines * padded(hidden)) * item;
-    carry = arena.take(units * kCarryFields);
-    if (plan.chunk_steps == 0) return;
-    const Index chunks = scan::chunk_count(plan.problem.steps, plan.chunk_steps);
-    totals = arena.take(units * static_cast<std::size_t>(chunks) * kTotalFields);
-    starts = arena.take(units * static_cast<std::size_t>(most_threads(plan)) * kCarryFields);
-  }
-};
-
-CpuSchedule schedule_of(const Team& team, const dispatch::Plan& plan, const Scratch& scratch) {
-  CpuSchedule out;
-  out.team = team;
-  out.chunk = plan.chunk_steps;
-  out.log_domain = plan.problem.log_domain;
-  out.carry = scratch.carry;
-  out.totals = scratch.totals;
-  out.starts = scratch.starts;
-  return out;
-}
 
 template <class T>
 void spread_bias(const LayerCall& call, T* bias) {
@@ -216,29 +192,6 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   });
 }
 
-template <class T>
-void bare_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) {
-  const Index steps = plan.problem.steps, width = plan.problem.hidden_size;
-  const Scratch scratch(arena, plan, 1, width, sizeof(T));
-  if (arena.counting()) return;
-  const auto along = [&](const TensorView& v) {
-    TensorView line = v;  // [T,N] as [T,1,N]
-    line.strides = {v.strides[0], 0, 1};
-    return walked<T>(line, {0, steps, 0, 1}, args.reverse);
-  };
-  run_team(team_size(plan, steps * width * dispatch::kCpuWalkCost), [&](const Team& team) {
-    CpuSchedule schedule = schedule_of(team, plan, scratch);
-    schedule.lines = 1;
-    schedule.hidden = width;
-    schedule.steps = steps;
-    const ScanKernelArgs<T> kernel_args{as_const(along(args.a)), as_const(along(args.b)),
-                                        as_const(along(args.sign_b)), along(args.h)};
-    kernels_of<T>().load_carry(schedule, static_cast<const T*>(args.h0.data), 0);
-    team.barrier();
-    (args.log_form ? kernels_of<T>().scan_log : kernels_of<T>().scan)(schedule, kernel_args);
-  });
-}
-
 }  // namespace
 
 void cpu_forward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace) {
@@ -246,9 +199,6 @@ void cpu_forward(const dispatch::Plan& plan, const LayerCall& call, Arena& works
 }
 void cpu_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace) {
   (plan.problem.compute_bytes == 8 ? backward<double> : backward<float>)(plan, call, workspace);
-}
-void cpu_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) {
-  (plan.problem.compute_bytes == 8 ? bare_scan<double> : bare_scan<float>)(plan, args, workspace);
 }
 
 }  // namespace scanrnn

@@ -2,6 +2,7 @@
 // A CUDA device as a backend: its limits, its handle of cuBLASLt and dropout here, layers in
 // cuda/linear.cu and cuda/dense.cu. Nothing allocates device memory or waits for the device.
 #include "cuda/kernels/dense.h"
+#include "cuda/kernels/scan.h"
 #include "cuda/linear.h"
 #include "cuda/pointwise.cuh"
 #include "cuda/run.cuh"
@@ -49,6 +50,10 @@ class CudaBackend : public Backend {
   }
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) override {
     on_device(arena, [&] { cuda_scan(plan, args, arena, stream_); });
+  }
+  void scan_backward(const dispatch::Plan& plan, const ScanBackwardArgs& args,
+                     Arena& arena) override {
+    on_device(arena, [&] { cuda_scan_backward(plan, args, arena, stream_); });
   }
   void copy(const TensorView& from, const TensorView& to) override {
     throw type_error(std::string("copy: CUDA works in the tensors' own dtype, got ") +

@@ -86,6 +86,8 @@ cudaDataType_t type_of(Dtype dtype) {
       return CUDA_R_16BF;
     case Dtype::float16:
       return CUDA_R_16F;
+    default:  // no layer has another
+      break;
   }
   return CUDA_R_32F;
 }

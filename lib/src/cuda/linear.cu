@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer of a linear cell on CUDA: one product for all steps and one kernel, or both in one; and
-// the bare scan.
+// A layer of a linear cell on CUDA: one product for all steps and one kernel, or both in one.
 #include "cuda/linear.h"
 
 #include "cuda/kernels/linear.h"
@@ -170,33 +169,6 @@ void cuda_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& are
                    cudaStream_t stream) {
   with_type(call.y.dtype, [&](auto type) {
     LayerRun<decltype(type)>{{plan, call, arena, gemm, stream}}.backward();
-  });
-}
-void cuda_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena,
-               cudaStream_t stream) {
-  with_type(args.h.dtype, [&](auto type) {
-    using T = decltype(type);
-    const auto& kernels = cuda_scan_kernels<T>();
-    CudaSchedule s;
-    s.extent = {1, plan.problem.hidden_size, plan.problem.steps};
-    s.strategy = plan.strategy;
-    s.across_blocks = plan.across_blocks;
-    s.log_domain = plan.problem.log_domain;
-    s.units = static_cast<int>(plan.device.units);
-    s.shared = static_cast<std::size_t>(plan.device.shared_bytes);
-    s.workspace = arena.take(kernels.workspace(s, args.log_form));
-    if (arena.counting()) return;
-    s.stream = stream;
-    s.initial = args.h0.data;
-    const auto along = [&](const TensorView& view) {
-      TensorView line = view;  // [T,N] as [T,1,N]
-      line.strides = {view.strides[0], 0, 1};
-      return walked<T>(line, {0, plan.problem.steps, 0, 1}, args.reverse);
-    };
-    SCANRNN_CUDA(kernels.scan(s,
-                              {as_const(along(args.a)), as_const(along(args.b)),
-                               as_const(along(args.sign_b)), along(args.h)},
-                              args.log_form));
   });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One layer of a linear cell in one direction on CUDA, and the bare scan, as Backend's functions of
+// One layer of a linear cell in one direction on CUDA, as Backend's functions of
 // these names: a product and a kernel on `stream`. With an arena that only counts, nothing runs.
 #pragma once
 
@@ -14,6 +14,5 @@ void cuda_forward(const dispatch::Plan& plan, const LayerCall& call, Arena& aren
                   cudaStream_t stream);
 void cuda_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena, CudaGemm* gemm,
                    cudaStream_t stream);
-void cuda_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena, cudaStream_t stream);
 
 }  // namespace scanrnn

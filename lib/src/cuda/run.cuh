@@ -84,7 +84,7 @@ struct CudaRun {
   }
 };
 
-// Calls use(T()) with the type of `dtype`.
+// Calls use(T()) with the type of `dtype`, one that layers take.
 template <class F>
 void with_type(Dtype dtype, F&& use) {
   switch (dtype) {
@@ -96,6 +96,8 @@ void with_type(Dtype dtype, F&& use) {
       return use(__nv_bfloat16());
     case Dtype::float16:
       return use(__half());
+    default:
+      break;
   }
 }
 

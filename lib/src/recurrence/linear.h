@@ -292,73 +292,6 @@ struct StateEnds {
   }
 };
 
-// ---- the bare recurrence: a and b are given
-
-template <class Memory, bool kLogForm>
-struct BareSource {
-  using V = typename Memory::V;
-  using T = typename Memory::T;
-  static constexpr int kStreams = kLogForm ? 3 : 2;
-  static constexpr bool kLifts = kLogForm, kLastDiffers = false;
-  Strided<const T> a, b, sign_b;
-  Index width;
-  Index steps = 0;  // read by stream() alone
-
-  SCANRNN_HD BareSource line(Index i) const {
-    return {a.at_line(i), b.at_line(i), sign_b.at_line(i), width, steps};
-  }
-  SCANRNN_HD scan::Stream<T> stream(int i) const {
-    const Strided<const T>& input = i == 0 ? a : i == 1 ? b : sign_b;
-    return {input.data, input.step, steps};
-  }
-  template <class Tiles>
-  SCANRNN_HD BareSource staged(const Tiles& tiles, Index step, Index, Index) const {
-    return {{tiles[0], 0, step},
-            {tiles[1], 0, step},
-            {sign_b.data ? tiles[2] : nullptr, 0, step},
-            width,
-            steps};
-  }
-  SCANRNN_HD scan::LogAffine<V> load(Index row, Index t) const {
-    scan::LogAffine<V> item{Memory::read(a.at(t), row, width), Memory::read(b.at(t), row, width),
-                            V(1)};
-    if (kLogForm && sign_b.data) item.sign_b = Memory::read(sign_b.at(t), row, width);
-    return item;
-  }
-  SCANRNN_HD scan::Affine<V> step(const scan::LogAffine<V>& item) const {
-    if constexpr (kLogForm) {
-      return scan::LogAffineOp<V>::linear(item);
-    } else {
-      return {item.log_a, V(1) - item.log_a, item.log_b};
-    }
-  }
-};
-
-template <class Memory>
-struct BareSink {
-  using V = typename Memory::V;
-  using T = typename Memory::T;
-  static constexpr bool kReadsItem = false;
-  static constexpr int kStreams = 1;
-  Strided<T> h;
-  Index width;
-
-  SCANRNN_HD Strided<T> stream(int) const { return h; }
-  template <class Tiles>
-  SCANRNN_HD BareSink staged(const Tiles& tiles, Index step, Index, Index) const {
-    return {{tiles[0], 0, step}, width};
-  }
-
-  SCANRNN_HD BareSink line(Index i) const { return {h.at_line(i), width}; }
-  SCANRNN_HD BareSink from(Index row, Index t) const { return {h.from(row, t), width}; }
-  SCANRNN_HD void next() { h.next(); }
-  template <class Item>
-  SCANRNN_HD void store(Index row, Index t, const Item&, const scan::Carried<V>&,
-                        const scan::Carried<V>& state) const {
-    Memory::write(h.at(t), row, width, state.h);
-  }
-};
-
 // ---- what a kernel of one layer is called with, on any processor
 
 template <class T>
@@ -375,12 +308,6 @@ struct BackwardKernelArgs {
   const T* bias = nullptr;
   Strided<const T> skip, states, initial, dy;
   Strided<T> dpreactivations, dskip;
-};
-
-template <class T>
-struct ScanKernelArgs {
-  Strided<const T> a, b, sign_b;
-  Strided<T> h;
 };
 
 }  // namespace scanrnn

@@ -51,9 +51,12 @@ class Backend {
   // With an arena that only counts, these take the memory that they would and do nothing else.
   virtual void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace) = 0;
   virtual void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace) = 0;
+  // Tensors of the bare recurrence are [T,B,N], those without time [1,B,N], with any strides.
   virtual void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) = 0;
+  virtual void scan_backward(const dispatch::Plan& plan, const ScanBackwardArgs& args,
+                             Arena& workspace) = 0;
 
-  // to = from, elementwise, between a dtype and its compute type; equal shapes, any outer strides.
+  // to = from, elementwise, between a dtype and its compute type; equal shapes, any strides.
   virtual void copy(const TensorView& from, const TensorView& to) = 0;
   // to = from with a share of the elements set to zero and the rest scaled up; [T,B,.].
   virtual void dropout(const TensorView& from, const TensorView& to, double share,

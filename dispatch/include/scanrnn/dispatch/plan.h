@@ -23,7 +23,9 @@ struct Problem {
   int gates = 0;          // none: a bare scan, which projects nothing
   bool highway = false;   // beside them each step reads x, or a projection of it
   int storage_bytes = 4;  // of an element of the tensors
-  int compute_bytes = 4;  // of the type that is computed in
+  int compute_bytes = 4;  // of the type that is computed in: half of a complex one that is stored
+  // Of a bare scan: its states are kept by logarithms; its steps are adjacent, its rows are not.
+  bool log_states = false, time_contiguous = false;
   bool training = false;  // a backward pass will follow
   bool log_domain = true;
   // CUDA, float32: a product by tensor cores is three, of operands in two parts each.
@@ -83,6 +85,7 @@ struct Plan {
   bool in_turn = false;          // CPU, fused-sequential: a tile is one thread's, not the team's
   std::int64_t chunk_steps = 0;  // CPU: steps of a parallel scan's chunk; 0 for other strategies
   bool across_blocks = false;    // CUDA: a parallel scan splits time over blocks, not inside one
+  bool along_lanes = false;      // CUDA: and along the lanes of a warp, not rows
   PersistentShape persistent, persistent_vjp;  // CUDA, dense: of the two passes
   bool fused_steps = false;  // CUDA, step loop: a forward step is one kernel, products and all
 };

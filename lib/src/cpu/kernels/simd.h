@@ -53,6 +53,10 @@ SCANRNN_INLINE MaskOf<T> less(Vec<T> a, Vec<T> b) {
   return {hn::Lt(a.raw, b.raw)};
 }
 template <class T>
+SCANRNN_INLINE MaskOf<T> is_zero(Vec<T> a) {
+  return {hn::Eq(a.raw, hn::Zero(hn::ScalableTag<T>()))};
+}
+template <class T>
 SCANRNN_INLINE bool any(MaskOf<T> mask) {
   return !hn::AllFalse(hn::ScalableTag<T>(), mask.raw);
 }
@@ -79,6 +83,31 @@ SCANRNN_INLINE Vec<T> max(Vec<T> a, Vec<T> b) {
 template <class T>
 SCANRNN_INLINE Vec<T> min(Vec<T> a, Vec<T> b) {
   return select(less(b, a), b, a);
+}
+
+template <class T>
+using WholeTag = hn::RebindToSigned<hn::ScalableTag<T>>;
+template <class T>
+constexpr int kMantissaBits = sizeof(T) == 4 ? 23 : 52;
+template <class T>
+constexpr int kExponentBias = sizeof(T) == 4 ? 127 : 1023;
+
+template <class T>
+SCANRNN_INLINE Vec<T> round(Vec<T> x) {
+  return hn::Round(x.raw);
+}
+template <class T>
+SCANRNN_INLINE Vec<T> power_of_two(Vec<T> n) {
+  const Vec<T> biased = max(n, Vec<T>(-kExponentBias<T>)) + Vec<T>(kExponentBias<T>);
+  const auto bits = hn::ShiftLeft<kMantissaBits<T>>(hn::ConvertTo(WholeTag<T>(), biased.raw));
+  return hn::BitCast(hn::ScalableTag<T>(), bits);
+}
+template <class T>
+SCANRNN_INLINE Vec<T> exponent_of(Vec<T> x) {
+  const hn::ScalableTag<T> tag;
+  const auto bits = hn::BitCast(WholeTag<T>(), hn::Abs(x.raw));  // shifts in zeros
+  const auto biased = hn::ConvertTo(tag, hn::ShiftRight<kMantissaBits<T>>(bits));
+  return Vec<T>(biased) - Vec<T>(kExponentBias<T>);
 }
 
 // Highway's functions are for arguments inside their documented range; a NaN must stay one and the
@@ -133,6 +162,29 @@ SCANRNN_INLINE Vec<T> tanh(Vec<T> x) {
   return keep_nan(x, Vec<T>(hn::Tanh(hn::ScalableTag<T>(), inside.raw)));
 }
 
+// Complex numbers in memory, their parts in turn.
+template <class T>
+SCANRNN_INLINE void deinterleave(const T* from, Vec<T>& re, Vec<T>& im) {
+  hn::LoadInterleaved2(hn::ScalableTag<T>(), from, re.raw, im.raw);
+}
+template <class T>
+SCANRNN_INLINE void interleave(Vec<T> re, Vec<T> im, T* to) {
+  hn::StoreInterleaved2(re.raw, im.raw, hn::ScalableTag<T>(), to);
+}
+
+// Whether bytes are set, as numbers that are zero where they are not.
+template <class T>
+SCANRNN_INLINE Vec<T> flags(const std::uint8_t* step, scan::Index row, scan::Index stride,
+                            scan::Index hidden) {
+  if (stride == 0) return Vec<T>(static_cast<double>(*step));
+  T lanes[Vec<T>::kLanes] = {};
+  const scan::Index first = row * Vec<T>::kLanes, end = first + Vec<T>::kLanes;
+  for (scan::Index i = first; i < (end < hidden ? end : hidden); ++i) {
+    lanes[i - first] = static_cast<T>(step[i * stride]);
+  }
+  return Vec<T>::load(lanes);
+}
+
 // How vectors lie in memory: row r is units [r * kLanes, (r + 1) * kLanes), cut off at `hidden`.
 template <class Scalar>
 struct Lanes {
@@ -140,6 +192,7 @@ struct Lanes {
   using V = Vec<T>;
   using D = typename V::D;
   static constexpr bool kAddsBias = true;
+  static constexpr int kUnits = V::kLanes;
 
   SCANRNN_INLINE static V read(const T* line, scan::Index row, scan::Index hidden) {
     const scan::Index first = row * V::kLanes;
@@ -159,6 +212,10 @@ struct Lanes {
     } else {
       hn::BlendedStore(value.raw, hn::FirstN(D(), hidden - first), D(), line + first);
     }
+  }
+  SCANRNN_INLINE static MaskOf<T> resets(const std::uint8_t* step, scan::Index row,
+                                         scan::Index stride, scan::Index hidden) {
+    return {hn::Not(is_zero(flags<T>(step, row, stride, hidden)).raw)};
   }
 };
 

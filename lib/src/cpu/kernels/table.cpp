@@ -61,10 +61,10 @@ void backward(const CpuSchedule& s, const BackwardKernelArgs<T>& a) {
 template <class T, bool kLogForm>
 void bare(const CpuSchedule& s, const ScanKernelArgs<T>& a) {
   using Memory = Lanes<T>;
-  const BareSource<Memory, kLogForm> source{a.a, a.b, a.sign_b, s.hidden};
+  const BareSource<Memory, kLogForm> source{a.a, a.b, a.sign_b, {a.reset, s.steps}, s.hidden};
   const BareSink<Memory> sink{a.h, s.hidden};
   using V = Vec<T>;
-  using Op = std::conditional_t<kLogForm, scan::LogAffineOp<V>, scan::AffineOp<V>>;
+  using Op = std::conditional_t<kLogForm, scan::LogResetOp<V>, scan::ResetOp<V>>;
   run<Op, T>(s, source, sink);
 }
 
@@ -191,9 +191,11 @@ CpuTypeKernels<T> kernels_of() {
 
 }  // namespace
 
+const CpuScanTable& scan_table();  // cpu/kernels/scan.cpp
+
 const CpuKernels& table() {
   static const CpuKernels kernels{hwy::TargetName(HWY_TARGET), kernels_of<float>(),
-                                  kernels_of<double>(), &convert};
+                                  kernels_of<double>(), scan_table(), &convert};
   return kernels;
 }
 

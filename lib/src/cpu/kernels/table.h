@@ -5,6 +5,7 @@
 
 #include "cpu/dense.h"
 #include "recurrence/linear.h"
+#include "recurrence/scan.h"
 #include "scanrnn/registry.h"
 #include "scanrnn/scan/cpu.h"
 #include "scanrnn/tensor.h"
@@ -19,11 +20,14 @@ struct CpuSchedule {
   Index first_line = 0;  // of these lines among those of the carry
   Index chunk = 0;       // 0: fused-sequential; else the chunk of the parallel scan
   bool log_domain = true;
+  bool by_units = false;   // bare recurrence: rows are units, not vectors
   void* carry = nullptr;   // kCarryFields values for each padded unit and line
   void* totals = nullptr;  // kTotalFields, and for each chunk (parallel scan)
   void* starts = nullptr;  // kCarryFields, and for each thread (parallel scan)
 };
 inline constexpr Index kCarryFields = 2, kTotalFields = 3;
+// The same of log_output.
+inline constexpr Index kLogCarryFields = 3, kLogTotalFields = 5;
 
 inline constexpr int kMaxVariants = 3;
 
@@ -48,10 +52,25 @@ struct CpuTypeKernels {
                       T* sums);
 };
 
+// The bare recurrence in any form, the states at the ends of time included. What is walked in the
+// linear form and by logarithms, forward, with rows in vectors is CpuTypeKernels' own.
+template <class T>
+struct CpuScanKernels {
+  void (*forward)(const CpuSchedule&, const ScanKernelArgs<T>&);
+  void (*backward)(const CpuSchedule&, const ScanBackwardKernelArgs<T>&);
+};
+struct CpuScanTable {
+  CpuScanKernels<float> float32;
+  CpuScanKernels<double> float64;
+  CpuScanKernels<scan::Complex<float>> complex64;
+  CpuScanKernels<scan::Complex<double>> complex128;
+};
+
 struct CpuKernels {
   const char* name;  // of the instruction set
   CpuTypeKernels<float> float32;
   CpuTypeKernels<double> float64;
+  const CpuScanTable& scans;
   // Contiguous conversion between a dtype and its compute type.
   void (*convert)(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, Index count);
 };

@@ -27,6 +27,7 @@ struct CudaSchedule {
   scan::Extent extent;
   dispatch::Strategy strategy = dispatch::Strategy::fused_sequential;
   bool across_blocks = false;  // parallel scan: time over blocks, which needs `workspace`
+  bool along_lanes = false;    // and along the lanes of a warp
   bool log_domain = true;
   int units = 1;           // multiprocessors
   std::size_t shared = 0;  // bytes of shared memory that a block may take
@@ -36,6 +37,10 @@ struct CudaSchedule {
   void* workspace = nullptr;
   cudaStream_t stream = nullptr;
 };
+
+// Which kernels there are: those that walk lines or split time over all blocks, which can do
+// everything, that of one block, and those with time along lanes.
+enum class Kernels : std::uint8_t { general, lines, all };
 
 // h_0 and h_T as the kernels read and write them.
 template <class Memory>
@@ -69,17 +74,8 @@ struct CudaCellKernels {
 template <class T>
 using CudaCellTable = CudaCellKernels<T>[kMaxCudaVariants];
 
-template <class T>
-struct CudaScanKernels {
-  cudaError_t (*scan)(const CudaSchedule&, const ScanKernelArgs<T>&, bool log_form);
-  std::size_t (*workspace)(const CudaSchedule&, bool log_form);
-};
-
-// Defined by cuda/kernels/linear.cu and cuda/kernels/scan.cu, each compiled once for each cell and
-// dtype.
+// Defined by cuda/kernels/linear.cu, compiled once for each cell and dtype.
 template <Cell cell, class T>
 const CudaCellTable<T>& cuda_cell_table();
-template <class T>
-const CudaScanKernels<T>& cuda_scan_kernels();
 
 }  // namespace scanrnn

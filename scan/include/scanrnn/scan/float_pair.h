@@ -56,6 +56,7 @@ struct PairMask {
   bool x, y;
 };
 SCANRNN_HD PairMask less(const Pair& a, const Pair& b) { return {a.x < b.x, a.y < b.y}; }
+SCANRNN_HD PairMask is_zero(const Pair& a) { return {a.x == 0, a.y == 0}; }
 SCANRNN_HD bool any(const PairMask& condition) { return condition.x || condition.y; }
 SCANRNN_HD Pair select(const PairMask& condition, const Pair& yes, const Pair& no) {
   return {condition.x ? yes.x : no.x, condition.y ? yes.y : no.y};

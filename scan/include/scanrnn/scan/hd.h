@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #if defined(__CUDACC__)
 #define SCANRNN_HD __host__ __device__ __forceinline__
@@ -20,6 +21,9 @@ template <class V>
 inline constexpr double kLargestExponent = 703;
 template <>
 inline constexpr double kLargestExponent<float> = 86;
+// The smallest normal number of V.
+template <class V>
+inline constexpr double kSmallestNormal = kLargestExponent<V> < 100 ? 0x1p-126 : 0x1p-1022;
 
 #if defined(__CUDA_ARCH__)
 SCANRNN_HD float max(float a, float b) {
@@ -93,6 +97,41 @@ SCANRNN_HD bool less(T a, T b) {
 template <class T>
 SCANRNN_HD T select(bool condition, T yes, T no) {
   return condition ? yes : no;
+}
+SCANRNN_HD float round(float x) { return ::rintf(x); }
+SCANRNN_HD double round(double x) { return ::rint(x); }
+// 2^n for a whole n of at least -126 (double: -1022) and at most 127 (1023); below, 0.
+SCANRNN_HD float power_of_two(float n) {
+  const std::int32_t bits = (static_cast<std::int32_t>(n < -127 ? -127.0f : n) + 127) << 23;
+  float out;
+  std::memcpy(&out, &bits, sizeof out);
+  return out;
+}
+SCANRNN_HD double power_of_two(double n) {
+  const std::int64_t bits = (static_cast<std::int64_t>(n < -1023 ? -1023.0 : n) + 1023) << 52;
+  double out;
+  std::memcpy(&out, &bits, sizeof out);
+  return out;
+}
+// n of 2^n <= |x| < 2^(n+1); of a subnormal number or 0 -127 (-1023), of an infinity or a NaN 128.
+SCANRNN_HD float exponent_of(float x) {
+  std::int32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return static_cast<float>((bits >> 23 & 0xff) - 127);
+}
+SCANRNN_HD double exponent_of(double x) {
+  std::int64_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return static_cast<double>((bits >> 52 & 0x7ff) - 1023);
+}
+template <class T>
+SCANRNN_HD bool is_zero(T a) {
+  return a == T(0);
+}
+// |a| < 1/2; a mask, too.
+template <class V>
+SCANRNN_HD auto is_small(const V& a) {
+  return less(abs(a), V(0.5));
 }
 // Whether a mask is true anywhere: for what is rarely needed and costs much.
 SCANRNN_HD bool any(bool condition) { return condition; }

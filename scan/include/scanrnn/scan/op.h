@@ -11,10 +11,14 @@
 //   promote(Local) -> Element
 //   combine(Element f, Element g)        "first f, then g": associative, not commutative
 //   combine_all<n>(get) -> Element       get(0), then get(1) ... get(n - 1); on CUDA's device scan
-//   linear(Element) -> Affine            the map itself
+//   linear(Element) -> Affine            the map itself, or what apply() takes in its place
 //   apply(Step | Local | Element, State) -> State
 //   advance(Step, State) -> State        apply, where at most kLocalSteps of them follow an apply
 // combine and then take identities: local_identity(), identity().
+//
+// AffineOp and LogAffineOp are for cells. ResetOp and LogResetOp are the same for sequences that
+// are cut: a decay that is exactly zero forgets whatever came before, infinities and NaN too. A
+// product of decays that only underflows is no zero to them.
 #pragma once
 
 #include <limits>
@@ -37,11 +41,19 @@ struct Extent {
   Index lines, rows, steps;
 };
 
-// One input of a line: its rows are adjacent, its steps `step` apart; `data` may be null.
+// One input of a line: its rows are adjacent, or `row` apart, its steps `step` apart; `data` may be
+// null. And one output.
 template <class T>
 struct Stream {
   const T* data;
   Index step, steps;
+  Index row = 1;
+};
+template <class T>
+struct OutStream {
+  T* data;
+  Index step, steps;
+  Index row = 1;
 };
 
 // How many steps a thread may append before it must join or promote: short enough that rounding
@@ -84,7 +96,7 @@ SCANRNN_HD Carried<V> apply(const Affine<V>& f, const Carried<V>& s) {
   const V b = fma(f.a, s.c, f.b);
   const V d = fma(-f.z, s.h, b);
   const V kept = s.h + d;
-  const auto keeps = less(abs(f.z), V(0.5));
+  const auto keeps = is_small(f.z);
   return {select(keeps, kept, fma(f.a, s.h, b)), select(keeps, (s.h - kept) + d, V(0))};
 }
 
@@ -94,8 +106,9 @@ SCANRNN_HD Carried<V> advance(const Affine<V>& f, const Carried<V>& s) {
   return {fma(f.a, s.h, f.b), V(0)};
 }
 
-template <class V>
-struct AffineOp {
+// The linear operator; kCuts: a zero forgets.
+template <class V, bool kCuts>
+struct LinearOp {
   using Step = Affine<V>;
   using Local = Affine<V>;
   using Element = Affine<V>;
@@ -103,11 +116,14 @@ struct AffineOp {
 
   SCANRNN_HD static Local local_identity() { return {V(1), V(0), V(0)}; }
   SCANRNN_HD static Element identity() { return local_identity(); }
-  SCANRNN_HD static Local then(const Local& f, const Step& g) { return scan::then(f, g); }
+  SCANRNN_HD static Local then(const Local& f, const Step& g) {
+    return cut(f, g, scan::then(f, g));
+  }
   SCANRNN_HD static Element promote(const Local& f) { return f; }
   SCANRNN_HD static Local join(const Local& f, const Local& g) {
     const V z = through(g, f.z, g.z);
-    return {select(less(abs(z), V(0.5)), V(1) - z, g.a * f.a), z, through(g, f.b, g.b)};
+    const V a = select(is_small(z), V(1) - z, g.a * f.a);
+    return cut(f, g, {a, z, through(g, f.b, g.b)});
   }
   SCANRNN_HD static Element combine(const Element& f, const Element& g) { return join(f, g); }
   // As a tree: its latency is that of few combinations.
@@ -121,16 +137,42 @@ struct AffineOp {
     }
   }
   SCANRNN_HD static Affine<V> linear(const Element& f) { return f; }
-  SCANRNN_HD static State apply(const Affine<V>& f, const State& s) { return scan::apply(f, s); }
-  SCANRNN_HD static State advance(const Step& f, const State& s) { return scan::advance(f, s); }
+  SCANRNN_HD static State apply(const Affine<V>& f, const State& s) {
+    return cut(f, scan::apply(f, s));
+  }
+  SCANRNN_HD static State advance(const Step& f, const State& s) {
+    return cut(f, scan::advance(f, s));
+  }
 
  private:
   // g.a x + y, from z where most is kept: there a is rounded to a unit of 1, and where gates repeat
   // the same error adds up over a span.
   SCANRNN_HD static V through(const Element& g, V x, V y) {
-    return select(less(abs(g.z), V(0.5)), x + fma(-g.z, x, y), fma(g.a, x, y));
+    return select(is_small(g.z), x + fma(-g.z, x, y), fma(g.a, x, y));
+  }
+  // What "first f, then g" is, given what it is of finite numbers.
+  SCANRNN_HD static Local cut(const Local& f, const Local& g, const Local& composed) {
+    if constexpr (kCuts) {
+      // An underflow stays above zero, which costs 1e-38 of what was to be forgotten.
+      const V a = select(is_zero(f.a), f.a, composed.a + V(kSmallestNormal<V>));
+      const auto forgets = is_zero(g.a);
+      return {select(forgets, g.a, a), select(forgets, g.z, composed.z),
+              select(forgets, g.b, composed.b)};
+    }
+    return composed;
+  }
+  SCANRNN_HD static State cut(const Affine<V>& f, const State& after) {
+    if constexpr (kCuts) {
+      const auto forgets = is_zero(f.a);
+      return {select(forgets, f.b, after.h), select(forgets, V(0), after.c)};
+    }
+    return after;
   }
 };
+template <class V>
+struct AffineOp : LinearOp<V, false> {};
+template <class V>
+struct ResetOp : LinearOp<V, true> {};
 
 // log|x + y| for x = sx exp(lx), y = sy exp(ly), and its sign. log 0 is -infinity throughout.
 template <class V>
@@ -145,29 +187,40 @@ SCANRNN_HD void signed_logaddexp(V lx, V sx, V ly, V sy, V& log_sum, V& sign) {
   sign = select(y_larger, sy, sx);
 }
 
+template <class V>
+SCANRNN_HD V log_of_zero() {
+  return V(-std::numeric_limits<double>::infinity());
+}
+// A step that is given by logarithms.
+template <class V>
+SCANRNN_HD Affine<V> lift(const LogAffine<V>& f) {
+  return {exp(f.log_a), -expm1(f.log_a), f.sign_b * exp(f.log_b)};
+}
+
 // The log-space operator: every decay that crosses a thread is a logarithm, so a product over any
 // span keeps its exponent and, close to 1, all its digits.
-template <class V>
-struct LogAffineOp {
+template <class V, bool kCuts>
+struct LogOp {
+  using Linear = LinearOp<V, kCuts>;
   using Step = Affine<V>;
   using Local = Affine<V>;
   using Element = LogAffine<V>;
   using State = Carried<V>;
 
-  SCANRNN_HD static Local local_identity() { return AffineOp<V>::local_identity(); }
+  SCANRNN_HD static Local local_identity() { return Linear::local_identity(); }
   SCANRNN_HD static Element identity() {
     return {V(0), V(-std::numeric_limits<double>::infinity()), V(1)};
   }
-  SCANRNN_HD static Local then(const Local& f, const Step& g) { return scan::then(f, g); }
-  SCANRNN_HD static Local join(const Local& f, const Local& g) { return AffineOp<V>::join(f, g); }
+  SCANRNN_HD static Local then(const Local& f, const Step& g) { return Linear::then(f, g); }
+  SCANRNN_HD static Local join(const Local& f, const Local& g) { return Linear::join(f, g); }
   SCANRNN_HD static Element promote(const Local& f) {
     return {select(less(f.z, V(0.5)), log1p(-f.z), log(f.a)), log(abs(f.b)),
             select(less(f.b, V(0)), V(-1), V(1))};
   }
   SCANRNN_HD static Element combine(const Element& f, const Element& g) {
     Element out;
-    out.log_a = f.log_a + g.log_a;
-    signed_logaddexp(g.log_a + f.log_b, f.sign_b, g.log_b, g.sign_b, out.log_b, out.sign_b);
+    out.log_a = through(g.log_a, f.log_a);
+    signed_logaddexp(through(g.log_a, f.log_b), f.sign_b, g.log_b, g.sign_b, out.log_b, out.sign_b);
     return out;
   }
   // get(0), then get(1) ... get(kCount - 1): what each adds to the last b, against the largest of
@@ -178,9 +231,9 @@ struct LogAffineOp {
     V largest = V(-std::numeric_limits<double>::infinity());
     for (int i = kCount - 1; i >= 0; --i) {
       const Element f = get(i);
-      adds[i] = log_a + f.log_b;
+      adds[i] = through(log_a, f.log_b);
       sign[i] = f.sign_b;
-      log_a = log_a + f.log_a;
+      log_a = through(log_a, f.log_a);
       largest = max(largest, adds[i]);
     }
     // Nothing is near an infinity: it, or a NaN, is what comes out.
@@ -190,13 +243,28 @@ struct LogAffineOp {
     return {log_a, largest + log(abs(sum)), select(less(sum, V(0)), V(-1), V(1))};
   }
   SCANRNN_HD static Affine<V> linear(const Element& f) {
-    return {exp(f.log_a), -expm1(f.log_a), f.sign_b * exp(f.log_b)};
+    Affine<V> out = lift(f);
+    if constexpr (kCuts) {
+      const auto forgets = is_log_of_zero(f.log_a);
+      out.a = select(forgets, V(0), max(out.a, V(kSmallestNormal<V>)));
+    }
+    return out;
   }
-  SCANRNN_HD static State apply(const Step& f, const State& s) { return scan::apply(f, s); }
-  SCANRNN_HD static State advance(const Step& f, const State& s) { return scan::advance(f, s); }
-  SCANRNN_HD static State apply(const Element& f, const State& s) {
-    return scan::apply(linear(f), s);
+  SCANRNN_HD static State apply(const Step& f, const State& s) { return Linear::apply(f, s); }
+  SCANRNN_HD static State advance(const Step& f, const State& s) { return Linear::advance(f, s); }
+  SCANRNN_HD static State apply(const Element& f, const State& s) { return apply(linear(f), s); }
+
+ private:
+  SCANRNN_HD static auto is_log_of_zero(V log_a) { return less(log_a, V(-3e38)); }
+  // The logarithm of a product with a decay.
+  SCANRNN_HD static V through(V log_a, V log_x) {
+    if constexpr (kCuts) return select(is_log_of_zero(log_a), log_a, log_a + log_x);
+    return log_a + log_x;
   }
 };
+template <class V>
+struct LogAffineOp : LogOp<V, false> {};
+template <class V>
+struct LogResetOp : LogOp<V, true> {};
 
 }  // namespace scanrnn::scan

@@ -154,7 +154,7 @@ __device__ __forceinline__ auto state_before(Shared<Op, kParts, kWarps>& shared,
   shared.resolved[j % kRound].wait(j / kRound);
   typename Wide::State state;
   join_parts(&shared.before[j % kKept][lane * kParts], state);
-  return AffineOp<V>::apply(preceding, state);
+  return Wide::apply(preceding, state);
 }
 
 // A worker: composes a chunk of the next tile, then walks that of the tile before.
@@ -209,9 +209,9 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
           last = walk_kept<Wide, kSteps, Source>(kept, left, cursor, state);
         } else {
           const auto in = source.line(now.line);
-          last =
-              walk<Wide, kSteps>(staged<kSteps>(in, tile, row, t),
-                                 staged<kSteps>(in, tile, row, kInside), unit, left, cursor, state);
+          last = walk<Wide, kSteps>(staged<kSteps>(in, tile, row, t),
+                                    staged_inside<kSteps>(in, tile, row, t), unit, left, cursor,
+                                    state);
         }
         if (left <= kSteps) ends.last(now.line, row + lane, last);
       }

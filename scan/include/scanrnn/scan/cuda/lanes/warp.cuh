@@ -58,7 +58,7 @@ struct LaneShape {
 template <class T, int kCount>
 struct LaneTiles {
   T* first[kCount];
-  __device__ __forceinline__ T* operator[](int i) const { return first[i]; }
+  __device__ __forceinline__ T* operator[](int i) const { return i < kCount ? first[i] : nullptr; }
 };
 
 // A warp's tiles and what it does with them.

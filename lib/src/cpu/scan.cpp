@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bare recurrence on the CPU: lines and rows of its tensors, and which kernels walk them.
+#include <algorithm>
+#include <initializer_list>
+
+#include "cpu/linear.h"
+#include "cpu/schedule.h"
+#include "recurrence/scan_walk.h"
+
+namespace scanrnn {
+namespace {
+
+using scan::Team;
+
+template <class T>
+const CpuScanKernels<T>& scan_kernels() {
+  const CpuScanTable& table = cpu_kernels().scans;
+  if constexpr (std::is_same<T, float>::value) {
+    return table.float32;
+  } else if constexpr (std::is_same<T, double>::value) {
+    return table.float64;
+  } else if constexpr (std::is_same<T, scan::Complex<float>>::value) {
+    return table.complex64;
+  } else {
+    return table.complex128;
+  }
+}
+
+// Calls use(T()) with the type of an inner dtype.
+template <class F>
+void with_type(Dtype dtype, F&& use) {
+  switch (dtype) {
+    case Dtype::complex64:
+      return use(scan::Complex<float>());
+    case Dtype::complex128:
+      return use(scan::Complex<double>());
+    case Dtype::float64:
+      return use(double());
+    default:
+      return use(float());
+  }
+}
+
+// Runs walk(schedule) on a team. Rows that are not adjacent are lines of their own.
+template <class T, class F>
+void run(const dispatch::Plan& plan, ScanForm form, bool adjacent, Arena& arena, F&& walk) {
+  const dispatch::Problem& p = plan.problem;
+  const bool logs = form == ScanForm::log_output;
+  const Scratch scratch(arena, plan, p.batch, p.hidden_size, sizeof(T),
+                        logs ? kLogCarryFields : kCarryFields,
+                        logs ? kLogTotalFields : kTotalFields);
+  if (arena.counting()) return;
+  const Index work = p.steps * p.batch * p.hidden_size * dispatch::kCpuWalkCost;
+  run_team(team_size(plan, work), [&](const Team& team) {
+    CpuSchedule schedule = schedule_of(team, plan, scratch);
+    if (p.steps == 0) schedule.chunk = 0;
+    schedule.by_units = !adjacent;
+    schedule.lines = adjacent ? p.batch : p.batch * p.hidden_size;
+    schedule.hidden = adjacent ? p.hidden_size : 1;
+    schedule.steps = p.steps;
+    walk(schedule);
+  });
+}
+
+}  // namespace
+
+void cpu_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) {
+  with_type(args.h.dtype, [&](auto type) {
+    using T = decltype(type);
+    const bool adjacent = has_adjacent_rows(args);
+    const auto a = forward_args<T>(args, adjacent ? 0 : plan.problem.hidden_size);
+    run<T>(plan, args.form, adjacent, arena, [&](const CpuSchedule& s) {
+      if constexpr (std::is_floating_point<T>::value) {
+        if (adjacent && args.form != ScanForm::log_output) {
+          const auto& kernels = kernels_of<T>();
+          kernels.load_carry(s, a.h0.data, a.h0.line);
+          s.team.barrier();
+          return (args.form == ScanForm::log ? kernels.scan_log : kernels.scan)(s, a);
+        }
+      }
+      scan_kernels<T>().forward(s, a);
+    });
+  });
+}
+
+void cpu_scan_backward(const dispatch::Plan& plan, const ScanBackwardArgs& args, Arena& arena) {
+  with_type(args.dh.dtype, [&](auto type) {
+    using T = decltype(type);
+    const bool adjacent = has_adjacent_rows(args);
+    const auto a = backward_args<T>(args, adjacent ? 0 : plan.problem.hidden_size);
+    run<T>(plan, ScanForm::linear, adjacent, arena,
+           [&](const CpuSchedule& s) { scan_kernels<T>().backward(s, a); });
+  });
+}
+
+}  // namespace scanrnn
