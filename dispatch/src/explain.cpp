@@ -97,6 +97,8 @@ std::string because(const Plan& plan) {
       return "measured as the fastest " + bounds(plan.rule, values_of(plan.problem, plan.device));
     case Reason::predicted:
       return "predicted as the fastest";
+    case Reason::adjacent_steps:
+      return "the steps of a row are adjacent in memory";
     case Reason::no_rule:
       return "the profile has no rule for this problem";
     case Reason::every_step:
@@ -137,7 +139,11 @@ std::string explain(const Plan& plan) {
   if (plan.fused_steps) out += ", one kernel a step";
   if (plan.chunk_steps > 0) out += ", chunks of " + text(plan.chunk_steps) + " steps";
   if (plan.device.processor == Processor::cuda && plan.strategy == Strategy::parallel_scan) {
-    out += plan.across_blocks ? ", time over blocks" : ", time inside a block";
+    if (plan.along_lanes) {
+      out += plan.across_blocks ? ", time along lanes and over blocks" : ", time along lanes";
+    } else {
+      out += plan.across_blocks ? ", time over blocks" : ", time inside a block";
+    }
   }
   out += ": " + because(plan);
   if (plan.expected_us > 0) out += ", " + microseconds(plan.expected_us);

@@ -111,7 +111,7 @@ TEST(LinearScan, MatchesTheLoop) {
   Random random(71);
   Context context = make_context(3);
   for (Dtype dtype : dtypes()) {
-    for (const Way& way : linear_ways()) {
+    for (const Way& way : scan_ways()) {
       for (std::int64_t steps : lengths(16, 1031)) {
         for (std::int64_t rows : {0, 1, 7, 16, 33}) {
           for (int bits = 0; bits < 4; ++bits) {
@@ -137,7 +137,7 @@ TEST(LinearScan, EveryAlignment) {
   Random random(78);
   Context context = make_context(2);
   for (Dtype dtype : dtypes()) {
-    for (const Way& way : linear_ways()) {
+    for (const Way& way : scan_ways()) {
       Scan s{203, 72, dtype, way};
       const ScanData data = draw(s, random);
       const Values want = reference(s, data);
@@ -165,7 +165,7 @@ TEST(LinearScan, AMillionSteps) {
       data.a[i] = rounded(log_form ? std::log1p(-z) : 1 - z, s.dtype);
     }
     const Values want = reference(s, data);
-    for (const Way& way : linear_ways()) {
+    for (const Way& way : scan_ways()) {
       s.way = way;
       EXPECT_TRUE(close("h", run(s, data, context), want, tolerance_of(s))) << text(s);
     }
@@ -181,7 +181,7 @@ TEST(LinearScan, AnyDecay) {
     ScanData data = draw(s, random);
     std::fill(data.a.begin(), data.a.end(), rounded(a, s.dtype));
     const Values want = reference(s, data);
-    for (const Way& way : linear_ways()) {
+    for (const Way& way : scan_ways()) {
       s.way = way;
       // 1.01^300 is 20: nothing is forgotten, so an error grows as the state does.
       EXPECT_TRUE(close("h", run(s, data, context), want, tolerance_of(s)))
@@ -193,7 +193,7 @@ TEST(LinearScan, AnyDecay) {
 TEST(LinearScan, NothingIsMinusInfinity) {
   Random random(74);
   Context context = make_context(2);
-  for (const Way& way : linear_ways()) {
+  for (const Way& way : scan_ways()) {
     Scan s{90, 5};
     s.way = way;
     s.log_form = true;
@@ -210,7 +210,7 @@ TEST(LinearScan, NothingIsMinusInfinity) {
 TEST(LinearScan, NanStaysInItsRow) {
   Random random(75);
   Context context = make_context(2);
-  for (const Way& way : linear_ways()) {
+  for (const Way& way : scan_ways()) {
     for (bool log_form : {false, true}) {
       Scan s{90, 5};
       s.way = way;
@@ -233,7 +233,7 @@ TEST(LinearScan, NanStaysInItsRow) {
 TEST(LinearScan, RepeatedRunsGiveTheSameBits) {
   Random random(76);
   Context context = make_context(3);
-  for (const Way& way : linear_ways()) {
+  for (const Way& way : scan_ways()) {
     Scan s{3001, 19};
     s.way = way;
     const ScanData data = draw(s, random);

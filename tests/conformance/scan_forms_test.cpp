@@ -45,7 +45,7 @@ TEST(ScanForms, MatchTheLoop) {
   Context context = make_context(3);
   for (Dtype dtype : all_dtypes()) {
     for (ScanForm form : forms(dtype)) {
-      for (const Way& way : linear_ways()) {
+      for (const Way& way : scan_ways()) {
         for (std::int64_t steps : {0, 1, 2, 17, 1000}) {
           for (Order order : kOrders) {
             ScanCase c{steps, 2, steps == 17 ? 33 : 5, dtype, form, way};
@@ -68,7 +68,7 @@ TEST(ScanForms, ALongOne) {
   Context context = make_context(2);
   for (Dtype dtype : {Dtype::float32, Dtype::float64, Dtype::complex64}) {
     for (ScanForm form : forms(dtype)) {
-      for (const Way& way : linear_ways()) {
+      for (const Way& way : scan_ways()) {
         for (Order order : {Order::rows_adjacent, Order::time_adjacent}) {
           ScanCase c{100003, 1, 3, dtype, form, way};
           c.order = order;
@@ -88,7 +88,7 @@ TEST(ScanForms, Resets) {
   Context context = make_context(3);
   for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::complex64}) {
     for (ScanForm form : forms(dtype)) {
-      for (const Way& way : linear_ways()) {
+      for (const Way& way : scan_ways()) {
         for (int kind = 0; kind < 4; ++kind) {
           for (bool reverse : {false, true}) {
             ScanCase c{150, 2, 6, dtype, form, way};
@@ -117,7 +117,7 @@ TEST(ScanForms, NothingCrossesAReset) {
   constexpr std::int64_t kCut = 70;
   for (Dtype dtype : {Dtype::float32, Dtype::float64, Dtype::bfloat16, Dtype::complex64}) {
     for (ScanForm form : forms(dtype)) {
-      for (const Way& way : linear_ways()) {
+      for (const Way& way : scan_ways()) {
         for (double bad : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
           ScanCase c{1000, 1, 5, dtype, form, way};
           c.reset_share = 0;
@@ -154,7 +154,7 @@ TEST(ScanForms, NothingCrossesAReset) {
 TEST(ScanForms, AnUnderflowIsNoReset) {
   Random random(175);
   Context context = make_context(3);
-  for (const Way& way : linear_ways()) {
+  for (const Way& way : scan_ways()) {
     for (ScanForm form : {ScanForm::linear, ScanForm::log}) {
       ScanCase c{4000, 1, 3, Dtype::float32, form, way};
       ScanNumbers n = draw(c, random);
@@ -173,7 +173,7 @@ TEST(ScanForms, InputsThatRepeat) {
   Random random(176);
   Context context = make_context(2);
   for (Dtype dtype : {Dtype::float32, Dtype::float16}) {
-    for (const Way& way : linear_ways()) {
+    for (const Way& way : scan_ways()) {
       ScanCase c{70, 3, 34, dtype, ScanForm::linear, way};
       c.reset_share = 0.2;
       ScanNumbers n = draw(c, random);
@@ -225,7 +225,7 @@ TEST(ScanForms, OneLineAndSomeOutputs) {
 TEST(ScanForms, SameBitsAgain) {
   Random random(178);
   Context context = make_context(3);
-  for (const Way& way : linear_ways()) {
+  for (const Way& way : scan_ways()) {
     ScanCase c{3001, 1, 19, Dtype::float32, ScanForm::log, way};
     const ScanNumbers n = draw(c, random);
     const ScanNumbers first = run(c, n, context), again = run(c, n, context);

@@ -50,7 +50,7 @@ TEST(ScanLogOutput, MatchesTheLoop) {
   Random random(181);
   Context context = make_context(3);
   for (Dtype dtype : dtypes()) {
-    for (const Way& way : linear_ways()) {
+    for (const Way& way : scan_ways()) {
       for (std::int64_t steps : {0, 1, 2, 17, 1000}) {
         for (Order order : kOrders) {
           ScanCase c{steps, 2, steps == 17 ? 33 : 5, dtype, ScanForm::log_output, way};
@@ -76,7 +76,7 @@ TEST(ScanLogOutput, SignsCancel) {
   Random random(182);
   Context context = make_context(3);
   for (Dtype dtype : {Dtype::float64, Dtype::float32}) {
-    for (const Way& way : linear_ways()) {
+    for (const Way& way : scan_ways()) {
       ScanCase c{1000, 1, 7, dtype, ScanForm::log_output, way};
       c.reset_share = 0.01;
       ScanNumbers n = draw(c, random);
@@ -100,7 +100,7 @@ TEST(ScanLogOutput, AMillionObservations) {
   Random random(183);
   Context context = make_context(2);
   constexpr std::int64_t kSteps = 1000000;
-  for (const Way& way : linear_ways()) {
+  for (const Way& way : scan_ways()) {
     ScanCase c{kSteps, 1, 2, Dtype::float32, ScanForm::log_output, way};
     c.signs = false;
     ScanNumbers n = draw(c, random);
@@ -136,7 +136,7 @@ TEST(ScanLogOutput, AMillionObservations) {
 TEST(ScanLogOutput, NearlyAllIsKept) {
   Random random(184);
   Context context = make_context(2);
-  for (const Way& way : linear_ways()) {
+  for (const Way& way : scan_ways()) {
     ScanCase c{std::int64_t{1} << 20, 1, 1, Dtype::float32, ScanForm::log_output, way};
     c.signs = false;
     ScanNumbers n = draw(c, random);
@@ -155,7 +155,7 @@ TEST(ScanLogOutput, TheEndsOfTheRange) {
   Random random(185);
   Context context = make_context(2);
   for (Dtype dtype : {Dtype::float32, Dtype::float64}) {
-    for (const Way& way : linear_ways()) {
+    for (const Way& way : scan_ways()) {
       ScanCase c{300, 1, 5, dtype, ScanForm::log_output, way};
       c.signs = false;
       c.h0 = false;
@@ -188,7 +188,7 @@ TEST(ScanLogOutput, NothingCrossesAReset) {
   Random random(186);
   Context context = make_context(3);
   constexpr std::int64_t kCut = 70;
-  for (const Way& way : linear_ways()) {
+  for (const Way& way : scan_ways()) {
     for (double bad : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
       ScanCase c{1000, 1, 5, Dtype::float32, ScanForm::log_output, way};
       c.signs = false;

@@ -12,6 +12,7 @@
 #include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/scan/cuda/block.cuh"
 #include "scanrnn/scan/cuda/device/kernel.cuh"
+#include "scanrnn/scan/cuda/lanes/kernel.cuh"
 #include "scanrnn/scan/cuda/sequential.cuh"
 #include "support/cases.h"
 #include "support/cuda.h"
@@ -20,9 +21,10 @@
 namespace scanrnn::test {
 namespace {
 
-enum class Kernel { sequential, block, device };
+enum class Kernel { sequential, block, device, lanes, lanes_device };
 const char* name(Kernel kernel) {
-  return kernel == Kernel::sequential ? "sequential" : kernel == Kernel::block ? "block" : "device";
+  constexpr const char* kNames[] = {"sequential", "block", "device", "lanes", "lanes, device"};
+  return kNames[static_cast<int>(kernel)];
 }
 
 using dispatch::kCudaBlockWarps;
@@ -48,6 +50,8 @@ Index tile_steps(Kernel kernel) {
   static_assert(parts<Op, From>() == parts<LibraryOp, typename S::From>());
   if (kernel == Kernel::sequential) return steps_per_thread<From>();
   if (kernel == Kernel::block) return kCudaBlockWarps * steps_per_thread<From>();
+  if (kernel == Kernel::lanes) return kLanes * lane_steps<From>();
+  if (kernel == Kernel::lanes_device) return kLaneWarps * kLanes * lane_steps<From>();
   const auto shared = static_cast<std::size_t>(shared_context(1).limits().shared_bytes);
   return workers_for<Op, From, To, warps<Op, From, To>()>(shared) * device_steps<From>();
 }
@@ -196,6 +200,14 @@ cudaError_t launch(const Trial& trial, Problem<S>& problem, void* workspace,
       return scan::launch_sequential<Wide>(trial.extent, source, sink, ends, on);
     case Kernel::block:
       return scan::launch_block<Wide, kCudaBlockWarps>(trial.extent, source, sink, ends, on);
+    case Kernel::lanes:
+    case Kernel::lanes_device:
+      // Every row is one value wide: what cells and pairs have is not along lanes.
+      if constexpr (std::is_same_v<Wide, Op>) {
+        return scan::launch_lanes<Op, Op>(trial.extent, source, sink, ends,
+                                          trial.kernel == Kernel::lanes_device, workspace, on);
+      }
+      return cudaErrorInvalidConfiguration;
     case Kernel::device:
       break;
   }
@@ -211,7 +223,9 @@ class CudaEngineTest : public CudaTest {
     Context& context = shared_context(1);
     Problem<S> problem(context, trial, random);
     const std::size_t bytes =
-        scan::device_workspace<Op, kCudaDeviceWarps, Source<S>, Sink<S>>(trial.extent);
+        trial.kernel == Kernel::lanes_device
+            ? scan::lanes_workspace<Op, Source<S>>(trial.extent)
+            : scan::device_workspace<Op, kCudaDeviceWarps, Source<S>, Sink<S>>(trial.extent);
     Both<unsigned char> workspace(context, bytes + kGuard);
     std::fill(workspace.host.begin(), workspace.host.end(), static_cast<unsigned char>(0x5A));
     workspace.upload();
@@ -272,6 +286,37 @@ class CudaEngineTest : public CudaTest {
   void check_bare() {
     check<Memory, BareSource<Memory, false>, BareSink<Memory>>();
     check<Memory, BareSource<Memory, true>, BareSink<Memory>>();
+    if constexpr (Memory::kUnits == 1) {
+      check_lanes<Memory, BareSource<Memory, false>, BareSink<Memory>>();
+      check_lanes<Memory, BareBackwardSource<Memory, false>, BareBackwardSink<Memory, false>>();
+    }
+  }
+  // Tiles and groups of tiles of any few rows. Lines that follow one another step by step leave
+  // gaps between the steps of a line.
+  template <class Memory, class From, class To>
+  void check_lanes() {
+    using S = Shape<Memory, From, To>;
+    static constexpr Index kRows[] = {1, 2, 8, 3, 32, 1, 5, 16, 31, 1, 4}, kLines[] = {1, 3, 1, 2};
+    for (const Kernel kernel : {Kernel::lanes, Kernel::lanes_device}) {
+      for (int repeat = 0; repeat < 22; ++repeat) {
+        const Index rows = kRows[deal_ % 11];
+        const Index tile = tile_steps<S>(kernel) / scan::cuda::kLanes * (scan::cuda::kLanes / rows);
+        for (Index t : lengths(tile, 2 * tile + 1)) {
+          deal<S>(kernel, t, kLines[deal_ % 4], rows);
+          if (HasFatalFailure()) return;
+        }
+      }
+      if (kernel != Kernel::lanes_device) continue;
+      for (Index rows : {1, 6}) {
+        const Index tile = tile_steps<S>(kernel) / scan::cuda::kLanes * (scan::cuda::kLanes / rows);
+        const Index group = scan::cuda::kLaneGroup * tile;
+        for (Index t : {group - 1, group + 1, 2 * group + tile / 2,
+                        scan::cuda::kLaneGroup * group + tile + 1}) {
+          deal<S>(kernel, t, 1, rows);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
   }
   // A cell's variants have one shape.
   template <class Memory, template <class> class CellOf, class First, class... Others>

@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "recurrence/linear.h"
+#include "recurrence/scan.h"
 #include "scanrnn/scan/cuda/chunk.cuh"
 #include "support/integer_op.h"
 
@@ -100,10 +100,11 @@ struct Source {
   SCANRNN_HD scan::Stream<T> stream(int i) const {
     return {data[i], step_stride, kLastDiffers && i == 1 ? last : steps};
   }
-  SCANRNN_HD Source staged(const T* tile, Index step, Index stream, Index row, Index t) const {
+  template <class Tiles>
+  SCANRNN_HD Source staged(const Tiles& tiles, Index step, Index row, Index t) const {
     Source out = *this;
     for (int i = 0; i < kStreams; ++i) {
-      if (data[i]) out.data[i] = tile + i * stream;
+      if (data[i]) out.data[i] = tiles[i];
     }
     out.step_stride = step;
     if (initial) out.initial += row;
@@ -143,6 +144,7 @@ template <class S>
 struct Sink {
   using V = typename S::V;
   static constexpr bool kReadsItem = S::kReadsItem;
+  static constexpr int kStreams = 0;  // what a step left is no tensor, and never staged
   Left<S>* data;
   Index line_stride, step_stride;
 
@@ -151,6 +153,11 @@ struct Sink {
     return {data + row + t * step_stride, line_stride, step_stride};
   }
   SCANRNN_HD void next() { data += step_stride; }
+  SCANRNN_HD scan::OutStream<typename S::T> stream(int) const { return {}; }
+  template <class Tiles>
+  SCANRNN_HD Sink staged(const Tiles&, Index, Index row, Index t) const {
+    return from(row, t);
+  }
   SCANRNN_HD void store(Index row, Index t, const Item<S>& item, const Carried<V>& before,
                         const Carried<V>& after) const {
     Left<S>& out = data[row + t * step_stride];

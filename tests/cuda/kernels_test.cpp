@@ -243,6 +243,7 @@ struct SmallScan {
   Strategy strategy;
   bool across_blocks;
   std::int64_t steps, rows;
+  bool along_lanes = false;
 };
 std::ostream& operator<<(std::ostream& out, const SmallScan& s) { return out << s.kernel; }
 
@@ -263,6 +264,7 @@ TEST_P(CudaScanKernelsTest, OnASmallCase) {
       args.form = log_form ? ScanForm::log : ScanForm::linear;
       Plan plan = linear_scan_plan(context, {s.steps, 1, s.rows, dtype, args.form}, s.strategy);
       plan.across_blocks = s.across_blocks;
+      plan.along_lanes = s.along_lanes;
       args.workspace = memory.span(linear_scan_workspace(plan));
       linear_scan(context, plan, args);
       const Values got = memory.values(args.h);
@@ -281,6 +283,8 @@ const SmallScan kScans[] = {
     {"device_odd", Strategy::parallel_scan, true, 600, 71},
     {"sequential_pairs", Strategy::fused_sequential, false, 3, 256 * 200},
     {"block_pairs", Strategy::parallel_scan, false, 9, 256 * 200},
+    {"lanes", Strategy::parallel_scan, false, 1700, 1, true},
+    {"lanes_device", Strategy::parallel_scan, true, 20000, 3, true},
     {"no_steps", Strategy::automatic, false, 0, 70},
     {"no_rows", Strategy::automatic, false, 9, 0},
 };

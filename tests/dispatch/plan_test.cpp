@@ -236,6 +236,34 @@ TEST(Plan, Cuda) {
 }
 
 // B*H and B*T beyond 32 bits, to the last.
+// Time lies along lanes where the steps of a row are adjacent, and where rows are few if that is
+// predicted to be faster than what the profile says.
+TEST(Plan, TimeAlongLanes) {
+  const auto scan = [](std::int64_t steps, std::int64_t lines, std::int64_t rows, bool adjacent,
+                       Strategy forced = Strategy::automatic) {
+    Problem wanted = problem(steps, lines, rows);
+    wanted.gates = 0;
+    wanted.time_contiguous = adjacent;
+    wanted.forced = forced;
+    return plan(wanted, {Processor::cuda, 132}, kProfile);
+  };
+  const Plan one_row = scan(1 << 24, 1, 1, false);
+  EXPECT_TRUE(one_row.along_lanes && one_row.across_blocks) << explain(one_row);
+  EXPECT_GT(one_row.expected_us, 0);
+  const Plan many = scan(4096, 8, 1536, true);
+  EXPECT_TRUE(many.along_lanes && !many.across_blocks) << explain(many);
+  EXPECT_EQ(many.reason, Reason::adjacent_steps);
+  EXPECT_NE(explain(many).find("time along lanes: the steps of a row are adjacent"),
+            std::string::npos)
+      << explain(many);
+  EXPECT_FALSE(scan(4096, 8, 1536, false).along_lanes) << "rows are many, and adjacent";
+  EXPECT_FALSE(scan(4096, 8, 1536, true, Strategy::fused_sequential).along_lanes);
+  EXPECT_TRUE(scan(4096, 8, 1536, true, Strategy::parallel_scan).along_lanes);
+  EXPECT_FALSE(scan(0, 8, 1536, true).along_lanes);
+  Problem layer = problem(1 << 20, 1, 1);
+  EXPECT_FALSE(plan(layer, {Processor::cuda, 132}, kProfile).along_lanes);
+}
+
 TEST(Plan, LargeSizes) {
   const std::int64_t large = std::int64_t{1} << 31;
   EXPECT_EQ(on(problem(large, 4, 4)).strategy, Strategy::parallel_scan);

@@ -18,10 +18,10 @@ namespace scanrnn::test {
 using Values = std::vector<double>;
 
 // A strategy, and on CUDA how a parallel scan splits time: as the planner's rule says, or, where a
-// test forces it, inside a block or over blocks. It does not turn into a bare strategy by itself,
-// which would forget the split.
+// test forces it, inside a block or over blocks, time along lanes or not. It does not turn into a
+// bare strategy by itself, which would forget the split.
 struct Way {
-  enum class Split { planned, inside_blocks, across_blocks };
+  enum class Split { planned, inside_blocks, across_blocks, lanes, lanes_across_blocks };
 
   dispatch::Strategy strategy = dispatch::Strategy::automatic;
   Split split = Split::planned;
@@ -33,14 +33,16 @@ struct Way {
 
   // A plan for the strategy, with time split this way.
   dispatch::Plan splits(dispatch::Plan plan) const {
-    if (split != Split::planned) plan.across_blocks = split == Split::across_blocks;
+    if (split == Split::planned) return plan;
+    plan.along_lanes = split == Split::lanes || split == Split::lanes_across_blocks;
+    plan.across_blocks = split == Split::across_blocks || split == Split::lanes_across_blocks;
     return plan;
   }
 };
 inline std::string name(const Way& way) {
   const std::string out = dispatch::name(way.strategy);
-  if (way.split == Way::Split::planned) return out;
-  return out + (way.split == Way::Split::inside_blocks ? "_block" : "_device");
+  constexpr const char* kSplits[] = {"", "_block", "_device", "_lanes", "_lanes_device"};
+  return out + kSplits[static_cast<int>(way.split)];
 }
 
 struct Case {

@@ -66,6 +66,15 @@ inline std::vector<Way> linear_ways() {
   }
   return out;
 }
+// And the bare recurrence alone; where rows are too many for lanes another kernel takes over.
+inline std::vector<Way> scan_ways() {
+  std::vector<Way> out = linear_ways();
+  if (on_cuda()) {
+    out.emplace_back(dispatch::Strategy::parallel_scan, Way::Split::lanes);
+    out.emplace_back(dispatch::Strategy::parallel_scan, Way::Split::lanes_across_blocks);
+  }
+  return out;
+}
 // What any layer can.
 inline std::vector<Way> ways(const LayerOptions& layer) {
   if (is_dense(layer)) return {dispatch::Strategy::step_loop};

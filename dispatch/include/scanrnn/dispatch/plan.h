@@ -44,8 +44,9 @@ struct DeviceLimits {
 enum class Reason : std::uint8_t {
   forced,
   empty,
-  measured,   // a rule of the profile
-  predicted,  // by costs of the profile
+  measured,        // a rule of the profile
+  predicted,       // by costs of the profile
+  adjacent_steps,  // of a row, so time lies along lanes
   no_rule,
   every_step,  // a dense recurrence can only be walked
   on_chip,     // and its weights stay in registers

@@ -36,6 +36,14 @@ constexpr bool cuda_pairs_pay(std::int64_t rows, std::int64_t units, bool across
   return across_blocks || rows >= 256 * units;
 }
 
+// CUDA, bare recurrence: rows of a line up to which time may lie along lanes. A warp's tile is
+// about so many elements of a tensor, and a block of kCudaLaneWarps may share a longer one.
+inline constexpr std::int64_t kCudaLaneRows = 16;
+inline constexpr int kCudaLaneWarps = 8;
+constexpr std::int64_t cuda_lane_elements(int storage_bytes) {
+  return storage_bytes > 2 ? 2944 / storage_bytes : 992;
+}
+
 // CUDA, dense cells, step loop: lines up to which one kernel that reads the weights once makes a
 // step, products and all. Without tensor cores, which round float32, more of them take longer.
 constexpr std::int64_t cuda_fused_lines(int storage_bytes, bool split_products) {

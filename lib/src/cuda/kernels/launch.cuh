@@ -25,7 +25,7 @@ cudaError_t launch_by(const CudaSchedule& s, const Source& source, const Sink& s
     return scan::launch_sequential<Op>(s.extent, source, sink, ends, on);
   }
   if constexpr (kKernels == Kernels::all) {
-    if (s.along_lanes) {
+    if (s.along_lanes && scan::lanes_fit(s.extent, source, sink)) {
       return scan::launch_lanes<Op, Across>(s.extent, source, sink, ends, s.across_blocks,
                                             s.workspace, on);
     }
@@ -44,7 +44,7 @@ template <class Across, class Source, class Sink, Kernels kKernels = Kernels::li
 std::size_t workspace_by(const CudaSchedule& s) {
   if (s.strategy != dispatch::Strategy::parallel_scan || !s.across_blocks) return 0;
   if constexpr (kKernels == Kernels::all) {
-    // A reset takes general kernels.
+    // A reset takes general kernels, and so do rows that are apart.
     if (s.along_lanes) {
       return std::max(scan::lanes_workspace<Across, Source>(s.extent),
                       scan::device_workspace<Across, kCudaDeviceWarps, Source, Sink>(s.extent));

@@ -198,7 +198,24 @@ std::size_t lanes_workspace(const Extent& extent) {
   return exchange.place(nullptr, extent.lines * extent.rows, cuda::lane_tiles<Source>(extent));
 }
 
-// For lines of up to 32 rows. `Walk` is the operator of one warp's line, `Op` that of tiles over
+// Whether lanes can lie along time: lines of up to 32 rows, which are adjacent.
+template <class Source, class Sink>
+bool lanes_fit(const Extent& extent, const Source& source, const Sink& sink) {
+  if (extent.rows > cuda::kLanes) return false;
+  if (extent.rows <= 1 || extent.lines == 0) return true;
+  const auto in = source.line(0);
+  const auto out = sink.line(0);
+  bool adjacent = true;
+  for (int i = 0; i < Source::kStreams; ++i) {
+    adjacent = adjacent && (!in.stream(i).data || in.stream(i).row == 1);
+  }
+  for (int i = 0; i < Sink::kStreams; ++i) {
+    adjacent = adjacent && (!out.stream(i).data || out.stream(i).row == 1);
+  }
+  return adjacent;
+}
+
+// For what lanes_fit(). `Walk` is the operator of one warp's line, `Op` that of tiles over
 // blocks.
 template <class Walk, class Op, class Source, class Sink, class Ends>
 cudaError_t launch_lanes(const Extent& extent, const Source& source, const Sink& sink,
@@ -206,7 +223,7 @@ cudaError_t launch_lanes(const Extent& extent, const Source& source, const Sink&
                          const Launch& launch) {
   using namespace cuda;
   if (extent.lines == 0 || extent.rows == 0) return cudaSuccess;
-  if (extent.rows > kLanes) return cudaErrorInvalidConfiguration;
+  if (!lanes_fit(extent, source, sink)) return cudaErrorInvalidConfiguration;
   if (extent.steps == 0) return launch_sequential<Walk>(extent, source, sink, ends, launch);
   constexpr int kTiles = lane_shared<Source>(lane_steps<Source>());
   const bool runs = lanes_run(extent, source);
