@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bare recurrence beside its peers, each in the layout that it is made for and in the user's.
 
-Layouts by their axes, T time, B batch, H channels: TBH is scanrnn's, BTH fla's, BHT, where time is
-contiguous, accelerated-scan's. In another layout than its own a call has its transpositions, and
-logarithms if it wants them, in its time.
+Layouts by their axes, T time, B batch, H channels: TBH is what layers have, BTH fla's, BHT, where
+time is contiguous, accelerated-scan's and mamba's. scanrnn takes each as it is, by `axis`. In
+another layout than its own a peer's call has its transpositions, and logarithms if it wants them,
+in its time.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import time
 from collections.abc import Callable
@@ -33,8 +35,11 @@ SCANS = [  # B, T, C, dtype
     (16, 1024, 768, "float32"),
     (1, 65536, 1024, "float32"),
     (1, 1048576, 64, "float32"),
+    (1, 1048576, 8, "float32"),
+    (1, 16777216, 1, "float32"),
 ]
-LONGEST = {"torch, log space": 65536, "jax": 4096}  # beyond it a second and more
+ASSOCIATIVE = "torch associative_scan, compiled"
+LONGEST = {"torch, log space": 65536, ASSOCIATIVE: 1048576, "jax": 4096}  # beyond it a second
 FROM_TBH = {"TBH": (0, 1, 2), "BTH": (1, 0, 2), "BHT": (1, 2, 0)}
 TO_TBH = {"TBH": (0, 1, 2), "BTH": (1, 0, 2), "BHT": (2, 0, 1)}
 
@@ -87,15 +92,19 @@ def one_scan(bench: Bench, B: int, T: int, C: int, dtype: str) -> None:
         def make() -> tuple[Run, Row]:
             return run, check(run().permute(TO_TBH[layout]), want, {}, {})
 
-        contest.enter({"impl": impl, "layout": layout}, make)
+        contest.enter({"impl": impl, "layout": layout, "axis": layout.index("T")}, make)
 
-    add(OURS, "TBH", "TBH", as_they_are, scanrnn.torch.scan)
+    def add_ours(layout: str) -> None:
+        scan = functools.partial(scanrnn.torch.scan, axis=layout.index("T"))
+        add(OURS, layout, layout, as_they_are, scan)
+
+    add_ours("TBH")
     workload = _core.Workload(dtype, GPU, T, B * C, False)
     bounds = crossover.tolerances(dtype, T, 0)
     exact = lambda: our_ways.exact_scan(T, B * C, False)  # noqa: E731
     our_ways.enter_better(contest, workload, exact, bounds)
-    if B > 1:
-        add(OURS, "TBH", "BTH", as_they_are, scanrnn.torch.scan)
+    for layout in ("BTH", "BHT") if B > 1 else ("BHT",):
+        add_ours(layout)
     for impl, made_for, prepare, call in peers():
         if kind.itemsize < 4 and impl in WIDE_ALONE:
             continue
@@ -110,7 +119,7 @@ def one_scan(bench: Bench, B: int, T: int, C: int, dtype: str) -> None:
 
     contest.measure(finish)
     if LONGEST["jax"] >= T and (jax := optional("jax")) is not None:
-        through_jax(bench, jax, row | {"layout": "BTH"}, (a, b), want)
+        through_jax(bench, jax, row | {"layout": "BTH", "axis": 1}, (a, b), want)
 
 
 def as_they_are(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
@@ -122,6 +131,10 @@ def peers() -> list[tuple[str, str, Call, Call]]:
     found: list[tuple[str, str, Call, Call]] = []
     if (warp := optional("accelerated_scan.warp")) is not None:
         found.append(("accelerated-scan warp", "BHT", as_they_are, warp.scan))
+    if (triton := optional("accelerated_scan.triton")) is not None:
+        found.append(("accelerated-scan Triton", "BHT", as_they_are, triton.scan))
+    if (mamba := optional("mamba_ssm.ops.selective_scan_interface")) is not None:
+        found.append(("mamba selective_scan", "BHT", *through_mamba(mamba.selective_scan_fn)))
     if (hgrn := optional("fla.ops.hgrn")) is not None:
 
         def with_log_decay(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
@@ -137,8 +150,26 @@ def peers() -> list[tuple[str, str, Call, Call]]:
     found.append(("torch, log space", "BTH", logarithms, models.log_scan))
     torch.compiler.reset()
     compiled = torch.compile(models.torch_associative_scan)
-    found.append(("torch associative_scan, compiled", "BTH", as_they_are, compiled))
+    found.append((ASSOCIATIVE, "BTH", as_they_are, compiled))
     return found
+
+
+def through_mamba(selective_scan: Call) -> tuple[Call, Call]:
+    """The recurrence as a state-space model of one state a channel: h = e^(delta A) h + delta B u.
+
+    With A = -1 and B = C = 1 delta is -log a and u is b / delta.
+    """
+
+    def prepare(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        delta = -a.float().log()
+        ones = torch.ones(a.shape[1], 1, device="cuda")
+        return (b.float() / delta).to(b.dtype), delta.to(a.dtype), -ones, ones
+
+    def call(u: Tensor, delta: Tensor, A: Tensor, ones: Tensor) -> Tensor:
+        h: Tensor = selective_scan(u, delta, A, ones, ones)
+        return h
+
+    return prepare, call
 
 
 def through_jax(
