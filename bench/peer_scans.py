@@ -67,6 +67,27 @@ WIDE_ALONE = ("accelerated-scan warp",)
 def scans(bench: Bench) -> None:
     for shape in SCANS:
         one_scan(bench, *shape)
+        with_backward(bench, *shape)
+
+
+def operands(B: int, T: int, C: int, dtype: str) -> tuple[Tensor, Tensor]:
+    """a and b [T,B,C]."""
+    a = torch.sigmoid(3 * torch.rand(T, B, C, device="cuda") - 1).to(DTYPES[dtype])
+    return a, torch.rand(T, B, C, device="cuda").to(a.dtype) + 0.01
+
+
+def ours(layout: str) -> Call:
+    return functools.partial(scanrnn.torch.scan, axis=layout.index("T"))
+
+
+def share_of_a_copy(streams: int, a: Tensor) -> Callable[[Row, dict[str, float]], Row]:
+    """What a row says of its bytes, the fewest that will do."""
+
+    def finish(row: Row, sticks: dict[str, float]) -> Row:
+        gbps = streams * a.numel() * a.element_size() / row["ms"] / 1e6
+        return row | {"gbps": round(gbps), "copy_share": round(gbps / row["copy_gbps"], 3)}
+
+    return finish
 
 
 def one_scan(bench: Bench, B: int, T: int, C: int, dtype: str) -> None:
@@ -74,9 +95,7 @@ def one_scan(bench: Bench, B: int, T: int, C: int, dtype: str) -> None:
     row |= {"H": C, "dtype": dtype}
     if not bench.only.search(" ".join(map(str, row.values())) + " scanrnn"):
         return
-    kind = DTYPES[dtype]
-    a = torch.sigmoid(3 * torch.rand(T, B, C, device="cuda") - 1).to(kind)
-    b = torch.rand(T, B, C, device="cuda").to(kind) + 0.01
+    a, b = operands(B, T, C, dtype)
     want = models.exact_scan(a, b)
     contest = Contest(bench, row)
 
@@ -94,32 +113,60 @@ def one_scan(bench: Bench, B: int, T: int, C: int, dtype: str) -> None:
 
         contest.enter({"impl": impl, "layout": layout, "axis": layout.index("T")}, make)
 
-    def add_ours(layout: str) -> None:
-        scan = functools.partial(scanrnn.torch.scan, axis=layout.index("T"))
-        add(OURS, layout, layout, as_they_are, scan)
-
-    add_ours("TBH")
+    add(OURS, "TBH", "TBH", as_they_are, ours("TBH"))
     workload = _core.Workload(dtype, GPU, T, B * C, False)
     bounds = crossover.tolerances(dtype, T, 0)
     exact = lambda: our_ways.exact_scan(T, B * C, False)  # noqa: E731
     our_ways.enter_better(contest, workload, exact, bounds)
     for layout in ("BTH", "BHT") if B > 1 else ("BHT",):
-        add_ours(layout)
+        add(OURS, layout, layout, as_they_are, ours(layout))
     for impl, made_for, prepare, call in peers():
-        if kind.itemsize < 4 and impl in WIDE_ALONE:
+        if a.element_size() < 4 and impl in WIDE_ALONE:
             continue
         for layout in dict.fromkeys((made_for, "TBH")):
             if (B > 1 or layout == made_for) and LONGEST.get(impl, T) >= T:
                 add(impl, made_for, layout, prepare, call)
-    elements = 3 * B * T * C * kind.itemsize
-
-    def finish(row: Row, sticks: dict[str, float]) -> Row:
-        gbps = elements / row["ms"] / 1e6
-        return row | {"gbps": round(gbps), "copy_share": round(gbps / row["copy_gbps"], 3)}
-
-    contest.measure(finish)
+    contest.measure(share_of_a_copy(3, a))
     if LONGEST["jax"] >= T and (jax := optional("jax")) is not None:
         through_jax(bench, jax, row | {"layout": "BTH", "axis": 1}, (a, b), want)
+
+
+def with_backward(bench: Bench, B: int, T: int, C: int, dtype: str) -> None:
+    """Forward and backward, beside the peers that take a and b as they are: 3 streams and 5."""
+    row: Row = {"bench": "scan", "domain": "linear", "pass": "forward_backward", "B": B, "T": T}
+    row |= {"C": C, "H": C, "dtype": dtype}
+    if not bench.only.search(" ".join(map(str, row.values())) + " scanrnn"):
+        return
+    a, b = operands(B, T, C, dtype)
+    dh = torch.rand(T, B, C, device="cuda").to(a.dtype)
+    exact = [value.double().requires_grad_() for value in (a, b)]
+    want = models.exact_scan(*exact)
+    gradients = dict(zip("ab", torch.autograd.grad(want, exact, dh.double()), strict=True))
+    contest = Contest(bench, row)
+
+    def add(impl: str, layout: str, call: Call) -> None:
+        leaves = [turned(value, "TBH", layout).detach().requires_grad_() for value in (a, b)]
+        seed = turned(dh, "TBH", layout)
+
+        def run() -> tuple[Tensor, ...]:
+            return torch.autograd.grad(call(*leaves), leaves, seed)
+
+        def make() -> tuple[Run, Row]:
+            back = TO_TBH[layout]
+            found = dict(zip("ab", (value.permute(back) for value in run()), strict=True))
+            h = call(*leaves).detach().permute(back)
+            return run, check(h, want.detach(), found, gradients)
+
+        contest.enter({"impl": impl, "layout": layout, "axis": layout.index("T")}, make)
+
+    for layout in FROM_TBH if B > 1 else ("TBH", "BHT"):
+        add(OURS, layout, ours(layout))
+    for impl, layout, prepare, call in peers():
+        if prepare is not as_they_are or (a.element_size() < 4 and impl in WIDE_ALONE):
+            continue
+        if impl != ASSOCIATIVE:  # it has no derivative
+            add(impl, layout, call)
+    contest.measure(share_of_a_copy(8, a))
 
 
 def as_they_are(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:

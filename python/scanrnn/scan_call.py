@@ -57,7 +57,7 @@ def lines_of(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]) 
     Results are in C order, so that axes before and after time cannot be one.
     """
     count = len(shape) - 1
-    if 0 < axis < count:
+    if math.prod(shape[:axis]) != 1 and math.prod(shape[axis + 1 :]) != 1:
         return Lines.of(shape, axis, axis)
     if count < 2:
         return Lines.of(shape, axis, 0)

@@ -73,7 +73,7 @@ Dtype dtype_of(const std::string& name, DLDataType type) {
   if (type.code == kDLComplex) advice = ": pass its real and imaginary parts";
   if (type.bits < 8) advice = ", which is less than a byte: unpack it into one of these first";
   throw type_error(name + ": expected one of " +
-                   quoted(kDtypes, [](Dtype d) { return scanrnn::name(d); }) + ", got " + got +
+                   quoted(kArrayDtypes, [](Dtype d) { return scanrnn::name(d); }) + ", got " + got +
                    advice);
 }
 

@@ -120,6 +120,8 @@ def test_strides(axis, dtype):
         ((9, 2, 3), 0, [(1, 2)], (9, 2, 3)),
         ((2, 9, 3), 1, [(27, 1)], (9, 2, 3)),
         ((2, 3, 9), 2, [(27, 9)], (9, 1, 6)),
+        ((2, 9, 1), 1, [(9, 1)], (9, 1, 2)),
+        ((1, 9, 2, 3), 1, [(54, 3, 1)], (9, 1, 6)),
         ((2, 3, 9), 2, [(100, 9)], (9, 2, 3)),
         ((2, 1, 3, 9), 3, [(100, 7, 9)], (9, 2, 3)),  # axes of one size have no stride
         ((9, 2, 3, 4), 0, [(12, 4, 1), (24, 4, 1)], (9, 2, 12)),
@@ -130,7 +132,7 @@ def test_strides(axis, dtype):
 def test_what_is_walked(shape, axis, strides, walked):
     lines = lines_of(shape, axis, strides)
     assert lines.shape == walked
-    assert lines.time_contiguous == (axis == len(shape) - 1)
+    assert lines.time_contiguous == (axis == len(shape) - 1 or shape[-1] == 1)
 
 
 def test_nothing_is_copied_where_strides_allow_it():

@@ -7,6 +7,7 @@ import reference
 import scanrnn
 from support import DEVICE, assert_close, normal, tolerance
 from test_errors import raises
+from test_torch_transforms import Seen
 from torch_support import COMPILES, same, st, tensor, torch
 
 FORMS = ["linear", "complex", "log", "log_output"]
@@ -223,8 +224,6 @@ def test_export():
 
 def test_eager_mode_is_the_operator():
     """Bit for bit, forward and backward."""
-    from test_torch_transforms import Seen
-
     for form in FORMS:
         case = Case(form, (4, 6, 2), 1)
         h = case.scan(*case.leaves)
