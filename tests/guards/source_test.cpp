@@ -90,7 +90,8 @@ TEST(Guard, PatternOfTranscendentals) {
 TEST(Guard, TranscendentalsAreInCellsAndOperators) {
   const std::set<fs::path> allowed{
       "scan/include/scanrnn/scan/op.h", "scan/include/scanrnn/scan/hd.h",
-      "scan/include/scanrnn/scan/float_pair.h", "lib/src/cpu/kernels/simd.h"};
+      "scan/include/scanrnn/scan/float_pair.h", "scan/include/scanrnn/scan/log_state.h",
+      "lib/src/cpu/kernels/simd.h"};
   int files = 0, calls_where_allowed = 0;
   for (const char* folder : {"scan", "dispatch", "lib", "python/src"}) {
     for (const fs::path& path : sources(folder)) {
@@ -225,10 +226,11 @@ TEST(Guard, BudgetOfCpuKernels) {
   const int types = 2;
   const int kernels =
       types * (linear * pointers("CpuCellKernels") + dense * pointers("CpuDenseKernels") +
-               pointers("CpuDenseTools") + pointers("CpuTypeKernels"));
+               pointers("CpuDenseTools") + pointers("CpuTypeKernels")) +
+      2 * types * pointers("CpuScanKernels");  // and complex ones
   EXPECT_EQ(pointers("CpuCellKernels"), 2) << "forward and backward";
   EXPECT_EQ(pointers("CpuDenseKernels"), 2) << "forward and backward";
-  EXPECT_LE(kernels, 62) << "for one instruction set";
+  EXPECT_LE(kernels, 70) << "for one instruction set";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "cuda/device.h"
 #include "cuda/kernels/dense.h"
 #include "cuda/kernels/linear.h"
+#include "cuda/kernels/scan.h"
 #include "cuda/run.cuh"
 #include "recurrence/linear_layer.h"
 #include "stack/backend.h"
@@ -210,31 +211,11 @@ class CudaBackend : public Backend {
     });
   }
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) override {
-    with_type(args.h.dtype, [&](auto type) {
-      using T = decltype(type);
-      const auto& kernels = cuda_scan_kernels<T>();
-      CudaSchedule s;
-      s.extent = {1, plan.problem.hidden_size, plan.problem.steps};
-      s.strategy = plan.strategy;
-      s.across_blocks = plan.across_blocks;
-      s.log_domain = plan.problem.log_domain;
-      s.units = static_cast<int>(plan.device.units);
-      s.shared = static_cast<std::size_t>(plan.device.shared_bytes);
-      s.workspace = arena.take(kernels.workspace(s, args.log_form));
-      if (arena.counting()) return;
-      s.stream = stream_;
-      s.initial = args.h0.data;
-      const auto along = [&](const TensorView& view) {
-        TensorView line = view;  // [T,N] as [T,1,N]
-        line.strides = {view.strides[0], 0, 1};
-        return walked<T>(line, {0, plan.problem.steps, 0, 1}, args.reverse);
-      };
-      const DeviceGuard guard(device_);
-      SCANRNN_CUDA(kernels.scan(s,
-                                {as_const(along(args.a)), as_const(along(args.b)),
-                                 as_const(along(args.sign_b)), along(args.h)},
-                                args.log_form));
-    });
+    on_device(arena, [&] { cuda_scan(plan, args, arena, stream_); });
+  }
+  void scan_backward(const dispatch::Plan& plan, const ScanBackwardArgs& args,
+                     Arena& arena) override {
+    on_device(arena, [&] { cuda_scan_backward(plan, args, arena, stream_); });
   }
   void copy(const TensorView& from, const TensorView& to) override {
     throw type_error(std::string("copy: CUDA works in the tensors' own dtype, got ") +

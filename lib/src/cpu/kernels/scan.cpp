@@ -13,6 +13,7 @@ template <class T, bool kByUnits>
 void forward_by(const CpuSchedule& s, const ScanKernelArgs<T>& a) {
   using Memory = typename MemoryOf<T, kByUnits>::Type;
   if constexpr (kIsReal<T>) {
+    if (a.form == ScanForm::log_output) return log_state_forward<Memory>(s, a);
     // With rows in vectors it is CpuTypeKernels' scan and scan_log.
     if constexpr (kByUnits) {
       if (a.form == ScanForm::linear) return bare_forward<Memory, false>(s, a);
@@ -27,6 +28,7 @@ void backward_by(const CpuSchedule& s, const ScanBackwardKernelArgs<T>& a) {
   using Memory = typename MemoryOf<T, kByUnits>::Type;
   if constexpr (kIsReal<T>) {
     if (a.form == ScanForm::log) return bare_backward<Memory, true>(s, a);
+    if (a.form == ScanForm::log_output) return log_state_backward<Memory>(s, a);
   }
   bare_backward<Memory, false>(s, a);
 }

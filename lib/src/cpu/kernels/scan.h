@@ -6,7 +6,7 @@
 
 #include "cpu/kernels/simd.h"
 #include "cpu/kernels/table.h"
-#include "recurrence/scan.h"
+#include "recurrence/log_scan.h"
 
 namespace scanrnn::HWY_NAMESPACE {
 
@@ -114,6 +114,39 @@ void bare_backward(const CpuSchedule& s, const ScanBackwardKernelArgs<typename M
           a.a, previous, a.dh, a.b, a.sign_b, a.h0, {a.reset, s.steps}, s.hidden, s.steps - 1},
       BareBackwardSink<Memory, kLogForm>{a.da, a.db, s.hidden},
       BareEnds<Memory>{{}, a.dh0, s.hidden});
+}
+
+template <class Memory>
+void log_state_forward(const CpuSchedule& s, const ScanKernelArgs<typename Memory::T>& a) {
+  using Op = scan::LogStateOp<typename Memory::V>;
+  static_assert(sizeof(typename Op::State) == kLogCarryFields * sizeof(typename Memory::V));
+  static_assert(sizeof(typename Op::Element) == kLogTotalFields * sizeof(typename Memory::V));
+  walk_scan<Op, Memory>(s,
+                        LogStateSource<Memory>{{a.a, a.b, a.sign_b, {a.reset, s.steps}, s.hidden}},
+                        LogStateSink<Memory>{a.h, a.sign_h, s.hidden},
+                        LogStateEnds<Memory>{a.h0, a.sign_h0, s.hidden});
+}
+
+template <class Memory>
+void log_state_backward(const CpuSchedule& s, const ScanBackwardKernelArgs<typename Memory::T>& a) {
+  using T = typename Memory::T;
+  Grid<const T> previous = a.h, sign = a.sign_h;
+  previous.data += previous.step;
+  sign.data += sign.step;
+  walk_scan<scan::ResetOp<typename Memory::V>, Memory>(
+      s,
+      LogStateBackwardSource<Memory>{a.a,
+                                     previous,
+                                     a.dh,
+                                     a.b,
+                                     a.sign_b,
+                                     sign,
+                                     a.h0,
+                                     a.sign_h0,
+                                     {a.reset, s.steps},
+                                     s.hidden,
+                                     s.steps - 1},
+      LogStateBackwardSink<Memory>({a.da, a.db, s.hidden}), BareEnds<Memory>{{}, a.dh0, s.hidden});
 }
 
 }  // namespace scanrnn::HWY_NAMESPACE

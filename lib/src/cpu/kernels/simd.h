@@ -85,6 +85,31 @@ SCANRNN_INLINE Vec<T> min(Vec<T> a, Vec<T> b) {
   return select(less(b, a), b, a);
 }
 
+template <class T>
+using WholeTag = hn::RebindToSigned<hn::ScalableTag<T>>;
+template <class T>
+constexpr int kMantissaBits = sizeof(T) == 4 ? 23 : 52;
+template <class T>
+constexpr int kExponentBias = sizeof(T) == 4 ? 127 : 1023;
+
+template <class T>
+SCANRNN_INLINE Vec<T> round(Vec<T> x) {
+  return hn::Round(x.raw);
+}
+template <class T>
+SCANRNN_INLINE Vec<T> power_of_two(Vec<T> n) {
+  const Vec<T> biased = max(n, Vec<T>(-kExponentBias<T>)) + Vec<T>(kExponentBias<T>);
+  const auto bits = hn::ShiftLeft<kMantissaBits<T>>(hn::ConvertTo(WholeTag<T>(), biased.raw));
+  return hn::BitCast(hn::ScalableTag<T>(), bits);
+}
+template <class T>
+SCANRNN_INLINE Vec<T> exponent_of(Vec<T> x) {
+  const hn::ScalableTag<T> tag;
+  const auto bits = hn::BitCast(WholeTag<T>(), hn::Abs(x.raw));  // shifts in zeros
+  const auto biased = hn::ConvertTo(tag, hn::ShiftRight<kMantissaBits<T>>(bits));
+  return Vec<T>(biased) - Vec<T>(kExponentBias<T>);
+}
+
 // Highway's functions are for arguments inside their documented range; a NaN must stay one and the
 // ends must be what IEEE's functions give.
 template <class T>

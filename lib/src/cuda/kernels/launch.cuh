@@ -13,35 +13,43 @@ namespace scanrnn {
 using dispatch::kCudaBlockWarps;
 using dispatch::kCudaDeviceWarps;
 
+// Op, of V, walks states inside a block; Across, of a scalar, is what elements cross blocks by.
+template <class Op, class Across, class Source, class Sink, class Ends>
+cudaError_t launch_by(const CudaSchedule& s, const Source& source, const Sink& sink,
+                      const Ends& ends) {
+  const scan::Launch on{s.stream, s.units, s.shared};
+  if (s.strategy != dispatch::Strategy::parallel_scan) {
+    return scan::launch_sequential<Op>(s.extent, source, sink, ends, on);
+  }
+  if (!s.across_blocks) {
+    return scan::launch_block<Op, kCudaBlockWarps>(s.extent, source, sink, ends, on);
+  }
+  return scan::launch_device<Across, kCudaDeviceWarps>(s.extent, source, sink, ends, s.workspace,
+                                                       on);
+}
+template <class Across, class Source, class Sink>
+std::size_t workspace_by(const CudaSchedule& s) {
+  if (s.strategy != dispatch::Strategy::parallel_scan || !s.across_blocks) return 0;
+  return scan::device_workspace<Across, kCudaDeviceWarps, Source, Sink>(s.extent);
+}
+
 // The domain is the form in which elements cross blocks; inside a block a state is walked.
 template <class Memory, class Source, class Sink>
 cudaError_t launch(const CudaSchedule& s, const Source& source, const Sink& sink) {
   using V = typename Memory::V;
   using Scalar = scan::Scalar<V>;
   const auto ends = ends_of<Memory>(s);
-  const scan::Launch on{s.stream, s.units, s.shared};
-  if (s.strategy != dispatch::Strategy::parallel_scan) {
-    return scan::launch_sequential<scan::AffineOp<V>>(s.extent, source, sink, ends, on);
-  }
-  if (!s.across_blocks) {
-    return scan::launch_block<scan::AffineOp<V>, kCudaBlockWarps>(s.extent, source, sink, ends, on);
-  }
   if (s.log_domain) {
-    return scan::launch_device<scan::LogAffineOp<Scalar>, kCudaDeviceWarps>(s.extent, source, sink,
-                                                                            ends, s.workspace, on);
+    return launch_by<scan::AffineOp<V>, scan::LogAffineOp<Scalar>>(s, source, sink, ends);
   }
-  return scan::launch_device<scan::AffineOp<Scalar>, kCudaDeviceWarps>(s.extent, source, sink, ends,
-                                                                       s.workspace, on);
+  return launch_by<scan::AffineOp<V>, scan::AffineOp<Scalar>>(s, source, sink, ends);
 }
 
 template <class Source, class Sink>
 std::size_t workspace_of(const CudaSchedule& s) {
   using V = scan::Scalar<typename Source::V>;
-  if (s.strategy != dispatch::Strategy::parallel_scan || !s.across_blocks) return 0;
-  return s.log_domain
-             ? scan::device_workspace<scan::LogAffineOp<V>, kCudaDeviceWarps, Source, Sink>(
-                   s.extent)
-             : scan::device_workspace<scan::AffineOp<V>, kCudaDeviceWarps, Source, Sink>(s.extent);
+  return s.log_domain ? workspace_by<scan::LogAffineOp<V>, Source, Sink>(s)
+                      : workspace_by<scan::AffineOp<V>, Source, Sink>(s);
 }
 
 }  // namespace scanrnn

@@ -69,17 +69,8 @@ struct CudaCellKernels {
 template <class T>
 using CudaCellTable = CudaCellKernels<T>[kMaxCudaVariants];
 
-template <class T>
-struct CudaScanKernels {
-  cudaError_t (*scan)(const CudaSchedule&, const ScanKernelArgs<T>&, bool log_form);
-  std::size_t (*workspace)(const CudaSchedule&, bool log_form);
-};
-
-// Defined by cuda/kernels/linear.cu and cuda/kernels/scan.cu, each compiled once for each cell and
-// dtype.
+// Defined by cuda/kernels/linear.cu, compiled once for each cell and dtype.
 template <Cell cell, class T>
 const CudaCellTable<T>& cuda_cell_table();
-template <class T>
-const CudaScanKernels<T>& cuda_scan_kernels();
 
 }  // namespace scanrnn

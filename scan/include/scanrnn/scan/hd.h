@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #if defined(__CUDACC__)
 #define SCANRNN_HD __host__ __device__ __forceinline__
@@ -96,6 +97,32 @@ SCANRNN_HD bool less(T a, T b) {
 template <class T>
 SCANRNN_HD T select(bool condition, T yes, T no) {
   return condition ? yes : no;
+}
+SCANRNN_HD float round(float x) { return ::rintf(x); }
+SCANRNN_HD double round(double x) { return ::rint(x); }
+// 2^n for a whole n of at least -126 (double: -1022) and at most 127 (1023); below, 0.
+SCANRNN_HD float power_of_two(float n) {
+  const std::int32_t bits = (static_cast<std::int32_t>(n < -127 ? -127.0f : n) + 127) << 23;
+  float out;
+  std::memcpy(&out, &bits, sizeof out);
+  return out;
+}
+SCANRNN_HD double power_of_two(double n) {
+  const std::int64_t bits = (static_cast<std::int64_t>(n < -1023 ? -1023.0 : n) + 1023) << 52;
+  double out;
+  std::memcpy(&out, &bits, sizeof out);
+  return out;
+}
+// n of 2^n <= |x| < 2^(n+1); of a subnormal number or 0 -127 (-1023), of an infinity or a NaN 128.
+SCANRNN_HD float exponent_of(float x) {
+  std::int32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return static_cast<float>((bits >> 23 & 0xff) - 127);
+}
+SCANRNN_HD double exponent_of(double x) {
+  std::int64_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return static_cast<double>((bits >> 52 & 0x7ff) - 1023);
 }
 template <class T>
 SCANRNN_HD bool is_zero(T a) {

@@ -2,6 +2,7 @@
 // A warp's chunk of steps: composed into one element, and walked when the state before it is known.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 
 #include "scanrnn/scan/cuda/feed.cuh"
@@ -15,7 +16,8 @@ using ItemOf = decltype(std::declval<const Source&>().load(Index(0), Index(0)));
 // Steps that a thread keeps in registers: as many as an item's size allows, and one promotion.
 template <class Source>
 constexpr int steps_per_thread() {
-  constexpr std::size_t bytes = sizeof(ItemOf<Source>);
+  using Step = decltype(std::declval<const Source&>().step(std::declval<ItemOf<Source>>()));
+  constexpr std::size_t bytes = std::max(sizeof(ItemOf<Source>), sizeof(Step));
   return bytes <= 12 ? kLocalSteps : bytes <= 28 ? kLocalSteps / 2 : kLocalSteps / 4;
 }
 

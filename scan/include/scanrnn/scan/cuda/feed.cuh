@@ -5,11 +5,15 @@
 //   Source::kStreams, stream(i) -> Stream<T>    the inputs of this line, in the order of a tile
 //   Source::staged(tile, step, stream, row, t)  the same line, read from a tile that starts there;
 //   t is kInside where the line's last step is not loaded, which spares what kLastDiffers costs
+//   Source::kReadsUnstaged, from(row, t)        where there is something that no stream has: it is
+//   counted from the tile's begin by staged(), or by from() before a staged() that is not told t
 //   Sink::from(row, t), next()                  the same line counted from there, moved on by a
 //   step
 // and a kernel is given the states at both ends of time:
 //   Ends::first(line, row) -> State,  Ends::last(line, row, State)
 #pragma once
+
+#include <type_traits>
 
 #include "scanrnn/scan/cuda/memory.cuh"
 
@@ -108,7 +112,7 @@ struct Feed {
     for (int i = 0; i < Source::kStreams; ++i) {
       const auto stream = line.stream(i);
       if (!stream.data) continue;
-      const T* source = stream.data + t * stream.step + row + lane;
+      const T* source = stream.data + t * stream.step + (row + lane) * stream.row;
       T* to = tile + i * kSteps * kLanes + lane;
       const int count = steps_left(stream, t);
 #pragma unroll 4
@@ -131,6 +135,21 @@ __device__ __forceinline__ Source staged(const Source& line, const typename Sour
   return line.staged(tile, kLanes, kSteps * kLanes, row, t);
 }
 
+// The same for loads that leave out a line's last step.
+template <class Source, class = void>
+struct ReadsUnstaged : std::false_type {};
+template <class Source>
+struct ReadsUnstaged<Source, std::enable_if_t<Source::kReadsUnstaged>> : std::true_type {};
+template <int kSteps, class Source>
+__device__ __forceinline__ Source staged_inside(const Source& line, const typename Source::T* tile,
+                                                Index row, Index t) {
+  if constexpr (ReadsUnstaged<Source>::value) {
+    return staged<kSteps>(line.from(row, t), tile, row, kInside);
+  } else {
+    return staged<kSteps>(line, tile, row, kInside);
+  }
+}
+
 // Whether every line of every stream can be copied by vectors. Looks at addresses only.
 template <class Source>
 bool vectors_fit(const Extent& extent, const Source& source) {
@@ -140,6 +159,7 @@ bool vectors_fit(const Extent& extent, const Source& source) {
     for (int i = 0; i < Source::kStreams; ++i) {
       const auto stream = source.line(line).stream(i);
       if (!stream.data) continue;
+      if (stream.row != 1) return false;
       if (reinterpret_cast<std::uintptr_t>(stream.data) % kVectorBytes != 0) return false;
       if (stream.step * static_cast<Index>(sizeof(T)) % kVectorBytes != 0) return false;
     }

@@ -7,6 +7,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "scanrnn/scan/complex.h"
 #include "scanrnn/scan/cuda/launch.cuh"
 #include "scanrnn/scan/float_pair.h"
 
@@ -37,6 +38,17 @@ struct Units<double> {
     return step[row * stride] != 0;
   }
 };
+template <class Real>
+struct Units<Complex<Real>> {
+  using T = Complex<Real>;
+  using V = Complex<Real>;
+  static constexpr int kUnits = 1;
+  SCANRNN_HD static V read(const T* line, Index row, Index) { return line[row]; }
+  SCANRNN_HD static void write(T* line, Index row, Index, const V& value) { line[row] = value; }
+  SCANRNN_HD static bool resets(const std::uint8_t* step, Index row, Index stride, Index) {
+    return step[row * stride] != 0;
+  }
+};
 // Two adjacent units of a 16-bit type as one row: T is a word, whose rows count pairs.
 template <class Scalar>
 struct Pairs;
@@ -52,6 +64,9 @@ struct Pairs<__nv_bfloat16> {
   SCANRNN_HD static void write(T* line, Index row, Index, const V& value) {
     line[row] = __floats2bfloat162_rn(value.x, value.y);
   }
+  SCANRNN_HD static PairMask resets(const std::uint8_t* step, Index row, Index stride, Index) {
+    return {step[2 * row * stride] != 0, step[(2 * row + 1) * stride] != 0};
+  }
 };
 template <>
 struct Pairs<__half> {
@@ -64,6 +79,9 @@ struct Pairs<__half> {
   }
   SCANRNN_HD static void write(T* line, Index row, Index, const V& value) {
     line[row] = __floats2half2_rn(value.x, value.y);
+  }
+  SCANRNN_HD static PairMask resets(const std::uint8_t* step, Index row, Index stride, Index) {
+    return {step[2 * row * stride] != 0, step[(2 * row + 1) * stride] != 0};
   }
 };
 

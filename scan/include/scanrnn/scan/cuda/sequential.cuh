@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
     T* const tile = ring + stage * kTile;
     Chunk<Op, Source, kSteps> chunk;
     const auto total =
-        chunk.compose(staged<kSteps>(in, tile, row, t), staged<kSteps>(in, tile, row, kInside),
+        chunk.compose(staged<kSteps>(in, tile, row, t), staged_inside<kSteps>(in, tile, row, t),
                       extent.steps - t, unit);
     __syncwarp();  // the tile has been read by every lane: it can be filled again
     feed.copy(in, tile, row, t + kSequentialStages * kSteps);

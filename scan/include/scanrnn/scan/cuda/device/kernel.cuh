@@ -212,7 +212,7 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
       shared.resolved[j % kRound].wait(j / kRound);
       typename Wide::State state;
       join_parts(&shared.before[j % kKept][lane * kParts], state);
-      state = AffineOp<V>::apply(preceding, state);
+      state = Wide::apply(preceding, state);
       if (unit == lane && left > 0) {
         auto cursor = sink.line(now.line).from(row + lane, t);
         typename Wide::State last;
@@ -220,9 +220,9 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
           last = walk_kept<Wide, kSteps, Source>(kept, left, cursor, state);
         } else {
           const auto in = source.line(now.line);
-          last =
-              walk<Wide, kSteps>(staged<kSteps>(in, tile, row, t),
-                                 staged<kSteps>(in, tile, row, kInside), unit, left, cursor, state);
+          last = walk<Wide, kSteps>(staged<kSteps>(in, tile, row, t),
+                                    staged_inside<kSteps>(in, tile, row, t), unit, left, cursor,
+                                    state);
         }
         if (left <= kSteps) ends.last(now.line, row + lane, last);
       }

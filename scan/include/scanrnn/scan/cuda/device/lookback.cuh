@@ -164,7 +164,6 @@ template <class Op, class OwnTotal>
 struct Resolver {
   using Element = typename Op::Element;
   using State = typename Op::State;
-  using V = decltype(State::h);
   using Total = typename Exchange<Op>::Total;
   using After = typename Exchange<Op>::After;
   const Exchange<Op>& exchange;
@@ -237,7 +236,7 @@ struct Resolver {
     }
     const auto before = Op::linear(preceding);
     const bool last = tile + 1 < tiles && ends_group(exchange.levels);
-    Affine<V> through;
+    decltype(Op::linear(own)) through;
     if (last) {
       while (levels_published == 0) serve();
       through = Op::linear(own);
@@ -246,10 +245,9 @@ struct Resolver {
       serve();
       look_at_start();
     }
-    const State state = AffineOp<V>::apply(before, top == 0 ? first() : start.value());
+    const State state = Op::apply(before, top == 0 ? first() : start.value());
     if (last) {
-      After::publish(exchange.at(exchange.after, top, column), lane,
-                     AffineOp<V>::apply(through, state));
+      After::publish(exchange.at(exchange.after, top, column), lane, Op::apply(through, state));
     } else {
       while (levels_published == 0) serve();
     }

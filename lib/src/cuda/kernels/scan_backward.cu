@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA kernels of the bare recurrence, backward, for one dtype, SCANRNN_CUDA_TYPE. Cotangents
+// are signed and decay: they are walked linearly, and cross blocks so, whatever the form.
+#include <algorithm>
+#include <type_traits>
+
+#include "cuda/kernels/launch.cuh"
+#include "cuda/kernels/scan.h"
+
+namespace scanrnn {
+namespace {
+
+using T = SCANRNN_CUDA_TYPE;
+
+bool has_pairs(const ScanBackwardKernelArgs<T>& a) {
+  return has_pairs(a.a) && has_pairs(a.h) && has_pairs(a.dh) && has_pairs(a.h0) &&
+         has_pairs(a.da) && has_pairs(a.db) && has_pairs(a.dh0);
+}
+
+// States a step before, in the order of the walk.
+template <class U>
+Grid<U> a_step_on(Grid<U> states) {
+  states.data += states.step;
+  return states;
+}
+
+template <class Memory, class Source, class Sink>
+cudaError_t run_by(const CudaSchedule& s, const Source& source, const Sink& sink,
+                   const ScanBackwardKernelArgs<T>& a) {
+  using V = typename Memory::V;
+  return launch_by<scan::ResetOp<V>, scan::ResetOp<scan::Scalar<V>>>(
+      s, source, sink, BareEnds<Memory>{{}, rows_of<Memory>(a.dh0), s.extent.rows});
+}
+template <class Memory, bool kLogForm>
+cudaError_t run_bare(const CudaSchedule& units, const ScanBackwardKernelArgs<T>& a) {
+  const CudaSchedule s = rows_of<Memory>(units);
+  const BareBackwardSource<Memory, kLogForm> source{
+      rows_of<Memory>(a.a),      a_step_on(rows_of<Memory>(a.h)),
+      rows_of<Memory>(a.dh),     rows_of<Memory>(a.b),
+      rows_of<Memory>(a.sign_b), rows_of<Memory>(a.h0),
+      {a.reset, s.extent.steps}, s.extent.rows,
+      s.extent.steps - 1};
+  const BareBackwardSink<Memory, kLogForm> sink{rows_of<Memory>(a.da), rows_of<Memory>(a.db),
+                                                s.extent.rows, s.extent.steps};
+  return run_by<Memory>(s, source, sink, a);
+}
+template <class Memory>
+cudaError_t run_log_states(const CudaSchedule& s, const ScanBackwardKernelArgs<T>& a) {
+  const LogStateBackwardSource<Memory> source{
+      a.a,           a_step_on(a.h),    a.dh,
+      a.b,           a.sign_b,          a_step_on(a.sign_h),
+      a.h0,          a.sign_h0,         {a.reset, s.extent.steps},
+      s.extent.rows, s.extent.steps - 1};
+  const LogStateBackwardSink<Memory> sink({a.da, a.db, s.extent.rows, s.extent.steps});
+  return run_by<Memory>(s, source, sink, a);
+}
+
+cudaError_t run(const CudaSchedule& s, const ScanBackwardKernelArgs<T>& a) {
+  using Memory = scan::Units<T>;
+  if constexpr (!kIsComplex<T>) {
+    if (a.form == ScanForm::log_output) return run_log_states<Memory>(s, a);
+    if (a.form == ScanForm::log) return run_bare<Memory, true>(s, a);
+    if constexpr (sizeof(T) == 2) {
+      if (pairs_pay(s) && has_pairs(a)) return run_bare<scan::Pairs<T>, false>(s, a);
+    }
+  }
+  return run_bare<Memory, false>(s, a);
+}
+
+template <class Memory, bool kLogForm>
+std::size_t workspace_of_form(const CudaSchedule& units) {
+  return workspace_by<scan::ResetOp<scan::Scalar<typename Memory::V>>,
+                      BareBackwardSource<Memory, kLogForm>, BareBackwardSink<Memory, kLogForm>>(
+      rows_of<Memory>(units));
+}
+std::size_t workspace(const CudaSchedule& s, ScanForm form) {
+  using Memory = scan::Units<T>;
+  if constexpr (!kIsComplex<T>) {
+    if (form == ScanForm::log_output) {
+      return workspace_by<scan::ResetOp<typename Memory::V>, LogStateBackwardSource<Memory>,
+                          LogStateBackwardSink<Memory>>(s);
+    }
+    if (form == ScanForm::log) return workspace_of_form<Memory, true>(s);
+    if constexpr (sizeof(T) == 2) {
+      return std::max(workspace_of_form<Memory, false>(s),
+                      workspace_of_form<scan::Pairs<T>, false>(s));
+    }
+  }
+  return workspace_of_form<Memory, false>(s);
+}
+
+}  // namespace
+
+template <>
+const CudaScanBackwardKernels<T>& cuda_scan_backward_kernels<T>() {
+  static constexpr CudaScanBackwardKernels<T> kernels{run, workspace};
+  return kernels;
+}
+
+}  // namespace scanrnn
