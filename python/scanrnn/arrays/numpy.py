@@ -121,10 +121,12 @@ class Elsewhere(Placing, NumPy):
         if value is None:
             return None
         packed = np.asarray(value, order="C")
-        return self.walked(self.uploaded(packed), packed, lines)
+        return self.walked(self.uploaded(packed.reshape(-1)), packed, lines)
 
     def result_lines(self, name: str, value: Any, lines: Lines) -> Any:
-        return None if value is None else self.walked(self.result(name, value), value, lines)
+        if value is None:
+            return None
+        return self.walked(self.result(name, value.reshape(-1)), value, lines)
 
     def walked(self, copy: _core.Copy, like: Array, lines: Lines) -> _core.Tensor:
         view = self.as_lines(like, lines)
