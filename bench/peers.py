@@ -8,12 +8,12 @@ with it. The file is written after each problem. A later run of other parts at t
 to it.
 
 PyTorch is needed, and its cuDNN is called by its C API. accelerated-scan (whose warp kernel nvcc
-compiles when it is first imported), flash-linear-attention (fla-core) and JAX take part when they
-are installed, FlashRNN in its own part. Every result, with backward every gradient, is compared
-with a float64 one before it is timed; what fails, or has no kernel for a size, stands in the file
-with its error. All runs of a problem then take turns, with its matrix products and a copy between
-them. Times are the GPU's: replays of a CUDA graph, or, where a run cannot be captured or `eager`
-says so, events around calls in a row.
+compiles when it is first imported), mamba-ssm, flash-linear-attention (fla-core) and JAX take part
+when they are installed, FlashRNN in its own part. Every result, with backward every gradient, is
+compared with a float64 one before it is timed; what fails, or has no kernel for a size, stands in
+the file with its error. All runs of a problem then take turns, with its matrix products and a copy
+between them. Times are the GPU's: replays of a CUDA graph, or, where a run cannot be captured or
+`eager` says so, events around calls in a row.
 """
 
 from __future__ import annotations

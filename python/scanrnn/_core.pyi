@@ -91,6 +91,7 @@ class Copy(Tensor):
     def __init__(self, device: Device, array: npt.NDArray[Any]) -> None: ...
     def upload(self, array: npt.NDArray[Any]) -> None: ...
     def download(self, array: npt.NDArray[Any]) -> None: ...
+    def walked(self, sizes: Sequence[int], strides: Sequence[int]) -> Tensor: ...
 
 class Exported:
     """A Tensor for other libraries to take: `owner` lives as long as anyone has it."""
@@ -150,14 +151,36 @@ def jax_targets() -> dict[str, tuple[Any, Any]]: ...
 def scan(
     plan: Plan,
     stream: int,
+    form: str,
+    reverse: bool,
     a: Argument,
     b: Argument,
     sign_b: Argument,
+    reset: Argument,
     h_0: Argument,
+    sign_h_0: Argument,
     h: Argument,
+    sign_h: Argument,
     workspace: Memory,
-    log_form: bool,
+) -> None: ...
+def scan_backward(
+    plan: Plan,
+    stream: int,
+    form: str,
     reverse: bool,
+    a: Argument,
+    b: Argument,
+    sign_b: Argument,
+    reset: Argument,
+    h_0: Argument,
+    sign_h_0: Argument,
+    h: Argument,
+    sign_h: Argument,
+    dh: Argument,
+    da: Argument,
+    db: Argument,
+    dh_0: Argument,
+    workspace: Memory,
 ) -> None: ...
 
 Rule = tuple[str, str, bool, float, list[float], list[float]]
@@ -221,7 +244,15 @@ def wants_plans() -> bool: ...
 def profile(device: Device) -> Profile: ...
 def set_profile(device: Device, profile: Profile) -> None: ...
 def scan_plan(
-    device: Device, steps: int, rows: int, dtype: str, log_form: bool, strategy: str | None
+    device: Device,
+    steps: int,
+    lines: int,
+    rows: int,
+    dtype: str,
+    form: str,
+    training: bool,
+    time_contiguous: bool,
+    strategy: str | None,
 ) -> Plan: ...
 def set_float32_matmul_precision(precision: str) -> None: ...
 def get_float32_matmul_precision() -> str: ...

@@ -4,9 +4,10 @@ was wanted; nothing is ever cast."""
 
 from __future__ import annotations
 
+import functools
 import numbers
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+SCAN_DTYPES = (*DTYPES, "complex128", "complex64")
 
 
 def integer(name: str, value: Any) -> int:
@@ -126,10 +128,19 @@ def _bfloat16() -> Any:
 
 
 def array(name: str, value: Any, wanted: np.dtype[Any] | None) -> Any:
-    """`value` as the core can walk it: as it is, or a copy where its strides are out of the common.
+    """`value` as a layer can walk it: as it is, or a copy where its strides are out of the common.
 
     `wanted` None stands for any of DTYPES.
     """
+    value = checked(name, value, DTYPES if wanted is None else (str(wanted),))
+    flags = value.flags
+    if (flags.c_contiguous and flags.aligned) or _walkable(value):
+        return value
+    return np.array(value, order="C")
+
+
+def checked(name: str, value: Any, dtypes: Sequence[str]) -> Any:
+    """`value` if it is an array of NumPy's of one of these dtypes."""
     if not isinstance(value, np.ndarray):
         if not isinstance(value, np.generic):  # what NumPy gives for one element of a 1-d array
             raise TypeError(
@@ -138,11 +149,21 @@ def array(name: str, value: Any, wanted: np.dtype[Any] | None) -> Any:
         value = np.asarray(value)
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name}: expected an array without a mask, got a masked array: fill it")
-    if value.dtype != wanted if wanted is not None else str(value.dtype) not in DTYPES:
-        listed = wanted if wanted is not None else "one of " + _listed(DTYPES)
-        raise TypeError(f"{name}: expected dtype {listed}, got {value.dtype}; nothing is cast")
-    flags = value.flags
-    if (flags.c_contiguous and flags.aligned) or _walkable(value):
+    check_dtype(name, str(value.dtype), dtypes)
+    return value
+
+
+def check_dtype(name: str, found: str, dtypes: Sequence[str], advice: str = "") -> None:
+    if found not in dtypes:
+        wanted = dtypes[0] if len(dtypes) == 1 else "one of " + _listed(dtypes)
+        advice = advice or "nothing is cast"
+        raise TypeError(f"{name}: expected dtype {wanted}, got {found}; {advice}")
+
+
+def forwards(value: Array) -> Array:
+    """With strides of at least 0, in whole aligned elements: copied where it has not."""
+    size = value.itemsize
+    if value.flags.aligned and all(step >= 0 and step % size == 0 for step in value.strides):
         return value
     return np.array(value, order="C")
 
@@ -158,6 +179,16 @@ def _walkable(value: Array) -> bool:
             for n, step in zip(value.shape[:-1], value.strides[:-1], strict=True)
         )
     )
+
+
+@functools.lru_cache(maxsize=256)
+def short_name(dtype: Any) -> str:
+    """The name that all libraries have for it: float32."""
+    return str(dtype).rpartition(".")[2]
+
+
+def dtype_name(value: Any) -> str:
+    return short_name(value.dtype)
 
 
 def type_name(value: Any) -> str:

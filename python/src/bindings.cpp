@@ -120,7 +120,6 @@ PYBIND11_MODULE(_core, m) {
   });
 
   bind_planning(m);
-  m.def("scan_plan", &plan_scan);
   m.def("set_float32_matmul_precision", &choose_precision);
   m.def("get_float32_matmul_precision", &chosen_precision);
   bind_exchange(m);

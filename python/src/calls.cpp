@@ -131,15 +131,12 @@ PlannedCall plan_layer(const Layer& layer, Device device, std::int64_t steps, st
   return out;
 }
 
-PlannedCall plan_scan(Device device, std::int64_t steps, std::int64_t rows,
-                      const std::string& dtype, bool log_form,
+PlannedCall plan_scan(Device device, const ScanShape& shape,
                       const std::optional<std::string>& strategy) {
   configure(device);
   PlannedCall out;
   out.device = device;
-  const ScanForm form = log_form ? ScanForm::log : ScanForm::linear;
-  out.plan = linear_scan_plan(context(device), {steps, 1, rows, parse_dtype(dtype), form},
-                              parse_strategy(strategy));
+  out.plan = linear_scan_plan(context(device), shape, parse_strategy(strategy));
   out.sizes.workspace = linear_scan_workspace(out.plan);
   return out;
 }

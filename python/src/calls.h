@@ -41,8 +41,7 @@ Layer make_layer(LayerOptions options, const std::string& cell, const std::strin
                  const std::string& domain, const std::string& dtype);
 PlannedCall plan_layer(const Layer& layer, Device device, std::int64_t steps, std::int64_t batch,
                        bool training, const std::optional<std::string>& strategy);
-PlannedCall plan_scan(Device device, std::int64_t steps, std::int64_t rows,
-                      const std::string& dtype, bool log_form,
+PlannedCall plan_scan(Device device, const ScanShape& shape,
                       const std::optional<std::string>& strategy);
 
 }  // namespace scanrnn

@@ -61,6 +61,9 @@ Dtype dtype_of(const std::string& name, DLDataType type) {
     }
   }
   if (type.lanes == 1 && type.code == kDLBfloat && type.bits == 16) return Dtype::bfloat16;
+  if (type.lanes == 1 && type.code == kDLBool && type.bits == 8) return Dtype::boolean;
+  if (type.lanes == 1 && type.code == kDLComplex && type.bits == 64) return Dtype::complex64;
+  if (type.lanes == 1 && type.code == kDLComplex && type.bits == 128) return Dtype::complex128;
   const char* kinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
   std::string got =
       (type.code <= kDLBool ? kinds[type.code] : "dtype code " + std::to_string(type.code) + ", ");
@@ -70,7 +73,7 @@ Dtype dtype_of(const std::string& name, DLDataType type) {
   if (type.code == kDLComplex) advice = ": pass its real and imaginary parts";
   if (type.bits < 8) advice = ", which is less than a byte: unpack it into one of these first";
   throw type_error(name + ": expected one of " +
-                   quoted(kDtypes, [](Dtype d) { return scanrnn::name(d); }) + ", got " + got +
+                   quoted(kArrayDtypes, [](Dtype d) { return scanrnn::name(d); }) + ", got " + got +
                    advice);
 }
 
@@ -272,7 +275,7 @@ Dtype dtype_of(const py::dtype& dtype) {
     case py::detail::npy_api::NPY_DOUBLE_:
       return Dtype::float64;
     default:
-      return parse_dtype(py::str(py::object(dtype.attr("name"))));
+      return parse_array_dtype(py::str(py::object(dtype.attr("name"))));
   }
 }
 

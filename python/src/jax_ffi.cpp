@@ -13,6 +13,7 @@
 
 #include "calls.h"
 #include "exchange.h"
+#include "names.h"
 #include "scanrnn/memory.h"
 
 namespace scanrnn {
@@ -117,6 +118,12 @@ class Call {
         return Dtype::bfloat16;
       case XLA_FFI_DataType_F16:
         return Dtype::float16;
+      case XLA_FFI_DataType_C128:
+        return Dtype::complex128;
+      case XLA_FFI_DataType_C64:
+        return Dtype::complex64;
+      case XLA_FFI_DataType_PRED:
+        return Dtype::boolean;
       default:
         throw type_error("expected floating-point numbers, got XLA's type " +
                          std::to_string(buffer.dtype));
@@ -236,21 +243,99 @@ void backward(Call& call) {
   scanrnn::backward(planned->layer, context(call.device()), planned->call, args);
 }
 
+// ---- a bare scan of arrays [B,T,N] and states [B,N]
+
+class ScanFrame {
+ public:
+  explicit ScanFrame(Call& call) : call_(call), given_(" " + call.text("given") + " ") {}
+
+  // The arguments that are there come in the order in which they are asked for.
+  TensorView argument(const std::string& name) {
+    if (given_.find(" " + name + " ") == std::string::npos) return {};
+    const TensorView found = call_.argument();
+    if (name == "a") first_ = found;
+    return time_first(found);
+  }
+  TensorView result() { return time_first(call_.result()); }
+
+  template <class Args>
+  void read(Args& args) {
+    args.form = parse_form(call_.text("form"));
+    args.reverse = call_.number("reverse") != 0;
+    args.a = argument("a");
+    args.b = argument("b");
+    args.sign_b = argument("sign_b");
+    args.reset = argument("reset");
+    args.h0 = argument("h_0");
+    args.sign_h0 = argument("sign_h_0");
+  }
+  PlannedCall plan(const TensorView& a, ScanForm form, bool training) const {
+    ScanShape shape;
+    shape.steps = a.sizes[0];
+    shape.lines = a.sizes[1];
+    shape.rows = a.sizes[2];
+    shape.dtype = a.dtype;
+    shape.form = form;
+    shape.training = training;
+    shape.time_contiguous = first_.sizes[2] == 1;
+    return plan_scan(call_.device(), shape, std::nullopt);
+  }
+
+ private:
+  // Time becomes the first axis; lines of one row become rows. A reset may be one for all rows.
+  TensorView time_first(const TensorView& view) const {
+    TensorView out = view;
+    const std::int64_t lines = view.sizes[0], rows = first_.sizes[2];
+    if (view.rank == 2) {
+      if (rows == 1) {
+        out.sizes = {1, lines};
+        out.strides = {lines, 1};
+      }
+      return out;
+    }
+    if (view.rank != 3) throw value_error("expected arrays of two or three axes");
+    const std::int64_t steps = view.sizes[1];
+    if (rows == 1) {
+      out.sizes = {steps, 1, lines};
+      out.strides = {1, steps * lines, steps};
+      return out;
+    }
+    out.sizes = {steps, lines, rows};
+    out.strides = {view.strides[1], view.strides[0], view.sizes[2] == 1 ? 0 : 1};
+    return out;
+  }
+
+  Call& call_;
+  std::string given_;
+  TensorView first_;
+};
+
 void bare_scan(Call& call) {
+  ScanFrame frame(call);
   ScanArgs args;
-  const bool log_form = call.number("log_form") != 0;
-  args.form = log_form ? ScanForm::log : ScanForm::linear;
-  args.reverse = call.number("reverse") != 0;
-  args.a = call.argument();
-  args.b = call.argument();
-  if (call.number("signed") != 0) args.sign_b = call.argument();
-  if (call.number("initial") != 0) args.h0 = call.argument();
-  args.h = call.result();
+  frame.read(args);
+  args.h = frame.result();
+  if (args.form == ScanForm::log_output) args.sign_h = frame.result();
   args.workspace = call.result_bytes();
-  const PlannedCall planned = plan_scan(call.device(), args.a.sizes[0], args.a.sizes[1],
-                                        name(args.a.dtype), log_form, std::nullopt);
+  const PlannedCall planned = frame.plan(args.a, args.form, false);
   configure(call.device(), call.stream());
   linear_scan(context(call.device()), planned.plan, args);
+}
+
+void bare_scan_backward(Call& call) {
+  ScanFrame frame(call);
+  ScanBackwardArgs args;
+  frame.read(args);
+  args.h = frame.argument("h");
+  args.sign_h = frame.argument("sign_h");
+  args.dh = frame.argument("dh");
+  args.da = frame.result();
+  args.db = frame.result();
+  if (args.h0) args.dh0 = frame.result();
+  args.workspace = call.result_bytes();
+  const PlannedCall planned = frame.plan(args.a, args.form, true);
+  configure(call.device(), call.stream());
+  linear_scan_backward(context(call.device()), planned.plan, args);
 }
 
 // ---- what XLA calls
@@ -308,6 +393,7 @@ void bind_jax_ffi(py::module_& m) {
     out["scanrnn_forward"] = handlers<&forward>();
     out["scanrnn_backward"] = handlers<&backward>();
     out["scanrnn_scan"] = handlers<&bare_scan>();
+    out["scanrnn_scan_backward"] = handlers<&bare_scan_backward>();
     return out;
   });
 }

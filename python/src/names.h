@@ -38,6 +38,21 @@ inline Dtype parse_dtype(const std::string& text) {
   return find_named("dtype", text, kDtypes, [](Dtype d) { return name(d); });
 }
 
+// What arrays may have beyond these: a bare scan alone takes it.
+inline constexpr Dtype kArrayDtypes[] = {Dtype::float64, Dtype::float32,    Dtype::bfloat16,
+                                         Dtype::float16, Dtype::complex128, Dtype::complex64,
+                                         Dtype::boolean};
+
+inline Dtype parse_array_dtype(const std::string& text) {
+  return find_named("dtype", text, kArrayDtypes, [](Dtype d) { return name(d); });
+}
+
+inline ScanForm parse_form(const std::string& text) {
+  constexpr std::pair<const char*, ScanForm> kForms[] = {
+      {"linear", ScanForm::linear}, {"log", ScanForm::log}, {"log_output", ScanForm::log_output}};
+  return find_named("form", text, kForms, [](const auto& f) { return f.first; }).second;
+}
+
 inline Strategy parse_strategy(const std::optional<std::string>& text) {
   Strategy out = Strategy::automatic;
   if (text && !dispatch::parse(*text, out)) {

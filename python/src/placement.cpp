@@ -2,8 +2,12 @@
 // Memory of the library's own: what a call works in, and copies of NumPy's arrays on a device. It
 // belongs to the default stream, which outlives every context.
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "calls.h"
 #include "exchange.h"
@@ -38,6 +42,20 @@ struct Copy : Tensor {
     memory->download(host, memory->bytes());
   }
 
+  // The same memory with other sizes, and strides in elements.
+  Tensor walked(const std::vector<std::int64_t>& sizes,
+                const std::vector<std::int64_t>& strides) const {
+    if (sizes.size() > kMaxRank || sizes.size() != strides.size()) {
+      throw value_error("sizes: expected at most " + std::to_string(kMaxRank) +
+                        " and as many strides, got " + std::to_string(sizes.size()));
+    }
+    Tensor out{view, owner};
+    out.view.rank = static_cast<int>(sizes.size());
+    std::copy(sizes.begin(), sizes.end(), out.view.sizes.begin());
+    std::copy(strides.begin(), strides.end(), out.view.strides.begin());
+    return out;
+  }
+
   std::shared_ptr<Buffer> memory;
 };
 
@@ -50,7 +68,8 @@ void bind_placement(py::module_& m) {
   py::class_<Copy, Tensor>(m, "Copy")
       .def(py::init<Device, const py::array&>())
       .def("upload", &Copy::upload)
-      .def("download", &Copy::download);
+      .def("download", &Copy::download)
+      .def("walked", &Copy::walked);
 }
 
 }  // namespace scanrnn

@@ -2,11 +2,16 @@
 // The library's calls, one of each for the arrays of all libraries. Memory is the caller's to keep
 // until they return: everything is enqueued then. The lock of the interpreter is released around
 // all work.
+#include <pybind11/stl.h>
+
 #include <cstdint>
 #include <iterator>
+#include <optional>
+#include <string>
 
 #include "calls.h"
 #include "exchange.h"
+#include "names.h"
 
 namespace scanrnn {
 namespace {
@@ -87,18 +92,44 @@ void run_backward(const Layer& layer, const PlannedCall& call, std::uintptr_t st
   backward(layer, where, call, args);
 }
 
-void run_scan(const PlannedCall& call, std::uintptr_t stream, py::handle a, py::handle b,
-              py::handle sign_b, py::handle h_0, py::handle h, py::handle workspace, bool log_form,
-              bool reverse) {
-  Workspace memory(workspace);
-  ScanArgs args;
-  args.a = view_of("a, b or sign_b", a);
-  args.b = view_of("a, b or sign_b", b);
-  args.sign_b = view_of("a, b or sign_b", sign_b);
-  args.h0 = view_of("h_0", h_0);
-  args.h = view_of("h", h);
-  args.form = log_form ? ScanForm::log : ScanForm::linear;
+PlannedCall scan_plan(Device device, std::int64_t steps, std::int64_t lines, std::int64_t rows,
+                      const std::string& dtype, const std::string& form, bool training,
+                      bool time_contiguous, const std::optional<std::string>& strategy) {
+  ScanShape shape;
+  shape.steps = steps;
+  shape.lines = lines;
+  shape.rows = rows;
+  shape.dtype = parse_array_dtype(dtype);
+  shape.form = parse_form(form);
+  shape.training = training;
+  shape.time_contiguous = time_contiguous;
+  return plan_scan(device, shape, strategy);
+}
+
+// What forward and backward of a scan both read.
+template <class Args>
+Args scan_args(const std::string& form, bool reverse, py::handle a, py::handle b, py::handle sign_b,
+               py::handle reset, py::handle h_0, py::handle sign_h_0, py::handle h,
+               py::handle sign_h) {
+  Args args;
+  args.form = parse_form(form);
   args.reverse = reverse;
+  args.a = view_of("a", a);
+  args.b = view_of("b", b);
+  args.sign_b = view_of("sign_b", sign_b);
+  args.reset = view_of("reset", reset);
+  args.h0 = view_of("h_0", h_0);
+  args.sign_h0 = view_of("h_0[1]", sign_h_0);
+  args.h = view_of("h", h);
+  args.sign_h = view_of("sign_h", sign_h);
+  return args;
+}
+
+void run_scan(const PlannedCall& call, std::uintptr_t stream, const std::string& form, bool reverse,
+              py::handle a, py::handle b, py::handle sign_b, py::handle reset, py::handle h_0,
+              py::handle sign_h_0, py::handle h, py::handle sign_h, py::handle workspace) {
+  Workspace memory(workspace);
+  auto args = scan_args<ScanArgs>(form, reverse, a, b, sign_b, reset, h_0, sign_h_0, h, sign_h);
   const py::gil_scoped_release unlocked;
   configure(call.device, reinterpret_cast<void*>(stream));
   Context& where = context(call.device);
@@ -106,12 +137,33 @@ void run_scan(const PlannedCall& call, std::uintptr_t stream, py::handle a, py::
   linear_scan(where, call.plan, args);
 }
 
+void run_scan_backward(const PlannedCall& call, std::uintptr_t stream, const std::string& form,
+                       bool reverse, py::handle a, py::handle b, py::handle sign_b,
+                       py::handle reset, py::handle h_0, py::handle sign_h_0, py::handle h,
+                       py::handle sign_h, py::handle dh, py::handle da, py::handle db,
+                       py::handle dh_0, py::handle workspace) {
+  Workspace memory(workspace);
+  auto args =
+      scan_args<ScanBackwardArgs>(form, reverse, a, b, sign_b, reset, h_0, sign_h_0, h, sign_h);
+  args.dh = view_of("dh", dh);
+  args.da = view_of("da", da);
+  args.db = view_of("db", db);
+  args.dh0 = view_of("dh_0", dh_0);
+  const py::gil_scoped_release unlocked;
+  configure(call.device, reinterpret_cast<void*>(stream));
+  Context& where = context(call.device);
+  args.workspace = memory.on(where, call.sizes.workspace);
+  linear_scan_backward(where, call.plan, args);
+}
+
 }  // namespace
 
 void bind_tensor_calls(py::module_& m) {
   m.def("forward", &run_forward);
   m.def("backward", &run_backward);
+  m.def("scan_plan", &scan_plan);
   m.def("scan", &run_scan);
+  m.def("scan_backward", &run_scan_backward);
 }
 
 }  // namespace scanrnn

@@ -260,38 +260,5 @@ class Running:
             np.testing.assert_array_equal(got, wanted, f"{name} of an empty call")
 
 
-# ---- the bare recurrence
-
-
-def run_scan(seed):
-    """h_t = a_t h_{t-1} + b_t on random shapes of any rank, linear and by logarithms."""
-    random = np.random.default_rng([3, seed])
-    case = draw(seed)
-    arrays = Arrays(case)
-    shape = [case.steps, *random.integers(1, 12, random.integers(4))]
-    if random.random() < 0.2:
-        shape[random.integers(len(shape))] = 0
-    dtype = case.options["dtype"]
-    reverse, logs = bool(random.random() < 0.5), bool(random.random() < 0.4) and dtype in WIDE
-    device = DEVICE if case.library == "numpy" else None
-    log_a = -np.exp(arrays.values(*shape))
-    log_a = arrays.rounded(log_a)
-    b, h_0 = arrays.values(*shape), arrays.values(*shape[1:]) if case.state else None
-    given_h = None if h_0 is None else arrays.give(h_0)
-    if logs:
-        log_b = arrays.rounded(np.log(np.abs(b) + 1e-3))
-        operands = [arrays.give(v) for v in (log_a, log_b, np.sign(b))]
-        got = scanrnn.scan_log(*operands, given_h, reverse=reverse, device=device)
-        a, b = np.exp(log_a), np.sign(b) * np.exp(log_b)
-    else:
-        a = arrays.rounded(np.exp(log_a))
-        got = scanrnn.scan(arrays.give(a), arrays.give(b), given_h, reverse=reverse, device=device)
-    wanted = gradients.reference.scan(a, b, h_0, reverse)
-    share = (4 if logs else 1) * tolerance(dtype, shape[0])
-    largest = max((float(np.abs(v).max()) for v in (b, h_0) if v is not None and v.size), default=0)
-    assert_close(arrays.take(got), wanted, share, f"scan of {shape}", largest=largest)
-    arrays.left_alone()
-
-
 def run_layer(seed):
     Running(draw(seed)).run()

@@ -11,10 +11,11 @@ from support import DEVICE
 class Arrays:
     """Gives a case its arrays, and takes what comes out back to NumPy."""
 
-    def __init__(self, case):
+    def __init__(self, case, dtype=None):
         self.case = case
         self.random = np.random.default_rng([2, case.seed])
-        self.dtype = arguments.dtype(case.options["dtype"])
+        self.dtype = np.dtype(dtype) if dtype else arguments.dtype(case.options["dtype"])
+        self.wide = np.complex128 if self.dtype.kind == "c" else np.float64
         self.given = []
 
     def values(self, *shape, scale=1.0):
@@ -23,14 +24,17 @@ class Arrays:
             if self.random.random() < 0.5 and shape[axis]:
                 once = self.values(*shape[:axis], 1, *shape[axis + 1 :], scale=scale)
                 return np.broadcast_to(once, shape)
-        return self.rounded(self.random.uniform(-1.5, 1.5, shape) * scale)
+        found = self.random.uniform(-1.5, 1.5, shape) * scale
+        if self.dtype.kind == "c":
+            found = found * np.exp(1j * self.random.uniform(0, 2 * np.pi, shape))
+        return self.rounded(found)
 
     def rounded(self, values):
-        return np.asarray(values).astype(self.dtype).astype(np.float64)
+        return np.asarray(values).astype(self.dtype).astype(self.wide)
 
     def give(self, values):
         """An array of the case's library and dtype with these values, in some kind of memory."""
-        array = values.astype(self.dtype)
+        array = values if values.dtype == bool else values.astype(self.dtype)
         if self.case.library == "jax" or self.random.random() < 0.4:
             out = self.of_library(array)
         else:
@@ -77,18 +81,21 @@ class Arrays:
             return array
         library = importlib.import_module(name)
         if name == "torch":
-            wide = library.from_numpy(array.astype(np.float64))
+            if array.dtype == bool:
+                return library.from_numpy(array.copy()).to(DEVICE)
+            wide = library.from_numpy(array.astype(self.wide))
             return wide.to(getattr(library, str(self.dtype))).to(DEVICE)
         return library.asarray(array) if name == "cupy" else library.numpy.asarray(array)
 
     def take(self, array):
-        """As float64 on the host, once its library and dtype are right."""
+        """As float64 or complex128 on the host, once its library and dtype are right."""
         name = type(array).__module__.partition(".")[0]
         assert name in (self.case.library, "jaxlib"), f"an array of {name} came out"
         assert str(array.dtype).removeprefix("torch.") == str(self.dtype)
         if name == "torch":
-            return array.detach().to("cpu").double().numpy()
-        return np.asarray(array.get() if name == "cupy" else array).astype(np.float64)
+            array = array.detach().to("cpu")
+            return (array if array.is_complex() else array.double()).numpy().astype(self.wide)
+        return np.asarray(array.get() if name == "cupy" else array).astype(self.wide)
 
     def left_alone(self):
         for array, copy in self.given:

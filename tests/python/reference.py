@@ -92,16 +92,35 @@ def run(rnn, x, h_0=None):
     return x, np.stack(finals)
 
 
-def scan(a, b, h_0=None, reverse=False):
-    """h_t = a_t h_{t-1} + b_t in float64."""
-    order = range(len(a))[:: -1 if reverse else 1]
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    h = np.zeros(a.shape[1:]) if h_0 is None else h_0.astype(np.float64)
-    out = np.empty(a.shape)
-    for t in order:
-        h = a[t] * h + b[t]
+def scan(a, b, h_0=None, reverse=False, axis=0, reset=None):
+    """h_t = a_t h_{t-1} + b_t in float64 or complex128; h_{t-1} is 0 where reset is true."""
+    wide = np.complex128 if np.iscomplexobj(a) else np.float64
+    a, b = (np.moveaxis(value.astype(wide), axis, 0) for value in (a, b))
+    h = np.zeros(a.shape[1:], wide) if h_0 is None else h_0.astype(wide)
+    reset = None if reset is None else np.moveaxis(reset, axis, 0)
+    out = np.empty(a.shape, wide)
+    for t in range(len(a))[:: -1 if reverse else 1]:
+        h = a[t] * (h if reset is None else np.where(reset[t], 0, h)) + b[t]
         out[t] = h
-    return out
+    return np.moveaxis(out, 0, axis)
+
+
+def scan_logarithms(log_a, log_b, sign_b, h_0, reverse=False, reset=None):
+    """(log|h|, sign h) over axis 0 in float64, which leaves no range; h_0 is such a pair."""
+    log_h, sign = (np.array(value, np.float64) for value in h_0)
+    logs, signs = np.empty(log_a.shape), np.empty(log_a.shape)
+    for t in range(len(log_a))[:: -1 if reverse else 1]:
+        kept = log_h + log_a[t].astype(np.float64)
+        if reset is not None:
+            kept = np.where(reset[t], -np.inf, kept)
+        largest = np.maximum(kept, log_b[t])
+        largest = np.where(np.isinf(largest), 0, largest)
+        value = sign * np.exp(kept - largest) + sign_b[t] * np.exp(log_b[t] - largest)
+        with np.errstate(divide="ignore"):
+            log_h = largest + np.log(np.abs(value))
+        sign = np.where(value < 0, -1.0, 1.0)
+        logs[t], signs[t] = log_h, sign
+    return logs, signs
 
 
 def lstm(u, m, h, c):

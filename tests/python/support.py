@@ -79,7 +79,10 @@ def assert_close_rms(got, wanted, share, what="", scale=0.0, floor=0.0):
 
 
 def _comparable(got, wanted, what):
-    got, wanted = np.asarray(got).astype(np.float64), np.asarray(wanted).astype(np.float64)
+    wide = np.complex128 if np.iscomplexobj(wanted) else np.float64
+    got, wanted = np.asarray(got), np.asarray(wanted)
+    assert np.iscomplexobj(got) == np.iscomplexobj(wanted), f"{what}: dtype {got.dtype}"
+    got, wanted = got.astype(wide), wanted.astype(wide)
     assert got.shape == wanted.shape, f"{what}: shape {got.shape}, wanted {wanted.shape}"
     return got, wanted
 

@@ -28,6 +28,9 @@ def jax():
     return pytest.importorskip("jax")
 
 
+BOUND = {"complex64": "float32", "complex128": "float64"}
+
+
 def arrays(steps=200, dtype=np.float32):
     return normal(steps, 8, 64).astype(dtype), normal(1, 8, 96).astype(dtype)
 
@@ -50,6 +53,28 @@ def test_cupy_in_cupy_out(cupy, dtype):
     wanted = scanrnn.scan(cupy.asnumpy(a), cupy.asnumpy(b)).astype(np.float64)
     got = scanrnn.scan(a, b)
     assert_close(cupy.asnumpy(got).astype(np.float64), wanted, tolerance(dtype, 200))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "complex64", "complex128"])
+def test_scans_of_cupy(cupy, dtype, axis):
+    """In any memory, with resets of CuPy's and of NumPy's."""
+    shape = (5, 40, 6)
+    wide = [(normal(10, 40, 12, seed=seed) / 4).astype(dtype) for seed in (1, 2)]
+    state = tuple(n for i, n in enumerate(shape) if i != axis % 3)
+    h_0, reset = normal(*state).astype(dtype), normal(*shape, seed=3) > 1
+    wanted = scanrnn.scan(*(v[::2, :, ::2] for v in wide), h_0, axis=axis, reset=reset)
+    a, b = (cupy.asarray(v)[::2, :, ::2] for v in wide)
+    for given in (reset, cupy.asarray(reset)):
+        got = scanrnn.scan(a, b, cupy.asarray(h_0), axis=axis, reset=given)
+        assert isinstance(got, cupy.ndarray)
+        assert_close(cupy.asnumpy(got), wanted, 2 * tolerance(BOUND.get(dtype, dtype), 40))
+    if dtype == "float32":
+        logs = -abs(a), -abs(b)
+        log_h, sign = scanrnn.scan_log(*logs, axis=axis, log_output=True)
+        wanted = scanrnn.scan_log(*map(cupy.asnumpy, logs), axis=axis, log_output=True)
+        assert_close(cupy.asnumpy(log_h), wanted[0], 8 * tolerance(dtype, 40))
+        np.testing.assert_array_equal(cupy.asnumpy(sign), wanted[1])
 
 
 def test_cupy_errors(cupy):

@@ -8,6 +8,7 @@ import os
 
 import fuzz
 import fuzz_errors
+import fuzz_scans
 import gradients
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import reference
 from support import ALL_VARIANTS, DEVICE, OPTION, assert_close, make, normal
 
 PARTS = 10  # a failure ends its part, and the others go on
-RUNS = {3: fuzz_errors.run, 8: fuzz_errors.run, 9: fuzz.run_scan}  # by a seed's last digit
+RUNS = {3: fuzz_errors.run, 8: fuzz_errors.run, 9: fuzz_scans.run}  # by a seed's last digit
 COUNT = 1000 if DEVICE == "cpu" else 10_000
 
 

@@ -139,31 +139,6 @@ def test_vmap(cell):
     same(got, jax.tree.map(lambda *v: jnp.stack(v), *each))
 
 
-def test_scan():
-    a, b, h_0 = array(20, 3, 2), array(20, 3, 2, seed=1), array(3, 2)
-    for reverse in (False, True):
-        wanted = scanrnn.scan(*map(np.asarray, (a, b, h_0)), reverse=reverse)
-        same(sj.scan(a, b, h_0, reverse), wanted)
-        same(jax.jit(lambda *v, r=reverse: sj.scan(*v, reverse=r))(a, b, h_0), wanted)
-        same(scanrnn.scan(a, b, h_0, reverse), wanted)
-        got = sj.scan_log(-abs(a), jnp.log(abs(b)), jnp.sign(b), h_0, reverse)
-        same(got, sj.scan(jnp.exp(-abs(a)), b, h_0, reverse))
-    same(jax.vmap(sj.scan)(a, b), jnp.stack([sj.scan(*v) for v in zip(a, b, strict=True)]))
-    assert sj.scan(a[:0], b[:0]).shape == (0, 3, 2)
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_scan_gradients(reverse):
-    a, b, h_0 = array(6, 2), array(6, 2, seed=1), array(2)
-    jax.test_util.check_grads(
-        lambda a, b, h: sj.scan(a, b, h, reverse), (a, b, h_0), order=2, modes=["rev"]
-    )
-    jax.test_util.check_grads(
-        lambda a, b, h: sj.scan_log(a, b, jnp.sign(array(6, 2)), h),
-        (-abs(a), -abs(b), h_0), order=1, modes=["rev"],
-    )  # fmt: skip
-
-
 def test_errors():
     rnn, params = layer("MinGRU", 4, 6, dtype="float32")
     x = array(9, 3, 4, dtype="float32")

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scanrnn.torch: values and gradients, of layers and of the bare recurrence."""
+"""scanrnn.torch: values and gradients of layers."""
 
 import gc
 import weakref
 
 import numpy as np
 import pytest
-import scanrnn
 from scanrnn.description import STATES
 from support import ALL_CELLS, ALL_VARIANTS, DEVICE, make
 from torch_support import (
@@ -17,7 +16,6 @@ from torch_support import (
     numpy,
     operands,
     same,
-    st,
     state,
     tensor,
     torch,
@@ -187,36 +185,3 @@ def test_owners_may_go_right_after_the_call():
     noise = [torch.full((200, 8, 4), float("nan"), device=DEVICE) for _ in range(8)]
     np.testing.assert_array_equal(numpy(y), wanted)
     del noise
-
-
-# ---- the bare recurrence
-
-
-def test_scan():
-    for reverse in (False, True):
-        a, b, h_0 = tensor(20, 3, 2), tensor(20, 3, 2, seed=1), tensor(3, 2)
-        arrays = [numpy(v) for v in (a, b, h_0)]
-        same([st.scan(a, b, h_0, reverse)], [torch.tensor(scanrnn.scan(*arrays, reverse=reverse))])
-        same([st.scan(a, b)], [torch.tensor(scanrnn.scan(*arrays[:2]))])
-    log_a, log_b, sign = -a.abs(), b.abs().log(), b.sign()
-    for reverse in (False, True):
-        wanted = st.scan(log_a.exp(), b, h_0, reverse)
-        same([st.scan_log(log_a, log_b, sign, h_0, reverse)], [wanted], 1e-11)
-    assert st.scan(a[:0], b[:0]).shape == (0, 3, 2)
-    same([st.scan(a.mT, b.mT).mT], [st.scan(a, b)])
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_scan_gradients(reverse):
-    a, b, h_0 = (tensor(*s, grad=True) for s in ((6, 2), (6, 2), (2,)))
-    assert torch.autograd.gradcheck(lambda *v: st.scan(*v, reverse=reverse), (a, b, h_0))
-    assert torch.autograd.gradgradcheck(lambda *v: st.scan(*v, reverse=reverse), (a, b, h_0))
-    assert torch.autograd.gradcheck(lambda *v: st.scan(*v, reverse=reverse), (a, b))
-
-
-def test_scan_log_gradients():
-    log_a, log_b = (-tensor(6, 2, seed=s).abs().detach() for s in (1, 2))
-    sign, h_0 = tensor(6, 2).sign(), tensor(2, grad=True)
-    leaves = [v.requires_grad_() for v in (log_a, log_b)]
-    assert torch.autograd.gradcheck(lambda a, b, h: st.scan_log(a, b, sign, h), (*leaves, h_0))
-    assert torch.autograd.gradcheck(lambda a, b: st.scan_log(a, b), leaves)

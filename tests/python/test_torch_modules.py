@@ -154,10 +154,12 @@ def test_errors():
         st.scan(x, x, 1.0)
     with raises(TypeError, "reverse: expected True or False, got 1"):
         st.scan(x, x, None, 1)
-    with raises(TypeError, "b: expected dtype torch.float32, got torch.float64; nothing is cast"):
+    with raises(TypeError, "b: expected dtype float32, got float64; nothing is cast"):
         st.scan(x, x.double())
-    with raises(TypeError, "a: expected dtype one of .*, got torch.complex64"):
+    with raises(TypeError, "b: expected dtype complex64, got float32; nothing is cast"):
         st.scan(x.to(torch.complex64), x)
+    with raises(TypeError, "a: expected dtype one of .*, got int64"):
+        st.scan(x.long(), x)
     with raises(TypeError, "b: expected device .*, got meta"):
         st.scan(x, x.to("meta"))
     with raises(ValueError, r"h_0: expected shape \(3, 4\) to go", r"got \(1, 4\)"):

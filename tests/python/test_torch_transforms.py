@@ -4,7 +4,7 @@
 import os
 
 import pytest
-from scanrnn.arrays.identify import short_name
+from scanrnn.arguments import short_name
 from support import ALL_CELLS, DEVICE, assert_close, tolerance
 from test_errors import raises
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -59,14 +59,6 @@ def test_the_reserve_is_large_enough(cell, dtype):
         plan = layer.plan(st.tensors.device_of(x.device), steps, batch, True, None)
         rows, width = st.ops._reserve_shape(layer, x, False)
         assert rows * width >= plan.reserve_bytes, (hidden, layers, steps, batch)
-
-
-def test_opcheck_of_a_scan():
-    a, b, h_0 = (tensor(*s, grad=True) for s in ((6, 2), (6, 2), (2,)))
-    torch.library.opcheck(torch.ops.scanrnn.scan.default, (a, b, None, h_0, False, True))
-    torch.library.opcheck(
-        torch.ops.scanrnn.scan.default, (a, b, b.detach().sign(), h_0, True, False)
-    )
 
 
 @COMPILES
@@ -171,12 +163,6 @@ def test_vmap_over_parameters_and_over_cotangents(cell):
     got = torch.vmap(lambda d: torch.autograd.grad(y, params, d, retain_graph=True))(several)
     wanted = [torch.autograd.grad(y, params, d, retain_graph=True) for d in several]
     same(got, [torch.stack(v) for v in zip(*wanted, strict=True)])
-
-
-def test_vmap_of_scan():
-    a, b, h_0 = tensor(5, 9, 3), tensor(9, 3, seed=1), tensor(3)
-    got = torch.vmap(st.scan, (0, None, None))(a, b, h_0)
-    same([got], [torch.stack([st.scan(v, b, h_0) for v in a])])
 
 
 @COMPILES

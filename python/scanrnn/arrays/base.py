@@ -8,6 +8,7 @@ from typing import Any
 
 from ..arguments import Array
 from ..call import Call
+from ..scan_call import ScanCall
 from .identify import TRACED
 
 
@@ -24,6 +25,17 @@ class ArrayLibrary:
     def array(self, name: str, value: Any, dtype: Any) -> Any:
         """`value` as the core can walk it, or an error that says what would do."""
         raise NotImplementedError
+
+    def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
+        """`value` of a scan, which walks all strides of at least 0, or an error likewise."""
+        raise NotImplementedError
+
+    def bools(self, name: str, value: Any) -> Any:
+        """The same of bools, which may also be NumPy's, on the host."""
+        raise NotImplementedError
+
+    def check_signs(self, name: str, value: Any) -> None:
+        """Raises where one is not +-1 and looking costs no wait."""
 
     def for_layer(self, name: str, device: str) -> ArrayLibrary:
         """What a layer on `device` works with; raises unless it can read these arrays."""
@@ -59,9 +71,6 @@ class ArrayLibrary:
         """dx, the cotangents of the initial states, and of the parameters."""
         raise NotImplementedError
 
-    def scan(
-        self, operands: Sequence[Any], h_0: Any, shape: tuple[int, int], log_form: bool,
-        reverse: bool,
-    ) -> Any:  # fmt: skip
-        """operands: a, b and maybe sign_b, all [T,N] = shape; h_0 [N]."""
+    def scan(self, call: ScanCall) -> tuple[Any, Any]:
+        """The states, and their signs where they are logarithms, else None."""
         raise NotImplementedError

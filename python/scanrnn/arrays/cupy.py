@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import _core
 from ..call import Call
+from ..scan_call import ScanCall
 from . import dlpack
 from .in_place import InPlace
 from .memory import Placing
@@ -49,12 +50,12 @@ class CuPy(Placing, InPlace):
         with self.on_device():
             return super().backward(call, y, reserve, dy, dh_n)
 
-    def scan(
-        self, operands: Sequence[Any], h_0: Any, shape: tuple[int, int], log_form: bool,
-        reverse: bool,
-    ) -> Any:  # fmt: skip
+    def scan(self, call: ScanCall) -> tuple[Any, Any]:
         with self.on_device():
-            return super().scan(operands, h_0, shape, log_form, reverse)
+            return super().scan(call)
+
+    def spread(self, value: Any, shape: Sequence[int]) -> Any:
+        return self.cupy.broadcast_to(value, tuple(shape))
 
     def empty(self, shape: Sequence[int], like: Any) -> Any:
         return self.cupy.empty(tuple(shape), like.dtype)

@@ -73,13 +73,3 @@ def described(name: str, value: Any) -> str:
     if library in TITLES:
         return f"{TITLES[library]} on {device_of(name, value)}"
     return "a NumPy array" if isinstance(value, np.ndarray) else arguments.type_name(value)
-
-
-def dtype_name(value: Any) -> str:
-    return short_name(value.dtype)
-
-
-@functools.lru_cache(maxsize=256)
-def short_name(dtype: Any) -> str:
-    """The name that all libraries have for it: float32."""
-    return str(dtype).rpartition(".")[2]

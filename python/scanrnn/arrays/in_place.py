@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import _core, arguments
-from ..arguments import Array
+from ..arguments import Array, dtype_name, short_name
 from ..call import Call, Placed
 from . import dlpack
 from .base import ArrayLibrary
-from .identify import TITLES, described, device_of, dtype_name, library_of, short_name
+from .identify import TITLES, described, device_of, library_of
 from .memory import Memory
 
 
@@ -56,7 +58,7 @@ class InPlace(Memory):
     def owns(self, value: Any) -> bool:
         return library_of(value) == self.library and device_of("", value) == self.device
 
-    def array(self, name: str, value: Any, dtype: Any) -> Any:
+    def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
         if library_of(value) == "other" and device_of(name, value) == self.device:
             value = self.bridged(name, value)
         if not self.owns(value):
@@ -67,19 +69,26 @@ class InPlace(Memory):
                 f"{described(name, value)}: {advice}"
             )
         self.check(name, value)
-        found, wanted = dtype_name(value), None if dtype is None else short_name(dtype)
-        if found not in arguments.DTYPES if wanted is None else found != wanted:
-            listed = wanted or "one of " + ", ".join(map(repr, arguments.DTYPES))
-            advice = (
-                "pass its real and imaginary parts" if "complex" in found else "nothing is cast"
-            )
-            raise TypeError(f"{name}: expected dtype {listed}, got {found}; {advice}")
+        found = dtype_name(value)
+        parts = "complex" in found and not any("complex" in dtype for dtype in dtypes)
+        advice = "pass its real and imaginary parts" if parts else ""
+        arguments.check_dtype(name, found, dtypes, advice)
         strides = self.strides(value)
         if any(step < 0 for step in strides):
             raise ValueError(
                 f"{name}: expected strides of at least 0, got {tuple(strides)}: {self.negative}"
             )
-        return value if walkable(value.shape, strides) else self.packed(value)
+        return value
+
+    def array(self, name: str, value: Any, dtype: Any) -> Any:
+        dtypes = arguments.DTYPES if dtype is None else (short_name(dtype),)
+        value = self.operand(name, value, dtypes)
+        return value if walkable(value.shape, self.strides(value)) else self.packed(value)
+
+    def bools(self, name: str, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            value = self.uploaded([arguments.checked(name, value, ("bool",))])[0]
+        return self.operand(name, value, ("bool",))
 
     def for_layer(self, name: str, device: str) -> ArrayLibrary:
         if device != self.device:

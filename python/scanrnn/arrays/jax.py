@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import arguments
-from ..arguments import Array
+from ..arguments import Array, dtype_name, short_name
 from ..call import Call
 from ..description import Description
 from ..jax import calls, scans
 from ..jax.layers import STATE_AXES
+from ..scan_call import ScanCall
 from .base import ArrayLibrary
-from .identify import TITLES, TRACED, described, device_of, dtype_name, library_of, short_name
+from .identify import TITLES, TRACED, described, device_of, library_of
 
 # Under `jax.grad`, as of a torch tensor that requires grad.
 _forward = calls.underivable(
@@ -31,6 +32,11 @@ class Jax(ArrayLibrary):
     library = "jax"
 
     def array(self, name: str, value: Any, dtype: Any) -> Any:
+        return self.operand(
+            name, value, arguments.DTYPES if dtype is None else (short_name(dtype),)
+        )
+
+    def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
         if library_of(value) != "jax":
             raise TypeError(
                 f"{name}: expected a JAX array, as x is one, got {described(name, value)}"
@@ -41,12 +47,14 @@ class Jax(ArrayLibrary):
                 f"{name}: expected a JAX array on {self.device}, where x is, got one on {device}: "
                 "move it with jax.device_put"
             )
-        found = dtype_name(value)
-        if found not in arguments.DTYPES if dtype is None else found != short_name(dtype):
-            listed = arguments.DTYPES if dtype is None else dtype
-            raise TypeError(f"{name}: expected dtype {listed}, got {found}; nothing is cast")
+        arguments.check_dtype(name, dtype_name(value), dtypes)
         calls.check_sizes(name, value)
         return value
+
+    def bools(self, name: str, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            return jnp.asarray(arguments.checked(name, value, ("bool",)))
+        return self.operand(name, value, ("bool",))
 
     def for_layer(self, name: str, device: str) -> ArrayLibrary:
         if self.device not in (device, TRACED):
@@ -118,12 +126,8 @@ class Jax(ArrayLibrary):
         )
         return dx, list(dh_0), list(dparams)
 
-    def scan(
-        self, operands: Sequence[Any], h_0: Any, shape: tuple[int, int], log_form: bool,
-        reverse: bool,
-    ) -> Any:  # fmt: skip
-        a, b, *sign = operands
-        return scans.rows(a, b, sign[0] if sign else None, h_0, log_form, reverse)
+    def scan(self, call: ScanCall) -> tuple[Any, Any]:
+        return scans.run(call)
 
     def params(self, call: Call) -> tuple[Any, ...]:
         device = call.stack.where if self.device == TRACED else self.device

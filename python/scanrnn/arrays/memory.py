@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .. import _core
+from .. import _core, profile
+from ..arguments import dtype_name
 from ..call import Call, Placed, log
+from ..scan_call import LOG_OUTPUT, Lines, ScanCall, lines_of
 from .base import ArrayLibrary
-from .identify import dtype_name
 
 
 class Memory(ArrayLibrary):
@@ -95,22 +96,112 @@ class Memory(ArrayLibrary):
         on.finish()
         return dx, dh_0, dparams
 
-    def scan(
-        self, operands: Sequence[Any], h_0: Any, shape: tuple[int, int], log_form: bool,
-        reverse: bool,
-    ) -> Any:  # fmt: skip
-        on = self.for_call()
-        out = on.empty(shape, operands[0])
-        dtype = dtype_name(operands[0])
-        plan = _core.scan_plan(_core.Device(on.device), *shape, dtype, log_form, None)
-        log(plan)
-        a, b, sign = (on.given("a, b or sign_b", value) for value in (*operands, None)[:3])
+    # ---- scans
+
+    def spread(self, value: Any, shape: Sequence[int]) -> Any:
+        """With axes of size 1 as large as `shape`, without a copy."""
+        raise NotImplementedError
+
+    def strides(self, value: Any) -> Sequence[int]:
+        """In elements."""
+        raise NotImplementedError
+
+    def turned(self, value: Any, order: Sequence[int]) -> Any:
+        """With its axes in this order, without a copy."""
+        return value.transpose(order)
+
+    def given_lines(self, name: str, value: Any, lines: Lines) -> Any:
+        """[T,B,N] of an array that a scan reads, a copy where its strides cannot be those of it."""
+        return None if value is None else self.given(name, self.as_lines(value, lines))
+
+    def result_lines(self, name: str, value: Any, lines: Lines) -> Any:
+        """The same of one in C order that it writes, which is none."""
+        return None if value is None else self.result(name, self.as_lines(value, lines))
+
+    def as_lines(self, value: Any, lines: Lines) -> Any:
+        """A state, which has no time, as [B,N]."""
+        if value.ndim < lines.axes:
+            return value.reshape(lines.shape[1:])
+        return (self.turned(value, lines.order) if lines.order else value).reshape(lines.shape)
+
+    def scan(self, call: ScanCall) -> tuple[Any, Any]:
+        on, a = self.for_call(), call.a
+        h = on.empty(a.shape, a)
+        sign_h = on.empty(a.shape, a) if call.form == LOG_OUTPUT else None
+        if 0 in a.shape:
+            return h, sign_h
+        call = on.reset_spread(call)
+        lines = on.lines(call)
+        plan = _scan_plan(on.device, call, lines, training=False)
         _core.scan(
-            plan, on.stream(), a, b, sign, on.given("h_0", h_0), on.result("h", out),
-            on.workspace(plan.workspace_bytes), log_form, reverse,
+            plan, on.stream(), call.form, call.reverse,
+            *(on.given_lines(name, value, lines) for name, value in read(call)),
+            on.result_lines("h", h, lines), on.result_lines("sign_h", sign_h, lines),
+            on.workspace(plan.workspace_bytes),
         )  # fmt: skip
         on.finish()
-        return out
+        return h, sign_h
+
+    def scan_backward(
+        self, call: ScanCall, h: Any, sign_h: Any, dh: Any, wanted: Sequence[bool]
+    ) -> tuple[Any, Any, Any]:
+        """(da, db, dh_0), each where it is wanted; by the logarithms da and db are those of them.
+
+        dh may have any strides; h and sign_h are scan's.
+        """
+        on, a = self.for_call(), call.a
+        of_state = (*a.shape[: call.axis], *a.shape[call.axis + 1 :])
+        shapes = (a.shape, a.shape, of_state)
+        out = [on.empty(s, a) if want else None for s, want in zip(shapes, wanted, strict=True)]
+        da, db, dh_0 = out
+        if 0 in a.shape:
+            if dh_0 is not None:
+                dh_0[...] = 0
+            return da, db, dh_0
+        call = on.reset_spread(call)
+        lines = on.lines(call, dh)
+        plan = _scan_plan(on.device, call, lines, training=True)
+        reads = (*read(call), ("h", h), ("sign_h", sign_h), ("dh", dh))
+        _core.scan_backward(
+            plan, on.stream(), call.form, call.reverse,
+            *(on.given_lines(name, value, lines) for name, value in reads),
+            *(
+                on.result_lines(name, value, lines)
+                for name, value in (("da", da), ("db", db), ("dh_0", dh_0))
+            ),
+            on.workspace(plan.workspace_bytes),
+        )  # fmt: skip
+        on.finish()
+        return da, db, dh_0
+
+    def reset_spread(self, call: ScanCall) -> ScanCall:
+        if call.reset is None:
+            return call
+        return call._replace(reset=self.spread(call.reset, call.a.shape))
+
+    def lines(self, call: ScanCall, *others: Any) -> Lines:
+        axis, strides = call.axis, []
+        for value in (*(value for _, value in read(call)), *others):
+            if value is not None:
+                steps = self.strides(value)
+                whole = len(steps) == call.a.ndim
+                strides.append((*steps[:axis], *steps[axis + 1 :]) if whole else steps)
+        return lines_of(call.a.shape, axis, strides)
+
+
+def read(call: ScanCall) -> Sequence[tuple[str, Any]]:
+    """What a scan reads, in the order of the core's arguments."""
+    return list(zip(call._fields[3:], call[3:], strict=True))
+
+
+def _scan_plan(device: str, call: ScanCall, lines: Lines, training: bool) -> _core.Plan:
+    profile.load_users()
+    plan = _core.scan_plan(
+        _core.Device(device), *lines.shape, dtype_name(call.a), call.form, training,
+        lines.time_contiguous, None,
+    )  # fmt: skip
+    log(plan)
+    return plan
 
 
 class Placing(Memory):

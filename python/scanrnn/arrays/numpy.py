@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from .. import _core, arguments
 from ..arguments import Array
 from ..call import Placed
+from ..scan_call import Lines
 from . import dlpack
 from .base import ArrayLibrary
 from .identify import described, library_of
@@ -25,7 +27,10 @@ class NumPy(Memory):
             flags = value.flags  # what nearly every array is comes first
             if value.dtype is dtype and flags.c_contiguous and flags.aligned:
                 return value
-            return arguments.array(name, value, dtype)
+        return arguments.array(name, self.own(name, value), dtype)
+
+    def own(self, name: str, value: Any) -> Any:
+        """An array of another library's as NumPy's; what is no array is an error later."""
         library = library_of(value)
         if library == "other":
             try:
@@ -36,7 +41,28 @@ class NumPy(Memory):
             raise TypeError(
                 f"{name}: expected a NumPy array, as x is one, got {described(name, value)}"
             )
-        return arguments.array(name, value, dtype)
+        return value
+
+    def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
+        return arguments.forwards(arguments.checked(name, self.own(name, value), dtypes))
+
+    def bools(self, name: str, value: Any) -> Any:
+        return self.operand(name, value, ("bool",))
+
+    def check_signs(self, name: str, value: Any) -> None:
+        wrong = np.abs(value) != 1
+        if wrong.any():
+            at = tuple(map(int, np.argwhere(wrong)[0]))
+            raise ValueError(
+                f"{name}: expected +1 and -1 alone, got {value[at]} at {at}: np.copysign(1, b) has "
+                "a sign for zeros, too"
+            )
+
+    def spread(self, value: Any, shape: Sequence[int]) -> Any:
+        return np.broadcast_to(value, shape)
+
+    def strides(self, value: Any) -> Sequence[int]:
+        return [step // value.itemsize for step in value.strides]
 
     def for_layer(self, name: str, device: str) -> ArrayLibrary:
         return self if device == "cpu" else Elsewhere(device)
@@ -89,6 +115,22 @@ class Elsewhere(Placing, NumPy):
         copy = _core.Copy(self.core, packed)
         copy.upload(packed)
         return copy
+
+    # On the device an array lies in C order, whatever it does here.
+    def given_lines(self, name: str, value: Any, lines: Lines) -> Any:
+        if value is None:
+            return None
+        packed = np.asarray(value, order="C")
+        return self.walked(self.uploaded(packed.reshape(-1)), packed, lines)
+
+    def result_lines(self, name: str, value: Any, lines: Lines) -> Any:
+        if value is None:
+            return None
+        return self.walked(self.result(name, value.reshape(-1)), value, lines)
+
+    def walked(self, copy: _core.Copy, like: Array, lines: Lines) -> _core.Tensor:
+        view = self.as_lines(like, lines)
+        return copy.walked(view.shape, self.strides(view))
 
     def result(self, name: str, value: Any) -> Any:
         copy = _core.Copy(self.core, value)

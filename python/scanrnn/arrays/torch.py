@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core, arguments
-from ..arguments import Array
-from .identify import short_name
+from ..arguments import Array, short_name
 from .in_place import InPlace
 
 
@@ -49,14 +48,21 @@ class Torch(InPlace):
         if value.layout != self.torch.strided or value.is_nested:
             layout = "nested" if value.is_nested else value.layout
             raise TypeError(f"{name}: expected a dense tensor, got layout {layout}")
-        if value.is_neg():
-            raise TypeError(f"{name}: expected a plain tensor: pass it by .resolve_neg()")
+        if value.is_neg() or value.is_conj():
+            way = "neg" if value.is_neg() else "conj"
+            raise TypeError(f"{name}: expected a plain tensor: pass it by .resolve_{way}()")
 
     def stream(self) -> int:
         if self.device == "cpu":
             return 0
         stream: int = self.torch.cuda.current_stream(self.device).cuda_stream
         return stream
+
+    def spread(self, value: Any, shape: Sequence[int]) -> Any:
+        return value.expand(shape)
+
+    def turned(self, value: Any, order: Sequence[int]) -> Any:
+        return value.permute(order)
 
     def empty(self, shape: Sequence[int], like: Any) -> Any:
         if type(like) is self.torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import arguments
-from ..arrays.identify import short_name
+from ..arguments import short_name
 from ..description import Description
 from ..registry import CellInfo
 from . import ops, tensors

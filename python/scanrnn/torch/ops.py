@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ..arrays.identify import short_name
+from ..arguments import short_name
 from ..call import log
 from ..description import Description, Planned
 from .tensors import device_of, ready, stream_of, workspace
@@ -212,14 +212,14 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         # With create_graph the operator, whose derivative says that there is none.
-        plain = not torch.is_grad_enabled() and _is_eager([d for d in cotangents if d is not None])
+        plain = not torch.is_grad_enabled() and is_eager([d for d in cotangents if d is not None])
         backward = _layer_backward if plain else torch.ops.scanrnn.layer_backward
         needs = ctx.needs_input_grad[3], any(ctx.needs_input_grad[4 + ctx.states :])
         dx, dh_0, dparams = _pulled_back(ctx, backward, needs, list(cotangents))
         return None, None, None, dx, *dh_0, *dparams
 
 
-def _is_eager(values: list[Tensor]) -> bool:
+def is_eager(values: list[Tensor]) -> bool:
     """Whether nobody looks on: a compiler, a tracer, a transformation, a mode, a kind of tensor."""
     return not (
         torch.compiler.is_compiling()
@@ -237,7 +237,7 @@ def run(
 ) -> list[Tensor]:  # fmt: skip
     """y and the states at the end; `wanted`: gradients may be."""
     training = wanted or seed is not None
-    if not _is_eager([x, *h_0, *params]):
+    if not is_eager([x, *h_0, *params]):
         out = torch.ops.scanrnn.layer(x, h_0, params, seed, training, *description)
     elif wanted:
         out = _Eager.apply(description, len(h_0), seed, x, *h_0, *params)

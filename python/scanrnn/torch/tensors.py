@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .. import _core
+from .. import _core, arguments
 from ..arrays.in_place import walkable
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -34,6 +37,35 @@ def ready(value: Tensor) -> Tensor:
     if value.is_contiguous() or walkable(value.shape, value.stride()):
         return value
     return value.contiguous()
+
+
+class Operands:
+    """A scan's tensors, checked: all where the first one is."""
+
+    def __init__(self, name: str, first: Any) -> None:
+        self.device = self._tensor(name, first).device
+
+    def _tensor(self, name: str, value: Any) -> Tensor:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name}: expected a tensor, got {arguments.type_name(value)}")
+        return value
+
+    def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Tensor:
+        tensor = self._tensor(name, value)
+        arguments.check_dtype(name, arguments.dtype_name(tensor), dtypes)
+        if tensor.device != self.device:
+            raise TypeError(
+                f"{name}: expected device {self.device}, got {tensor.device}: move it with .to()"
+            )
+        return tensor
+
+    def bools(self, name: str, value: Any) -> Tensor:
+        if isinstance(value, np.ndarray):
+            value = torch.tensor(arguments.checked(name, value, ("bool",)), device=self.device)
+        return self.operand(name, value, ("bool",))
+
+    def check_signs(self, name: str, value: Any) -> None:
+        """Looking would wait for the device."""
 
 
 def workspace(like: Tensor, size: int) -> Tensor | None:

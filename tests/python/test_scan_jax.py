@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bare recurrence in JAX: values, jit, vmap, and JAX's own convention of complex gradients."""
+
+import numpy as np
+import pytest
+import scanrnn
+from support import assert_close, normal
+from test_errors import raises
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("jaxlib")
+import jax.numpy as jnp  # noqa: E402
+import scanrnn.jax as sj  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+from test_jax import array, same  # noqa: E402
+
+FORMS = ["linear", "complex", "log", "log_output"]
+PLACES = [((7,), 0), ((7, 3), 0), ((3, 7), -1), ((2, 5, 3), 1), ((2, 5, 1, 2), 1)]
+
+
+def complexes(*shape, seed=0):
+    return array(*shape, seed=seed) + 1j * array(*shape, seed=seed + 9)
+
+
+def resets(*shape):
+    return jnp.asarray(normal(*shape, seed=6) > 0.8)
+
+
+class Case:
+    """A scan's arguments, the function of them, and the same by JAX's own operators."""
+
+    def __init__(self, form, shape, axis=0, reverse=False, reset=None):
+        self.form, self.axis = form, axis % len(shape)
+        self.reverse, self.reset = reverse, reset
+        beside = (*shape[: self.axis], *shape[self.axis + 1 :])
+        draw = complexes if form == "complex" else array
+        self.values = [draw(*shape), draw(*shape, seed=1), draw(*beside, seed=2)]
+        self.sign, self.sign_h = (jnp.sign(array(*s, seed=3)) for s in (shape, beside))
+        if form in ("log", "log_output"):
+            self.values[:2] = (-abs(v) for v in self.values[:2])
+
+    def scan(self, a, b, h_0):
+        how = {"reverse": self.reverse, "axis": self.axis, "reset": self.reset}
+        if self.form in ("linear", "complex"):
+            return sj.scan(a, b, h_0, **how)
+        if self.form == "log":
+            return sj.scan_log(a, b, self.sign, h_0, **how)
+        return sj.scan_log(a, b, self.sign, (h_0, self.sign_h), log_output=True, **how)[0]
+
+    def exact(self, a, b, h_0):
+        """jax.lax.associative_scan, of h_0 as a step before the others."""
+        if self.form in ("log", "log_output"):
+            a, b = jnp.exp(a), jnp.exp(b) * self.sign
+        if self.form == "log_output":
+            h_0 = jnp.exp(h_0) * self.sign_h
+        axis = self.axis
+        reset = False if self.reset is None else self.reset
+        a = jnp.where(jnp.broadcast_to(reset, a.shape), 0, a)
+        h_0 = jnp.expand_dims(h_0, axis)
+        ends = ((a, jnp.ones_like(h_0)), (b, h_0))
+        a, b = (jnp.concatenate(pair if self.reverse else pair[::-1], axis) for pair in ends)
+
+        def joined(one, other):
+            return other[0] * one[0], other[0] * one[1] + other[1]
+
+        h = jax.lax.associative_scan(joined, (a, b), self.reverse, axis)[1]
+        edge = slice(0, -1) if self.reverse else slice(1, None)
+        h = h[(slice(None),) * axis + (edge,)]
+        return jnp.log(abs(h)) if self.form == "log_output" else h
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_values_and_gradients(form, reverse):
+    for shape, axis in PLACES:
+        for reset in (None, resets(*shape)):
+            case = Case(form, shape, axis, reverse, reset)
+            got, pulled = jax.vjp(case.scan, *case.values)
+            wanted, exact = jax.vjp(case.exact, *case.values)
+            seed = complexes(*shape, seed=5) if form == "complex" else array(*shape, seed=5)
+            for ours, theirs in zip((got, *pulled(seed)), (wanted, *exact(seed)), strict=True):
+                assert_close(ours, theirs, 1e-10, f"{shape} {axis}")
+            assert_close(jax.jit(case.scan)(*case.values), got, 1e-14)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_second_derivatives(form):
+    shape, axis = (2, 4, 2), 1
+    case = Case(form, shape, axis, True, resets(2, 4, 1))
+
+    def of(scan):
+        def loss(*values):
+            out = jax.vjp(scan, *values)[1](jnp.ones_like(values[0]))
+            return sum((abs(v) ** 2).sum() for v in out)
+
+        return jax.grad(loss, (0, 1, 2))(*case.values)
+
+    for ours, theirs in zip(of(case.scan), of(case.exact), strict=True):
+        assert_close(ours, theirs, 1e-8)
+    check_grads(case.scan, tuple(case.values), order=2, modes=["rev"])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_vmap_of_every_argument(form):
+    count, shape = 3, (2, 5, 3)
+    case = Case(form, shape, 1)
+    values = [jnp.stack([v * (1 + 0.1 * i) for i in range(count)], -1) for v in case.values]
+    values.append(jnp.moveaxis(resets(count, 2, 5), 0, -1))
+
+    def call(a, b, h_0, reset):
+        case.reset = reset
+        return case.scan(a, b, h_0)
+
+    def gradient(*given):
+        return jax.grad(lambda *v: abs(call(*v)).sum(), (0, 1, 2))(*given)
+
+    for mapped in [(1, 1, 1, 1), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)]:
+        given = [v if m else v[..., 0] for v, m in zip(values, mapped, strict=True)]
+        each = [
+            [v[..., i] if m else v for v, m in zip(given, mapped, strict=True)]
+            for i in range(count)
+        ]
+        dims = tuple(-1 if m else None for m in mapped)
+        for function in (call, gradient):
+            got = jax.jit(jax.vmap(function, dims))(*given)
+            wanted = jax.tree.map(lambda *v: jnp.stack(v), *(function(*e) for e in each))
+            for ours, theirs in zip(*map(jax.tree.leaves, (got, wanted)), strict=True):
+                assert_close(ours, theirs, 1e-11, str(mapped))
+    a = array(2, 4, 6, 3)
+    both = jax.vmap(jax.vmap(sj.scan, (0, None)), (0, None))(a, a[0, 0])
+    same(both, jnp.stack([jnp.stack([sj.scan(v, a[0, 0]) for v in w]) for w in a]))
+
+
+def test_arrays_of_jax_in_scanrnns_own():
+    a, b, h_0 = array(4, 9, 2), array(4, 9, 2, seed=1), array(4, 2)
+    reset = normal(4, 9, seed=2) > 1
+    host = [np.asarray(v) for v in (a, b, h_0)]
+    for reverse in (False, True):
+        wanted = scanrnn.scan(*host, reverse, axis=1, reset=reset, device="cpu")
+        for given in (reset, jnp.asarray(reset)):
+            for scan in (scanrnn.scan, sj.scan):
+                got = scan(a, b, h_0, reverse, axis=1, reset=given)
+                assert isinstance(got, jax.Array)
+                same(got, wanted)
+    assert sj.scan(a[:0], b[:0]).shape == (0, 9, 2)
+    assert sj.scan(a[:, :0], b[:, :0], h_0, axis=1).shape == (4, 0, 2)
+    same(jax.grad(lambda h: sj.scan(a[:, :0], b[:, :0], h, axis=1).sum())(h_0), 0 * h_0)
+    log_h, sign = sj.scan_log(-abs(a), b, jnp.sign(a), log_output=True)
+    same(sign * jnp.exp(log_h), sj.scan_log(-abs(a), b, jnp.sign(a)))
+
+
+def test_errors():
+    a = array(4, 3)
+    with raises(ValueError, "axis: expected -2 to 1, an axis of a of shape .* got 2"):
+        sj.scan(a, a, axis=2)
+    with raises(ValueError, r"reset: expected shape \(4, 3\), \(4,\) or .* got \(3,\)"):
+        sj.scan(a, a, reset=jnp.ones(3, bool))
+    with raises(TypeError, "h_0: expected dtype complex128, got float64"):
+        sj.scan(a + 0j, a + 0j, a[0])
+    with raises(TypeError, "log_a: expected real numbers, got complex128"):
+        sj.scan_log(a + 0j, a + 0j)
+    with raises(TypeError, r"h_0: expected the pair \(log\|h_0\|, sign\)"):
+        sj.scan_log(a, a, None, a[0], log_output=True)
+    with raises(ValueError, "a: expected an array, got list"):
+        sj.scan([1.0], a)
