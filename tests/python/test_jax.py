@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scanrnn
 from scanrnn import _core, profile
 from scanrnn.registry import version
 from support import ALL_CELLS, ALL_VARIANTS, DEVICE, OPTION, assert_close, make, normal, tolerance
