@@ -226,8 +226,11 @@ void bare_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) {
     line.strides = {v.strides[0], 0, 1};
     return walked<T>(line, {0, steps, 0, 1}, args.reverse);
   };
+  const Index tensors = args.sign_b ? 4 : 3;
+  const bool streams = steps * width * tensors * static_cast<Index>(sizeof(T)) > last_level_cache();
   run_team(team_size(plan, steps * width * dispatch::kCpuWalkCost), [&](const Team& team) {
     CpuSchedule schedule = schedule_of(team, plan, scratch);
+    schedule.streams = streams;
     schedule.lines = 1;
     schedule.hidden = width;
     schedule.steps = steps;

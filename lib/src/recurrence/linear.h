@@ -31,6 +31,10 @@ struct Strided {
     return {data ? data + t * step + row : nullptr, line, step};
   }
   SCANRNN_HD void next() { data += step; }
+  // The same tensor, read `steps` at a time at the address of the lowest of them.
+  SCANRNN_HD Strided abreast(Index steps) const {
+    return {data && step < 0 ? data + (steps - 1) * step : data, line, step};
+  }
 };
 
 // Pre-activations of one line, [.., G*H]. Where Memory::kAddsBias they lack their bias, [G*H],
@@ -305,6 +309,10 @@ struct BareSource {
   SCANRNN_HD BareSource line(Index i) const {
     return {a.at_line(i), b.at_line(i), sign_b.at_line(i), width, steps};
   }
+  // Of tensors whose steps are adjacent (scan/cpu_abreast.h).
+  SCANRNN_HD BareSource abreast(Index count) const {
+    return {a.abreast(count), b.abreast(count), sign_b.abreast(count), width * count, steps};
+  }
   SCANRNN_HD scan::Stream<T> stream(int i) const {
     const Strided<const T>& input = i == 0 ? a : i == 1 ? b : sign_b;
     return {input.data, input.step, steps};
@@ -315,6 +323,10 @@ struct BareSource {
             {sign_b.data ? tile + 2 * stream : nullptr, 0, step},
             width,
             steps};
+  }
+  SCANRNN_HD void prefetch(Index row, Index t) const {
+    Memory::prefetch(a.at(t), row);
+    Memory::prefetch(b.at(t), row);
   }
   SCANRNN_HD scan::LogAffine<V> load(Index row, Index t) const {
     scan::LogAffine<V> item{Memory::read(a.at(t), row, width), Memory::read(b.at(t), row, width),
@@ -340,6 +352,7 @@ struct BareSink {
   Index width;
 
   SCANRNN_HD BareSink line(Index i) const { return {h.at_line(i), width}; }
+  SCANRNN_HD BareSink abreast(Index count) const { return {h.abreast(count), width * count}; }
   SCANRNN_HD BareSink from(Index row, Index t) const { return {h.from(row, t), width}; }
   SCANRNN_HD void next() { h.next(); }
   template <class Item>
