@@ -225,6 +225,17 @@ def cpu_steps(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
+def cpu_scans(content: Row) -> str:
+    """Beside an addition of as many bytes."""
+    lines = [
+        [f"T{r['T']} N{r['N']}", r["impl"], r.get("strategy", ""), number(r["ms"]),
+         number(r["gbps"]), f"{100 * r['share']:.0f} %"]
+        for r in measured(content["rows"], bench="scan")
+    ]  # fmt: skip
+    titles = ["size", "what", "strategy", "ms", "GB/s", "of the addition"]
+    return source(content) + measure.markdown(titles, lines)
+
+
 # ---- what a call costs the host
 
 
@@ -264,6 +275,7 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "gpu deepbench": ("h200-peers", gpu_deepbench),
     "cpu layers": ("cpu-layer", cpu_layers),
     "cpu steps": ("cpu-layer", cpu_steps),
+    "cpu scans": ("cpu-scan", cpu_scans),
     "gpu calls": ("h200-calls", calls),
     "cpu calls": ("cpu-calls", calls),
     "language models": ("h200-language-model", language_models),

@@ -2,6 +2,7 @@
 // The processor, the memory and the compiler, on Linux, macOS and Windows.
 #include "platform.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 #ifdef _WIN32
@@ -23,9 +24,9 @@ struct Registers {
   unsigned a = 0, b = 0, c = 0, d = 0;
 };
 
-Registers cpuid(unsigned leaf) {
+Registers cpuid(unsigned leaf, unsigned part = 0) {
   Registers out;
-  __cpuid_count(leaf, 0, out.a, out.b, out.c, out.d);
+  __cpuid_count(leaf, part, out.a, out.b, out.c, out.d);
   return out;
 }
 
@@ -59,6 +60,26 @@ int version_here() {
   // AVX-512 F, DQ, CD, BW, VL; masks, and the rest of the 512-bit registers
   if (!all(seven.b, {16, 17, 28, 30, 31}) || !all(saved_registers(), {5, 6, 7})) return 3;
   return 4;
+}
+
+// By the leaves that list caches one by one: Intel's, and AMD's of the same form.
+std::int64_t largest_cache() {
+  std::int64_t largest = 0;
+  for (const unsigned leaf : {4u, 0x8000001du}) {
+    if (leaf > cpuid(leaf & 0x80000000u).a) continue;
+    for (unsigned i = 0; i < 16; ++i) {
+      const Registers cache = cpuid(leaf, i);
+      if ((cache.a & 0x1fu) == 0) break;
+      const auto part = [&](int bit, unsigned mask) {
+        return static_cast<std::int64_t>(cache.b >> bit & mask) + 1;
+      };
+      const std::int64_t sets = static_cast<std::int64_t>(cache.c) + 1;
+      const std::int64_t bytes = part(22, 0x3ffu) * part(12, 0x3ffu) * part(0, 0xfffu) * sets;
+      largest = std::max(largest, bytes);
+    }
+    if (largest > 0) break;
+  }
+  return largest;
 }
 
 }  // namespace
@@ -95,6 +116,11 @@ std::int64_t physical_memory() {
   const std::int64_t pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
   return pages > 0 && bytes > 0 ? pages * bytes : 0;
 #endif
+}
+
+std::int64_t last_level_cache() {
+  static const std::int64_t bytes = largest_cache();
+  return bytes > 0 ? bytes : std::int64_t{32} << 20;
 }
 
 std::string compiler_name() {

@@ -88,7 +88,8 @@ using portable::half_to_float;
 bool runs_x86_64(int version);
 
 std::string processor_name();
-std::int64_t physical_memory();  // in bytes; 0 where the system does not say
+std::int64_t physical_memory();   // in bytes; 0 where the system does not say
+std::int64_t last_level_cache();  // in bytes, of one processor; 32 MiB where it does not say
 std::string compiler_name();
 
 // Asks for huge pages where there is room for some: what a training call writes is often fresh from

@@ -3,6 +3,8 @@
 // strategy, and decays that no cell would give.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "support/cases.h"
 #include "support/conform.h"
 
@@ -149,6 +151,69 @@ TEST(LinearScan, EveryAlignment) {
           if (HasFailure()) return;
         }
       }
+    }
+  }
+}
+
+// Rows that fill a vector and that do not: several steps then lie in one.
+TEST(LinearScan, FewRows) {
+  Random random(79);
+  Context context = make_context(3);
+  for (Dtype dtype : {Dtype::float32, Dtype::float64}) {
+    for (const Way& way : linear_ways()) {
+      for (std::int64_t rows = 1; rows <= 17; ++rows) {
+        for (std::int64_t steps : {1, 2, 5, 15, 16, 17, 47, 333}) {
+          Scan s{steps, rows, dtype, way};
+          s.log_form = steps % 3 == 2;
+          s.reverse = (steps + rows) % 2;
+          const ScanData data = draw(s, random);
+          EXPECT_TRUE(close("h", run(s, data, context), reference(s, data), tolerance_of(s)))
+              << text(s);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// More than a processor's last cache, so that results go past it where they lie at whole lines: the
+// same bits as where they do not.
+TEST(LinearScan, LargerThanTheCaches) {
+  Context context = make_context(2);
+  if (context.limits().processor != dispatch::Processor::cpu) GTEST_SKIP() << "of the CPU alone";
+  constexpr std::int64_t kElements = std::int64_t{5} << 20, kLine = 16;  // in floats
+  for (const std::int64_t rows : {8, 24, 1040}) {
+    const std::int64_t steps = kElements / rows;
+    const auto count = static_cast<std::size_t>(steps * rows);
+    std::vector<float> a(count), b(count), plain(count + 2 * kLine), streamed(count + 2 * kLine);
+    Random random(80);
+    for (std::size_t i = 0; i < count; ++i) {
+      a[i] = static_cast<float>(random.uniform(0.3, 1));
+      b[i] = static_cast<float>(random.uniform(-1, 1));
+    }
+    const auto aligned = [](std::vector<float>& memory) {
+      const auto bytes = reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
+      return memory.data() + (64 - bytes) / sizeof(float);
+    };
+    const auto view = [&](const float* data) {
+      return TensorView::of(data, Dtype::float32, {steps, rows});
+    };
+    for (const Way& way : linear_ways()) {
+      const dispatch::Plan plan =
+          way.splits(linear_scan_plan(context, steps, rows, Dtype::float32, false, way.strategy));
+      Scratch workspace(context, linear_scan_workspace(plan));
+      ScanArgs args;
+      args.a = view(a.data());
+      args.b = view(b.data());
+      args.workspace = workspace.span();
+      float* const whole_lines = aligned(streamed);
+      float* const none = aligned(plain) + 1;
+      for (float* to : {whole_lines, none}) {
+        args.h = view(to);
+        linear_scan(context, plan, args);
+      }
+      EXPECT_EQ(std::memcmp(whole_lines, none, count * sizeof(float)), 0)
+          << name(way) << ", rows " << rows;
     }
   }
 }

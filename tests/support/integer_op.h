@@ -34,6 +34,12 @@ struct IntegerPair {
   SCANRNN_HD bool operator!=(const IntegerPair& b) const { return !(*this == b); }
 };
 
+// `value`, or nonsense where `steps` are more than `bound`.
+template <class Word>
+SCANRNN_HD Integer<Word> within(int bound, const Integer<Word>& steps, const Integer<Word>& value) {
+  return steps.value > static_cast<Word>(bound) ? Integer<Word>(0xDEAD) : value;
+}
+
 #define SCANRNN_INTEGER_OPERATOR(op)                                                     \
   template <class Word>                                                                  \
   SCANRNN_HD Integer<Word> operator op(const Integer<Word>& a, const Integer<Word>& b) { \
@@ -108,6 +114,11 @@ struct IntegerOp {
       if (f.steps == V(steps)) return {g.a * f.a, V(steps + 1), g.a * f.b + g.b};
     }
     return {V(0xDEAD), f.steps, V(0xBEEF)};
+  }
+  SCANRNN_HD static Local alone(const Step& f) { return {f.a, V(1), f.b}; }
+  SCANRNN_HD static Local append(const Local& f, const Local& g) {
+    const V steps = f.steps + g.steps;
+    return {within(scan::kLocalSteps, steps, g.a * f.a), steps, g.a * f.b + g.b};
   }
   SCANRNN_HD static Local join(const Local& f, const Local& g) {
     return {g.a * f.a, V(scan::kLocalSteps), g.a * f.b + g.b};

@@ -5,6 +5,7 @@
 
 #include "cpu/linear.h"
 #include "cpu/schedule.h"
+#include "platform.h"
 #include "recurrence/scan_walk.h"
 
 namespace scanrnn {
@@ -50,10 +51,15 @@ void run(const dispatch::Plan& plan, ScanForm form, bool adjacent, Arena& arena,
                         logs ? kLogCarryFields : kCarryFields,
                         logs ? kLogTotalFields : kTotalFields);
   if (arena.counting()) return;
+  constexpr Index kTensors = 3;  // at least
+  const bool streams =
+      p.steps * p.batch * p.hidden_size * kTensors * static_cast<Index>(sizeof(T)) >
+      last_level_cache();
   const Index work = p.steps * p.batch * p.hidden_size * dispatch::kCpuWalkCost;
   run_team(team_size(plan, work), [&](const Team& team) {
     CpuSchedule schedule = schedule_of(team, plan, scratch);
     if (p.steps == 0) schedule.chunk = 0;
+    schedule.streams = streams;
     schedule.by_units = !adjacent;
     schedule.lines = adjacent ? p.batch : p.batch * p.hidden_size;
     schedule.hidden = adjacent ? p.hidden_size : 1;

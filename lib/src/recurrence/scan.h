@@ -30,6 +30,10 @@ struct Grid {
     return {data ? data + t * step + r * row : nullptr, line, step, row, split};
   }
   SCANRNN_HD void next() { data += step; }
+  // The same tensor, read `steps` at a time at the address of the lowest of them.
+  SCANRNN_HD Grid abreast(Index steps) const {
+    return {data && step < 0 ? data + (steps - 1) * step : data, line, step, row, split};
+  }
 
   SCANRNN_HD scan::Stream<std::remove_const_t<T>> stream(Index steps) const {
     return {data, step, steps, row};
@@ -101,6 +105,14 @@ struct BareSource {
   SCANRNN_HD scan::Stream<T> stream(int i) const {
     return (i == 0 ? a : i == 1 ? b : sign_b).stream(steps);
   }
+  // Of tensors whose steps are adjacent, without resets (scan/cpu_abreast.h).
+  SCANRNN_HD BareSource abreast(Index count) const {
+    return {a.abreast(count), b.abreast(count), sign_b.abreast(count), reset, width * count, steps};
+  }
+  SCANRNN_HD void prefetch(Index row, Index t) const {
+    Memory::prefetch(a.at(t), row * a.row);
+    Memory::prefetch(b.at(t), row * b.row);
+  }
   template <class Tiles>
   SCANRNN_HD BareSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
     return {a.staged(tiles[0], step),
@@ -145,6 +157,9 @@ struct BareSink {
   Index steps = 0;  // read by stream() alone
 
   SCANRNN_HD BareSink line(Index i) const { return {h.at_line(i), width, steps}; }
+  SCANRNN_HD BareSink abreast(Index count) const {
+    return {h.abreast(count), width * count, steps};
+  }
   SCANRNN_HD scan::OutStream<T> stream(int) const { return {h.data, h.step, steps, h.row}; }
   template <class Tiles>
   SCANRNN_HD BareSink staged(const Tiles& tiles, Index step, Index, Index) const {

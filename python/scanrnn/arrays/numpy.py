@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,10 @@ from . import dlpack
 from .base import ArrayLibrary
 from .identify import described, library_of
 from .memory import Memory, Placing
+
+# Large results begin at whole cache lines, so that they can be written past the caches; NumPy's own
+# begin 16 bytes into one. It asks for huge pages for arrays from this size on.
+LARGE, LINE = 1 << 22, 64
 
 
 class NumPy(Memory):
@@ -82,7 +87,12 @@ class NumPy(Memory):
             value.flags.writeable = False
 
     def empty(self, shape: Any, like: Any) -> Any:
-        return np.empty(shape, like.dtype)
+        size = math.prod(shape) * like.dtype.itemsize
+        if size < LARGE:
+            return np.empty(shape, like.dtype)
+        memory = np.empty(size + LINE, np.uint8)
+        begin = -memory.ctypes.data % LINE
+        return memory[begin : begin + size].view(like.dtype).reshape(shape)
 
     def params(self, placed: Placed) -> _core.Tensors:
         views: _core.Tensors = placed.kept("cpu", _in_place)

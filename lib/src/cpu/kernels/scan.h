@@ -16,6 +16,7 @@ struct Single {
   using T = Scalar;
   using V = Scalar;
   static constexpr int kUnits = 1;
+  SCANRNN_INLINE static void prefetch(const T* line, Index row) { scanrnn::prefetch(line + row); }
   SCANRNN_INLINE static V read(const T* line, Index row, Index) { return line[row]; }
   SCANRNN_INLINE static void write(T* line, Index row, Index, V value) { line[row] = value; }
   SCANRNN_INLINE static bool resets(const std::uint8_t* step, Index row, Index stride, Index) {
@@ -30,6 +31,9 @@ struct ComplexLanes {
   using V = scan::Complex<Vec<Real>>;
   static constexpr int kUnits = Vec<Real>::kLanes;
 
+  SCANRNN_INLINE static void prefetch(const T* line, Index row) {
+    scanrnn::prefetch(line + row * kUnits);
+  }
   SCANRNN_INLINE static V read(const T* line, Index row, Index hidden) {
     const T* from = line + row * kUnits;
     if ((row + 1) * kUnits <= hidden) return load(from);

@@ -198,6 +198,9 @@ struct Lanes {
   static constexpr bool kAddsBias = true;
   static constexpr int kUnits = V::kLanes;
 
+  SCANRNN_INLINE static void prefetch(const T* line, scan::Index row) {
+    scanrnn::prefetch(line + row * V::kLanes);
+  }
   SCANRNN_INLINE static V read(const T* line, scan::Index row, scan::Index hidden) {
     const scan::Index first = row * V::kLanes;
     if (first + V::kLanes <= hidden) return hn::LoadU(D(), line + first);

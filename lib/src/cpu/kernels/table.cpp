@@ -6,29 +6,12 @@
 
 #include <cstring>
 
+#include "cpu/kernels/bare.h"
 #include "cpu/kernels/dense.h"
-#include "cpu/kernels/simd.h"
+#include "cpu/kernels/run.h"
 
 namespace scanrnn::HWY_NAMESPACE {
 namespace {
-
-template <class T>
-scan::Extent extent_of(const CpuSchedule& s) {
-  return {s.lines, (s.hidden + Vec<T>::kLanes - 1) / Vec<T>::kLanes, s.steps};
-}
-
-template <class Op, class T, class Source, class Sink>
-void run(const CpuSchedule& s, const Source& source, const Sink& sink) {
-  const scan::Extent extent = extent_of<T>(s);
-  auto* carry = static_cast<typename Op::State*>(s.carry) + s.first_line * extent.rows;
-  if (s.chunk == 0) {
-    scan::sequential<Op>(s.team, extent, source, sink, {0, s.steps}, carry);
-  } else {
-    scan::parallel<Op>(s.team, extent, source, sink, s.chunk,
-                       static_cast<typename Op::Element*>(s.totals),
-                       static_cast<typename Op::State*>(s.starts), carry);
-  }
-}
 
 // The domain is the form in which elements cross threads; where none cross there is nothing to
 // choose.
@@ -56,16 +39,6 @@ void backward(const CpuSchedule& s, const BackwardKernelArgs<T>& a) {
       BackwardSource<Cell, Memory>{
           {a.preactivations, a.bias, s.hidden}, a.skip, a.states, a.initial, a.dy, s.steps - 1},
       BackwardSink<Cell, Memory>{a.dpreactivations, a.dskip, s.hidden});
-}
-
-template <class T, bool kLogForm>
-void bare(const CpuSchedule& s, const ScanKernelArgs<T>& a) {
-  using Memory = Lanes<T>;
-  const BareSource<Memory, kLogForm> source{a.a, a.b, a.sign_b, {a.reset, s.steps}, s.hidden};
-  const BareSink<Memory> sink{a.h, s.hidden};
-  using V = Vec<T>;
-  using Op = std::conditional_t<kLogForm, scan::LogResetOp<V>, scan::ResetOp<V>>;
-  run<Op, T>(s, source, sink);
 }
 
 template <class T>

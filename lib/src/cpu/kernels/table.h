@@ -24,6 +24,8 @@ struct CpuSchedule {
   void* carry = nullptr;   // kCarryFields values for each padded unit and line
   void* totals = nullptr;  // kTotalFields, and for each chunk (parallel scan)
   void* starts = nullptr;  // kCarryFields, and for each thread (parallel scan)
+  // The bare recurrence: whether what it writes is too large for the caches.
+  bool streams = false;
 };
 inline constexpr Index kCarryFields = 2, kTotalFields = 3;
 // The same of log_output.

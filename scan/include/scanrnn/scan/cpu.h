@@ -4,12 +4,15 @@
 // The engine sees lines of adjacent rows that are walked along time, and two things that it is
 // given:
 //   Source::line(i) -> cursor with  Item load(row, t)  and  Step step(item)
+//                                   and maybe  void prefetch(row, t), also beyond the last step
 //   Sink::line(i)   -> cursor with  void store(row, t, item, State before, State after)
 // It knows no cell, no type and no direction: reversed time is a negative stride in the Source.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #include "scanrnn/scan/op.h"
 
@@ -28,17 +31,47 @@ struct Team {
   Range share(Index count) const { return {count * rank / size, count * (rank + 1) / size}; }
 };
 
-// Walks rows through time, carry[row] in and out. Time is the outer loop, so memory is streamed.
+template <class Cursor, class = void>
+inline constexpr bool kHasPrefetch = false;
+template <class Cursor>
+inline constexpr bool
+    kHasPrefetch<Cursor, std::void_t<decltype(std::declval<const Cursor&>().prefetch(0, 0))>> =
+        true;
+
+// Moves one row's state on by one step.
+template <class Op, class Cursor, class Output>
+void advance(const Cursor& source, const Output& sink, Index row, Index t,
+             typename Op::State& state) {
+  const auto item = source.load(row, t);
+  const auto before = state;
+  state = Op::apply(source.step(item), before);
+  sink.store(row, t, item, before, state);
+}
+
+// Walks rows through time, carry[row] in and out. Time is the outer loop, so memory is streamed, in
+// pieces of so many rows that their states stay in the first-level cache, and asked for some rows
+// ahead: where a step's piece ends, no processor guesses where the next begins. The state of a lone
+// row stays in registers: there is no other row to work on while it comes back from memory.
 template <class Op, class Cursor, class Output>
 void walk(const Cursor& source, const Output& sink, Range rows, Range steps,
           typename Op::State* carry) {
-  for (Index t = steps.begin; t < steps.end; ++t) {
-    for (Index row = rows.begin; row < rows.end; ++row) {
-      const auto item = source.load(row, t);
-      const auto before = carry[row];
-      const auto after = Op::apply(source.step(item), before);
-      carry[row] = after;
-      sink.store(row, t, item, before, after);
+  constexpr Index kBlock = 128, kAhead = 32;
+  if (rows.end - rows.begin == 1) {
+    auto state = carry[rows.begin];
+    for (Index t = steps.begin; t < steps.end; ++t) {
+      advance<Op>(source, sink, rows.begin, t, state);
+    }
+    carry[rows.begin] = state;
+    return;
+  }
+  for (Index block = rows.begin; block < rows.end; block += kBlock) {
+    const Index end = std::min(block + kBlock, rows.end);
+    const Index ahead = (kAhead + end - block - 1) / (end - block);
+    for (Index t = steps.begin; t < steps.end; ++t) {
+      for (Index row = block; row < end; ++row) {
+        if constexpr (kHasPrefetch<Cursor>) source.prefetch(row, t + ahead);
+        advance<Op>(source, sink, row, t, carry[row]);
+      }
     }
   }
 }
@@ -66,15 +99,30 @@ void reduce(const Cursor& source, Range rows, Range steps, typename Op::Element*
   }
 }
 
+// How a thread walks and reduces rows of one line. A vector holds one step of each; the other
+// arrangement is in cpu_abreast.h.
+struct OneStep {
+  template <class Op, class Cursor, class Output>
+  void walk(const Cursor& source, const Output& sink, Range rows, Range steps,
+            typename Op::State* carry) const {
+    scan::walk<Op>(source, sink, rows, steps, carry);
+  }
+  template <class Op, class Cursor>
+  void reduce(const Cursor& source, Range rows, Range steps, typename Op::Element* total) const {
+    scan::reduce<Op>(source, rows, steps, total);
+  }
+};
+
 // Fused-sequential: rows are split over the team, time is walked once. carry is [lines][rows].
-template <class Op, class Source, class Sink>
+template <class Op, class Source, class Sink, class Arrangement = OneStep>
 void sequential(const Team& team, const Extent& extent, const Source& source, const Sink& sink,
-                Range steps, typename Op::State* carry) {
+                Range steps, typename Op::State* carry, const Arrangement& arranged = {}) {
   const Range mine = team.share(extent.lines * extent.rows);
   for (Index begin = mine.begin; begin < mine.end;) {
     const Index line = begin / extent.rows, base = line * extent.rows;
     const Index end = std::min(mine.end, base + extent.rows);
-    walk<Op>(source.line(line), sink.line(line), {begin - base, end - base}, steps, carry + base);
+    arranged.template walk<Op>(source.line(line), sink.line(line), {begin - base, end - base},
+                               steps, carry + base);
     begin = end;
   }
 }
@@ -86,10 +134,10 @@ inline Index chunk_count(Index steps, Index chunk) { return (steps + chunk - 1) 
 // the first part while the others reduce theirs to how each starts; then they walk those, and the
 // first thread the last part, which nobody has reduced. totals is [chunks][lines][rows], starts
 // [threads][lines][rows]; carry, in and out, [lines][rows].
-template <class Op, class Source, class Sink>
+template <class Op, class Source, class Sink, class Arrangement = OneStep>
 void parallel(const Team& team, const Extent& extent, const Source& source, const Sink& sink,
               Index chunk, typename Op::Element* totals, typename Op::State* starts,
-              typename Op::State* carry) {
+              typename Op::State* carry, const Arrangement& arranged = {}) {
   const Index chunks = chunk_count(extent.steps, chunk), width = extent.lines * extent.rows;
   const Range rows{0, extent.rows};
   const auto part = [&](Index i) {
@@ -104,7 +152,8 @@ void parallel(const Team& team, const Extent& extent, const Source& source, cons
   };
   const auto walk_part = [&](Range some, typename Op::State* state) {
     for_chunks(some, [&](Index, Index line, Range steps) {
-      walk<Op>(source.line(line), sink.line(line), rows, steps, state + line * extent.rows);
+      arranged.template walk<Op>(source.line(line), sink.line(line), rows, steps,
+                                 state + line * extent.rows);
     });
   };
 
@@ -112,7 +161,8 @@ void parallel(const Team& team, const Extent& extent, const Source& source, cons
     walk_part(part(0), carry);
   } else {
     for_chunks(part(team.rank), [&](Index k, Index line, Range steps) {
-      reduce<Op>(source.line(line), rows, steps, totals + k * width + line * extent.rows);
+      arranged.template reduce<Op>(source.line(line), rows, steps,
+                                   totals + k * width + line * extent.rows);
     });
   }
   team.barrier();

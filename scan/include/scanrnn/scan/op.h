@@ -8,6 +8,8 @@
 //   State    what is walked along time
 //   then(Local, Step) -> Local           append one step, kLocalSteps times at most
 //   join(Local f, Local g) -> Local      "first f, then g", inside one thread
+//   alone(Step) -> Local                 a step by itself
+//   append(Local f, Local g) -> Local    join, where both together are kLocalSteps at most
 //   promote(Local) -> Element
 //   combine(Element f, Element g)        "first f, then g": associative, not commutative
 //   combine_all<n>(get) -> Element       get(0), then get(1) ... get(n - 1); on CUDA's device scan
@@ -119,6 +121,8 @@ struct LinearOp {
   SCANRNN_HD static Local then(const Local& f, const Step& g) {
     return cut(f, g, scan::then(f, g));
   }
+  SCANRNN_HD static Local alone(const Step& f) { return f; }
+  SCANRNN_HD static Local append(const Local& f, const Local& g) { return then(f, g); }
   SCANRNN_HD static Element promote(const Local& f) { return f; }
   SCANRNN_HD static Local join(const Local& f, const Local& g) {
     const V z = through(g, f.z, g.z);
@@ -230,6 +234,8 @@ struct LogOp {
   }
   SCANRNN_HD static Local then(const Local& f, const Step& g) { return Linear::then(f, g); }
   SCANRNN_HD static Local join(const Local& f, const Local& g) { return Linear::join(f, g); }
+  SCANRNN_HD static Local alone(const Step& f) { return f; }
+  SCANRNN_HD static Local append(const Local& f, const Local& g) { return then(f, g); }
   SCANRNN_HD static Element promote(const Local& f) {
     return {select(less(f.z, V(0.5)), log1p(-f.z), log(f.a)), log(abs(f.b)),
             select(less(f.b, V(0)), V(-1), V(1))};

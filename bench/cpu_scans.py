@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bare scan on the CPU beside an addition of the same three arrays, which sets its bound.
+
+    python bench/cpu_scans.py [--seconds S] [--out FILE]
+
+All ways of a size take turns, and the least time of each counts: on a shared machine only that is
+the way's own. `share` is of the bandwidth of np.add(a, b, out=c) by as many threads as scans have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scanrnn
+from scanrnn import _core
+from scanrnn.tools import measure
+
+SIZES = ((4096, 4096), (1 << 20, 8), (1 << 24, 1), (65536, 256), (1 << 22, 3))
+WAYS = ("fused_sequential", "parallel_scan")
+BOUND = "np.add, all threads"
+
+Call = Callable[[], Any]
+
+
+def ways(T: int, N: int, device: _core.Device, threads: int, pool: ThreadPoolExecutor) -> Any:
+    """What is timed, by (impl, strategy): all but the one named fresh write to memory in use."""
+    random = np.random.default_rng(7)
+    a, b, out = (random.uniform(0.01, 0.99, (T, N)).astype(np.float32) for _ in range(3))
+    flat = [x.reshape(-1) for x in (a, b, out)]
+    cuts = [a.size * i // threads for i in range(threads + 1)]
+
+    def add_part(i: int) -> None:
+        x, y, z = (values[cuts[i] : cuts[i + 1]] for values in flat)
+        np.add(x, y, out=z)
+
+    memory = np.empty(4 * a.size + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    h = memory[begin : begin + 4 * a.size].view(np.float32).reshape(T, N)
+
+    def scan(strategy: str | None) -> tuple[str, Call]:
+        plan = _core.scan_plan(device, T, N, "float32", False, strategy)
+        return plan.strategy, lambda: _core.scan(plan, 0, a, b, None, None, h, None, False, False)
+
+    found: dict[tuple[str, str | None], Call] = {
+        ("np.add", None): lambda: np.add(a, b, out=out),
+        (BOUND, None): lambda: list(pool.map(add_part, range(threads))),
+    }
+    picked, call = scan(None)
+    found["scanrnn", picked] = call
+    found["scanrnn, fresh result", picked] = lambda: scanrnn.scan(a, b)
+    for name in WAYS:
+        if name != picked:
+            found["scanrnn, not picked", name] = scan(name)[1]
+    call()
+    rows = slice(0, min(N, 16))
+    state = np.zeros(N, np.float64)[rows]
+    for t in range(min(T, 2000)):
+        state = a[t, rows] * state + b[t, rows]
+        assert np.allclose(h[t, rows], state, rtol=1e-5), f"T {T} N {N}: wrong at step {t}"
+    return found
+
+
+def least(calls: dict[Any, Call], seconds: float) -> dict[Any, float]:
+    best = dict.fromkeys(calls, float("inf"))
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            best[name] = min(best[name], 1e3 * (time.perf_counter() - start))
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20, help="for each size")
+    parser.add_argument("--out", type=Path, default=Path("bench/results/cpu-scan.json"))
+    args = parser.parse_args()
+    device = _core.Device("cpu")
+    content = measure.provenance(device)
+    rows = []
+    with ThreadPoolExecutor(content["threads"]) as pool:
+        for T, N in SIZES:
+            best = least(ways(T, N, device, content["threads"], pool), args.seconds)
+            bound = best[BOUND, None]
+            for (impl, strategy), ms in best.items():
+                row: dict[str, Any] = {"bench": "scan", "impl": impl}
+                row |= {"strategy": strategy} if strategy else {}
+                row |= {"T": T, "N": N, "dtype": "float32", "ms": round(ms, 5)}
+                row |= {"gbps": round(12e-6 * T * N / ms, 2), "share": round(bound / ms, 3)}
+                rows.append(row)
+                print(f"T {T} N {N} {impl} {strategy or ''}: {ms:.2f} ms, {row['share']:.0%}")
+    measure.save(args.out, content | {"rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Few rows on the CPU: a vector holds all rows of several adjacent steps.
+//
+// The other arrangement of cpu.h walks one step at a time, so a vector that few rows do not fill is
+// a waste, and each step waits for the one before it. Here one load reads moves.steps() of them,
+// log2 of that many compositions give each step the map from the vector's start, and states wait
+// for one another once a vector. It asks three things more:
+//   Source and Sink: abreast(steps)   the same, where load and store at t are of t, t + 1 ...
+//   each(f, use, more...)             use on each value of a Local or a State
+//   Moves: how values move between the lanes of a vector V
+//     kLevels, steps()          how many steps a vector holds: 2 at least, 2^kLevels at most
+//     earlier(level, x)         to each step's lanes those of 2^level steps before it; anything
+//                               where there is no such step
+//     choose(level, yes, no)    `no` where there is no such step
+//     first(x), last(x)         to all steps' lanes those of the lone step that a carry holds, or
+//     of
+//                               a vector's last step
+#pragma once
+
+#include "scanrnn/scan/cpu.h"
+
+namespace scanrnn::scan {
+
+template <class V, class Use, class... More>
+Affine<V> each(const Affine<V>& f, const Use& use, const More&... more) {
+  return {use(f.a, more.a...), use(f.z, more.z...), use(f.b, more.b...)};
+}
+template <class V, class Use, class... More>
+Carried<V> each(const Carried<V>& s, const Use& use, const More&... more) {
+  return {use(s.h, more.h...), use(s.c, more.c...)};
+}
+
+template <class Moves>
+struct StepsAbreast {
+  Moves moves;
+
+  template <class Op, class Cursor, class Output>
+  void walk(const Cursor& source, const Output& sink, Range rows, Range steps,
+            typename Op::State* carry) const {
+    if (rows.begin == rows.end) return;
+    const Range tail{steps.end - (steps.end - steps.begin) % moves.steps(), steps.end};
+    const auto wide = source.abreast(moves.steps());
+    const auto out = sink.abreast(moves.steps());
+    auto state = each(*carry, [&](const auto& x) { return moves.first(x); });
+    for (Index t = steps.begin; t < tail.begin; t += moves.steps()) {
+      const auto item = wide.load(0, t);
+      const auto after = Op::apply(from_start<Op>(Op::alone(wide.step(item))), state);
+      const auto before = each(
+          state,
+          [&](const auto& s, const auto& x) { return moves.choose(0, moves.earlier(0, x), s); },
+          after);
+      out.store(0, t, item, before, after);
+      state = last(after);
+    }
+    *carry = state;
+    scan::walk<Op>(source, sink, rows, tail, carry);
+  }
+
+  template <class Op, class Cursor>
+  void reduce(const Cursor& source, Range rows, Range steps, typename Op::Element* total) const {
+    if (rows.begin == rows.end) return;
+    const Range tail{steps.end - (steps.end - steps.begin) % moves.steps(), steps.end};
+    const auto wide = source.abreast(moves.steps());
+    const Index run = kLocalSteps / moves.steps() * moves.steps();
+    auto chunk = Op::local_identity();
+    for (Index first = steps.begin; first < tail.begin; first += run) {
+      const Index end = std::min(first + run, tail.begin);
+      auto local = from_start<Op>(Op::alone(wide.step(wide.load(0, first))));
+      for (Index t = first + moves.steps(); t < end; t += moves.steps()) {
+        local = Op::append(local, from_start<Op>(Op::alone(wide.step(wide.load(0, t)))));
+      }
+      chunk = Op::join(chunk, local);
+    }
+    chunk = last(chunk);
+    auto local = Op::local_identity();
+    for (Index t = tail.begin; t < tail.end; ++t) {
+      local = Op::then(local, source.step(source.load(0, t)));
+    }
+    *total = Op::promote(Op::join(chunk, local));
+  }
+
+ private:
+  template <class Values>
+  Values last(const Values& f) const {
+    return each(f, [&](const auto& x) { return moves.last(x); });
+  }
+  template <class Op>
+  typename Op::Local with_earlier(int level, const typename Op::Local& f) const {
+    return Op::append(each(f, [&](const auto& x) { return moves.earlier(level, x); }), f);
+  }
+  // Each step's map from the start of the vector.
+  template <class Op>
+  typename Op::Local from_start(typename Op::Local f) const {
+    for (int level = 0; level < Moves::kLevels; ++level) {
+      f = each(
+          f, [&](const auto& x, const auto& y) { return moves.choose(level, y, x); },
+          with_earlier<Op>(level, f));
+    }
+    return f;
+  }
+};
+
+}  // namespace scanrnn::scan
