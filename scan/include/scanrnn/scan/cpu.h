@@ -44,8 +44,9 @@ void advance(const Cursor& source, const Output& sink, Index row, Index t,
              typename Op::State& state) {
   const auto item = source.load(row, t);
   const auto before = state;
-  state = Op::apply(source.step(item), before);
-  sink.store(row, t, item, before, state);
+  const auto after = Op::apply(source.step(item), before);
+  state = after;
+  sink.store(row, t, item, before, after);
 }
 
 // Walks rows through time, carry[row] in and out. Time is the outer loop, so memory is streamed, in
