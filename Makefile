@@ -78,7 +78,7 @@ sanitize-cuda: .venv/installed build/cuda/tests/scanrnn_tests
 build/cuda/tests/scanrnn_tests: .venv/ready
 	cmake --preset cuda -DPython_EXECUTABLE=$(PYTHON)
 	cmake --build --preset cuda --target scanrnn_tests example_streaming_inference \
-	  example_training_step example_thrust_buffers
+	  example_training_step example_thrust_buffers example_scan_thrust
 
 # What a user installs, into dist/: a manylinux wheel for each CPython that is here, without CUDA and,
 # where there is nvcc, with it, for the architectures of lib/cuda.cmake. The library is compiled once

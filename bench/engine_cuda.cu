@@ -62,15 +62,16 @@ struct Bare {
   template <class Mem, class U>
   auto tensor(U* data) const {
     using Row = std::conditional_t<std::is_const_v<U>, const typename Mem::T, typename Mem::T>;
-    return strided(reinterpret_cast<Row*>(data), batch_major, reverse, shape.batch, shape.steps,
-                   shape.hidden / Mem::kUnits);
+    const auto walk = strided(reinterpret_cast<Row*>(data), batch_major, reverse, shape.batch,
+                              shape.steps, shape.hidden / Mem::kUnits);
+    return Grid<Row>{walk.data, walk.line, walk.step};
   }
   template <class Mem>
   BareSource<Mem, kLogForm> source() {
     const auto in = [&](thrust::device_vector<T>& v) {
       return tensor<Mem>(static_cast<const T*>(raw(v)));
     };
-    return {in(a), in(b), in(sign), extent<Mem>().rows, shape.steps};
+    return {in(a), in(b), in(sign), {}, extent<Mem>().rows, shape.steps};
   }
   template <class Mem>
   BareSink<Mem> sink() {

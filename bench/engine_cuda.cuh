@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "fill.cuh"
-#include "recurrence/linear.h"
+#include "recurrence/scan.h"
 #include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/scan/cuda/block.cuh"
 #include "scanrnn/scan/cuda/device/kernel.cuh"
@@ -37,6 +37,9 @@ struct Wide {
     } else {
       return static_cast<V>(line[row]);
     }
+  }
+  SCANRNN_HD static bool resets(const std::uint8_t* step, Index row, Index stride, Index) {
+    return step[row * stride] != 0;
   }
 };
 

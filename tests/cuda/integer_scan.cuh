@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "recurrence/linear.h"
+#include "recurrence/scan.h"
 #include "scanrnn/scan/cuda/chunk.cuh"
 #include "support/integer_op.h"
 

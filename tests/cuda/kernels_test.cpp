@@ -252,7 +252,8 @@ TEST_P(CudaScanKernelsTest, OnASmallCase) {
   const SmallScan& s = GetParam();
   Context& context = shared_context(1);
   for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
-    for (const bool log_form : {false, true}) {
+    for (const ScanForm form : {ScanForm::linear, ScanForm::log, ScanForm::log_output}) {
+      const bool log_form = form != ScanForm::linear, log_states = form == ScanForm::log_output;
       Unset memory(context);
       const std::vector<std::int64_t> sizes{s.steps, s.rows};
       const auto count = static_cast<std::size_t>(s.steps * s.rows);
@@ -260,15 +261,39 @@ TEST_P(CudaScanKernelsTest, OnASmallCase) {
       args.a = memory.given(dtype, sizes, Values(count, log_form ? std::log(0.5) : 0.5));
       args.b = memory.given(dtype, sizes, Values(count, log_form ? 0.0 : 1.0));
       args.h = memory.unset(dtype, sizes);
-      args.form = log_form ? ScanForm::log : ScanForm::linear;
-      Plan plan = linear_scan_plan(context, {s.steps, 1, s.rows, dtype, args.form}, s.strategy);
+      if (log_states) args.sign_h = memory.unset(dtype, sizes);
+      args.form = form;
+      Plan plan = linear_scan_plan(context, {s.steps, 1, s.rows, dtype, form, true}, s.strategy);
       plan.across_blocks = s.across_blocks;
       args.workspace = memory.span(linear_scan_workspace(plan));
       linear_scan(context, plan, args);
       const Values got = memory.values(args.h);
       for (std::size_t i = 0; i < got.size(); ++i) {
         const double t = static_cast<double>(i / static_cast<std::size_t>(s.rows)) + 1;
-        ASSERT_NEAR(got[i], 2 - std::exp2(1 - t), 0.02) << name(dtype) << " at " << i;
+        const double h = log_states ? std::exp(got[i]) : got[i];
+        ASSERT_NEAR(h, 2 - std::exp2(1 - t), 0.02) << name(dtype) << " at " << i;
+      }
+      // The cotangents of the inputs: of the last step the given one, or its share.
+      ScanBackwardArgs back;
+      back.form = form;
+      back.a = args.a;
+      if (log_form) back.b = args.b;
+      back.h = args.h;
+      back.sign_h = args.sign_h;
+      back.dh = memory.given(dtype, sizes, Values(count, 1.0));
+      back.da = memory.unset(dtype, sizes);
+      back.db = memory.unset(dtype, sizes);
+      back.workspace = memory.span(linear_scan_workspace(plan));
+      linear_scan_backward(context, plan, back);
+      const Values db = memory.values(back.db), da = memory.values(back.da);
+      for (std::size_t i = 0; i < db.size(); ++i) {
+        const bool last = i + static_cast<std::size_t>(s.rows) >= db.size();
+        const double t = static_cast<double>(i / static_cast<std::size_t>(s.rows)) + 1;
+        const double share = log_states ? 2 - std::exp2(1 - t) : 1;
+        if (last) {
+          ASSERT_NEAR(db[i], 1 / share, 0.02) << name(dtype) << " at " << i;
+        }
+        ASSERT_TRUE(std::isfinite(da[i])) << name(dtype) << " at " << i;
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cuda/kernels/launch.cuh"
+#include "recurrence/scan.h"
 #include "support/cuda.h"
 
 namespace scanrnn::test {
@@ -32,12 +33,10 @@ class CudaTurnsTest : public CudaTest {
     a.upload(decays.data(), bytes);
     b.upload(inputs.data(), bytes);
     const auto walk = [](const Buffer& buffer) {  // [T,B,H]
-      return Strided<T>{static_cast<T*>(buffer.data()), kRows, kLines * kRows};
+      return Grid<T>{static_cast<T*>(buffer.data()), kRows, kLines * kRows};
     };
-    const auto read = [&](const Buffer& buffer) {
-      return Strided<const T>{walk(buffer).data, kRows, kLines * kRows};
-    };
-    const BareSource<Memory, false> source{read(a), read(b), {}, kRows, kSteps};
+    const BareSource<Memory, false> source{
+        as_const(walk(a)), as_const(walk(b)), {}, {}, kRows, kSteps};
     CudaSchedule s;
     s.extent = {kLines, kRows, kSteps};
     REQUIRE_CUDA((scan::launch_block<Op, kCudaBlockWarps, Turns>(

@@ -98,14 +98,15 @@ class Tensor {
     if (static_cast<std::int64_t>(values.size()) != count()) throw std::logic_error("fill");
     for (std::int64_t i = 0; i < count(); ++i) {
       const std::uint64_t bits = encode(values[static_cast<std::size_t>(i)], dtype_);
-      std::memcpy(const_cast<std::uint8_t*>(address(i)), &bits, width());  // little-endian
+      const std::size_t bytes = std::min(width(), sizeof bits);
+      std::memcpy(const_cast<std::uint8_t*>(address(i)), &bits, bytes);  // little-endian
     }
   }
   std::vector<double> values() const {
     std::vector<double> out(static_cast<std::size_t>(count()));
     for (std::int64_t i = 0; i < count(); ++i) {
       std::uint64_t bits = 0;
-      std::memcpy(&bits, address(i), width());
+      std::memcpy(&bits, address(i), std::min(width(), sizeof bits));
       out[static_cast<std::size_t>(i)] = decode(bits, dtype_);
     }
     return out;

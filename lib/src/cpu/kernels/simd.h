@@ -130,6 +130,10 @@ SCANRNN_INLINE Vec<T> exp(Vec<T> x) {
   return keep_nan(x, select(less(limit, x), infinity<T>(), y));
 }
 template <class T>
+SCANRNN_INLINE Vec<T> fast_exp(Vec<T> x) {
+  return exp(x);
+}
+template <class T>
 SCANRNN_INLINE Vec<T> bounded_exp(Vec<T> x) {
   const Vec<T> bounded = min(x, Vec<T>(scan::kLargestExponent<T>));
   return keep_nan(x, Vec<T>(hn::Exp(hn::ScalableTag<T>(), bounded.raw)));

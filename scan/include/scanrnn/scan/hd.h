@@ -50,7 +50,18 @@ SCANRNN_HD float bounded_exp(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
   return fmaf(power, left, power);
 }
+// The same for any x: infinity past the largest float, 0 below the smallest normal one. A relative
+// error below 4e-7 up to |x| = 16, and 2.4e-7 more at the ends, where a unit of x is 20 times that.
+SCANRNN_HD float fast_exp(float x) {
+  x = max(min(x, 200.0f), -104.0f);
+  const float t = x * 1.44269504f;
+  const float left = fmaf(t, -0.693147182f, x);
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
+  return power * (1.0f + left);
+}
 #else
+SCANRNN_HD float fast_exp(float x) { return ::expf(x); }
 SCANRNN_HD float reciprocal(float x) { return 1.0f / x; }
 SCANRNN_HD float bounded_exp(float x) {
   constexpr float kMost = static_cast<float>(kLargestExponent<float>);
@@ -64,6 +75,7 @@ SCANRNN_HD double bounded_exp(double x) {
   constexpr double kMost = kLargestExponent<double>;
   return ::exp(kMost < x ? kMost : x);
 }
+SCANRNN_HD double fast_exp(double x) { return ::exp(x); }
 SCANRNN_HD float exp(float x) { return ::expf(x); }
 SCANRNN_HD double exp(double x) { return ::exp(x); }
 SCANRNN_HD float expm1(float x) { return ::expm1f(x); }

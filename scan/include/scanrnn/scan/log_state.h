@@ -53,7 +53,7 @@ SCANRNN_HD Scaled<V> scaled_exp(V x) {
   const V bounded = select(finite, x, x - x);  // 0, or a NaN that is put right below
   const V n = round(bounded * V(1.44269504088896340736));
   const V left = fma(n, V(-kLn2Low<V>), fma(n, V(-kLn2High<V>), bounded));
-  const V m = select(less(x, V(-1e30)), V(0), select(less(V(1e30), x), x, exp(left)));
+  const V m = select(less(x, V(-1e30)), V(0), select(less(V(1e30), x), x, fast_exp(left)));
   return {m, select(finite, n, select(less(x, V(-1e30)), V(kNoExponent), V(0)))};
 }
 
@@ -61,7 +61,7 @@ SCANRNN_HD Scaled<V> scaled_exp(V x) {
 template <class V>
 SCANRNN_HD ScaledAffine<V> scaled_lift(const LogAffine<V>& f) {
   const Scaled<V> a = scaled_exp(f.log_a), b = scaled_exp(f.log_b);
-  const V z = select(less(abs(f.log_a), V(0.34)), -expm1(f.log_a), V(1));
+  const V z = select(less(abs(f.log_a), V(0.34)), one_minus_exp(f.log_a, a.m), V(1));
   const V ea = select(is_zero(a.m), V(0), a.e);
   return {a.m, z, f.sign_b * b.m, ea, b.e};
 }
@@ -141,7 +141,7 @@ SCANRNN_HD Shares<V> shares(V log_kept, V sign, V log_b, V sign_b) {
   const auto b_larger = less(log_kept, log_b);
   const auto nothing = less(select(b_larger, log_b, log_kept), V(-3e38));
   // What the smaller one is of the larger one; without either their gap is none.
-  const V ratio = sign * sign_b * exp(-abs(log_kept - log_b));
+  const V ratio = sign * sign_b * fast_exp(-abs(log_kept - log_b));
   const V total = V(1) + ratio;
   const V inverse = select(is_zero(total), V(0), V(1) / total);
   const V large = select(nothing, V(0), inverse), small = select(nothing, V(0), ratio * inverse);
