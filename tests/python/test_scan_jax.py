@@ -12,7 +12,7 @@ pytest.importorskip("jaxlib")
 import jax.numpy as jnp  # noqa: E402
 import scanrnn.jax as sj  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
-from test_jax import array, same  # noqa: E402
+from test_jax import array, float64, same  # noqa: E402, F401  a fixture of all tests here
 
 FORMS = ["linear", "complex", "log", "log_output"]
 PLACES = [((7,), 0), ((7, 3), 0), ((3, 7), -1), ((2, 5, 3), 1), ((2, 5, 1, 2), 1)]
