@@ -152,10 +152,11 @@ struct Problem {
   }
 };
 
-// A strategy as rows name it; a parallel scan splits time in two ways.
+// A strategy as rows name it; a parallel scan splits time in several ways.
 inline std::string way_of(const dispatch::Plan& plan) {
   const std::string name = dispatch::name(plan.strategy);
   if (plan.strategy != dispatch::Strategy::parallel_scan) return name;
+  if (plan.along_lanes) return name + (plan.across_blocks ? ", lanes, device" : ", lanes");
   return name + (plan.across_blocks ? ", device" : ", block");
 }
 

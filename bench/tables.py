@@ -89,21 +89,25 @@ def gpu_steps(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
+def call_of_scan(row: Row) -> str:
+    call = {"linear": "scan", "log": "scan_log"}[row["domain"]]
+    return call + (" and its backward" if row["pass"] == "forward_backward" else "")
+
+
 def gpu_scans(content: Row) -> str:
-    """The bare recurrence in [T,B,C]: share of the bandwidth of a copy."""
-    rows = measured(content["rows"], bench="scan", impl=OURS, layout="TBH")
+    """The bare recurrence, rows adjacent (TBH) or steps (BHT): share of the bandwidth of a copy."""
+    rows = measured(content["rows"], bench="scan", impl=OURS)
     lines, below = [], []
-    domains = {"linear": "scan", "log": "scan_log"}
-    for (size, dtype, domain), group in by(
-        rows, lambda r: (shape_of(r), r["dtype"], r["domain"])
+    for (size, layout, dtype, call), group in by(
+        rows, lambda r: (shape_of(r), r["layout"], r["dtype"], call_of_scan(r))
     ).items():
         pick, best = pick_and_best(group)
         less = bool(pick and pick["copy_share"] < SCAN_SHARE)
         below += [size] * less
         shown = marked(f"{pick['copy_share']:.0%}", less) if pick else "not measured"
-        line = [size, dtype, domains[domain], pick["strategy"] if pick else "", shown]
+        line = [size, layout, dtype, call, pick["strategy"] if pick else "", shown]
         lines.append([*line, f"{best['copy_share']:.0%}, {best['strategy']}" if best else ""])
-    titles = ["size", "dtype", "call", "the pick", "share of a copy", "a faster way"]
+    titles = ["size", "layout", "dtype", "call", "the pick", "share of a copy", "a faster way"]
     asked = f"{SCAN_SHARE:.0%} of a copy"
     return source(content) + measure.markdown(titles, lines) + notes(asked, below)
 
