@@ -149,7 +149,7 @@ def checked(name: str, value: Any, dtypes: Sequence[str]) -> Any:
         value = np.asarray(value)
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name}: expected an array without a mask, got a masked array: fill it")
-    check_dtype(name, str(value.dtype), dtypes)
+    check_dtype(name, short_name(value.dtype), dtypes)
     return value
 
 
@@ -162,8 +162,10 @@ def check_dtype(name: str, found: str, dtypes: Sequence[str], advice: str = "") 
 
 def forwards(value: Array) -> Array:
     """With strides of at least 0, in whole aligned elements: copied where it has not."""
-    size = value.itemsize
-    if value.flags.aligned and all(step >= 0 and step % size == 0 for step in value.strides):
+    flags, size = value.flags, value.itemsize
+    if flags.aligned and flags.c_contiguous:
+        return value
+    if flags.aligned and all(step >= 0 and step % size == 0 for step in value.strides):
         return value
     return np.array(value, order="C")
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -51,7 +52,8 @@ class Lines(NamedTuple):
         )
 
 
-def lines_of(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]) -> Lines:
+@functools.lru_cache(maxsize=1024)
+def lines_of(shape: tuple[int, ...], axis: int, strides: tuple[tuple[int, ...], ...]) -> Lines:
     """B and N such that the fewest arrays are copied; `strides` are theirs, but for time's.
 
     Results are in C order, so that axes before and after time cannot be one.

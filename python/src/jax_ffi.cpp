@@ -294,14 +294,15 @@ class ScanFrame {
       return out;
     }
     if (view.rank != 3) throw value_error("expected arrays of two or three axes");
-    const std::int64_t steps = view.sizes[1];
+    const std::int64_t steps = view.sizes[1], own = view.sizes[2];
     if (rows == 1) {
-      out.sizes = {steps, 1, lines};
+      out.sizes = {steps, own, lines};
       out.strides = {1, steps * lines, steps};
       return out;
     }
-    out.sizes = {steps, lines, rows};
-    out.strides = {view.strides[1], view.strides[0], view.sizes[2] == 1 ? 0 : 1};
+    const bool spread = own == 1 && view.dtype == Dtype::boolean;
+    out.sizes = {steps, lines, spread ? rows : own};
+    out.strides = {view.strides[1], view.strides[0], spread ? 0 : 1};
     return out;
   }
 

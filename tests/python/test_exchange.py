@@ -412,7 +412,7 @@ def test_what_we_export_is_for_all(dtype):
         ({"typestr": "<V2"}, TypeError, "x: expected floating-point numbers .*, got '<V2'"),
         ({"typestr": "<fx"}, TypeError, "x: expected floating-point numbers .*, got '<fx'"),
         ({"typestr": "<c4"}, TypeError, "x: .*got complex32: pass its real and imaginary parts"),
-        ({"typestr": "|b1"}, TypeError, "x: .*got bool8: convert it first"),
+        ({"typestr": "|u1"}, TypeError, "x: .*got uint8: convert it first"),
         ({"mask": 1}, TypeError, "x: expected an array without a mask"),
         ({"strides": (6,)}, ValueError, "x: expected strides in whole elements of 4 bytes, got 6"),
         ({"data": (0, False)}, ValueError, "x: expected memory of 2 elements, got a null pointer"),

@@ -130,7 +130,7 @@ def test_strides(axis, dtype):
     ],
 )
 def test_what_is_walked(shape, axis, strides, walked):
-    lines = lines_of(shape, axis, strides)
+    lines = lines_of(shape, axis, tuple(strides))
     assert lines.shape == walked
     assert lines.time_contiguous == (axis == len(shape) - 1 or shape[-1] == 1)
 

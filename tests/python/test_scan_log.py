@@ -107,7 +107,8 @@ def test_a_hidden_markov_model_over_a_million_observations(capsys):
     spec.loader.exec_module(example)
     found = example.main(["--observations", "1000000", "--device", DEVICE])
     assert -1.2e6 < found["exact"] < -0.8e6
-    for dtype, bound in (("float32", 3e-7 * 21), ("float64", 1e-12)):
+    # In float64 what the loop itself may round in a million additions.
+    for dtype, bound in (("float32", 3e-7 * 21), ("float64", 1e6 * 2.0**-53)):
         assert abs(found[dtype] - found["exact"]) <= bound * abs(found["exact"])
     assert "log-likelihood" in capsys.readouterr().out
     again = example.main(["--observations", "1000", "--seed", "3", "--device", DEVICE])

@@ -54,6 +54,12 @@ class CuPy(Placing, InPlace):
         with self.on_device():
             return super().scan(call)
 
+    def scan_backward(
+        self, call: ScanCall, h: Any, sign_h: Any, dh: Any, wanted: Sequence[bool]
+    ) -> tuple[Any, Any, Any]:
+        with self.on_device():
+            return super().scan_backward(call, h, sign_h, dh, wanted)
+
     def spread(self, value: Any, shape: Sequence[int]) -> Any:
         return self.cupy.broadcast_to(value, tuple(shape))
 

@@ -180,13 +180,13 @@ class Memory(ArrayLibrary):
         return call._replace(reset=self.spread(call.reset, call.a.shape))
 
     def lines(self, call: ScanCall, *others: Any) -> Lines:
-        axis, strides = call.axis, []
-        for value in (*(value for _, value in read(call)), *others):
-            if value is not None:
-                steps = self.strides(value)
-                whole = len(steps) == call.a.ndim
-                strides.append((*steps[:axis], *steps[axis + 1 :]) if whole else steps)
-        return lines_of(call.a.shape, axis, strides)
+        axis, axes, strides = call.axis, call.a.ndim, []
+        if axes > 2:
+            for value in (*call[3:], *others):
+                if value is not None:
+                    steps = tuple(self.strides(value))
+                    strides.append(steps if len(steps) < axes else steps[:axis] + steps[axis + 1 :])
+        return lines_of(tuple(call.a.shape), axis, tuple(strides))
 
 
 def read(call: ScanCall) -> Sequence[tuple[str, Any]]:
