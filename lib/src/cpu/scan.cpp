@@ -42,13 +42,14 @@ void with_type(Dtype dtype, F&& use) {
   }
 }
 
-// Runs walk(schedule) on a team. Rows that are not adjacent are lines of their own.
+// Runs walk(schedule) on a team. Rows that are not adjacent are lines of their own, for which there
+// is memory as vectors where a plan says that their steps are.
 template <class T, class F>
 void run(const dispatch::Plan& plan, ScanForm form, bool adjacent, Arena& arena, F&& walk) {
   const dispatch::Problem& p = plan.problem;
-  const bool logs = form == ScanForm::log_output;
-  const Scratch scratch(arena, plan, p.batch, p.hidden_size, sizeof(T),
-                        logs ? kLogCarryFields : kCarryFields,
+  const bool logs = form == ScanForm::log_output, split = p.time_contiguous;
+  const Scratch scratch(arena, plan, split ? p.batch * p.hidden_size : p.batch,
+                        split ? 1 : p.hidden_size, sizeof(T), logs ? kLogCarryFields : kCarryFields,
                         logs ? kLogTotalFields : kTotalFields);
   if (arena.counting()) return;
   constexpr Index kTensors = 3;  // at least
@@ -75,13 +76,16 @@ void cpu_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) {
     using T = decltype(type);
     const bool adjacent = has_adjacent_rows(args);
     const auto a = forward_args<T>(args, adjacent ? 0 : plan.problem.hidden_size);
+    const bool abreast = plan.problem.time_contiguous && has_adjacent_steps(args);
     run<T>(plan, args.form, adjacent, arena, [&](const CpuSchedule& s) {
       if constexpr (std::is_floating_point<T>::value) {
-        if (adjacent && args.form != ScanForm::log_output) {
+        if (args.form != ScanForm::log_output && (adjacent || abreast)) {
           const auto& kernels = kernels_of<T>();
-          kernels.load_carry(s, a.h0.data, a.h0.line);
+          CpuSchedule by_vectors = s;
+          by_vectors.by_units = false;
+          kernels.load_carry(by_vectors, a.h0.data, adjacent ? a.h0.line : a.h0.row);
           s.team.barrier();
-          return (args.form == ScanForm::log ? kernels.scan_log : kernels.scan)(s, a);
+          return (args.form == ScanForm::log ? kernels.scan_log : kernels.scan)(by_vectors, a);
         }
       }
       scan_kernels<T>().forward(s, a);

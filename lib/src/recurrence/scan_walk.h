@@ -70,6 +70,13 @@ inline bool has_adjacent_rows(std::initializer_list<const TensorView*> views) {
     return !*view || view->strides[2] == 1 || view->sizes[2] == 1;
   });
 }
+// Whether the steps of all these are adjacent, and states of all lines a stride apart.
+inline bool has_adjacent_steps(const ScanArgs& a) {
+  const auto adjacent = [](const TensorView& view) { return !view || view.strides[0] == 1; };
+  const bool alike =
+      !a.h0 || a.h0.sizes[1] == 1 || a.h0.strides[1] == a.h0.sizes[2] * a.h0.strides[2];
+  return adjacent(a.a) && adjacent(a.b) && adjacent(a.sign_b) && adjacent(a.h) && !a.reset && alike;
+}
 inline bool has_adjacent_rows(const ScanArgs& a) {
   return has_adjacent_rows({&a.a, &a.b, &a.sign_b, &a.h0, &a.sign_h0, &a.h, &a.sign_h});
 }
