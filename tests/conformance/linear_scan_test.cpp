@@ -200,7 +200,7 @@ TEST(LinearScan, LargerThanTheCaches) {
     };
     for (const Way& way : linear_ways()) {
       const dispatch::Plan plan =
-          way.splits(linear_scan_plan(context, steps, rows, Dtype::float32, false, way.strategy));
+          way.splits(linear_scan_plan(context, {steps, 1, rows, Dtype::float32}, way.strategy));
       Scratch workspace(context, linear_scan_workspace(plan));
       ScanArgs args;
       args.a = view(a.data());
