@@ -6,6 +6,9 @@
 #ifndef HWY_DISABLE_PCLMUL_AES
 #define HWY_DISABLE_PCLMUL_AES  // no cipher is used, so a target need not have one
 #endif
+#ifndef HWY_IS_DEBUG_BUILD
+#define HWY_IS_DEBUG_BUILD 0  // its assertions would need Highway's library, not headers alone
+#endif
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "platform.h"

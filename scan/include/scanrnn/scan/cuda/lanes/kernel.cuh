@@ -41,10 +41,10 @@ __global__ void __launch_bounds__(kLanes)
     typename LaneWarp<Op, Source, Sink>::Parts parts;
     auto total = warp.compose(line, here, parts);
     const auto before = warp.before(total);
-    const auto after =
-        warp.walk(line, out, ends, index, extent.steps, here, parts, Op::apply(before, state));
-    state = cub::ShuffleIndex<kLanes>(after,
-                                      (warp.shape.stretches - 1) * warp.shape.rows + warp.row, ~0u);
+    warp.walk(line, out, ends, index, extent.steps, here, parts, Op::apply(before, state));
+    // By the tile's composition, not by the last lane's walk: what rounding takes is kept.
+    const int last = (warp.shape.stretches - 1) * warp.shape.rows + warp.row;
+    state = Op::apply(cub::ShuffleIndex<kLanes>(total, last, ~0u), state);
     warp.send(line, out, stage, t, extent.steps);
   }
 }
