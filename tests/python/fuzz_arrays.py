@@ -82,8 +82,8 @@ class Arrays:
         library = importlib.import_module(name)
         if name == "torch":
             if array.dtype == bool:
-                return library.from_numpy(array.copy()).to(DEVICE)
-            wide = library.from_numpy(array.astype(self.wide))
+                return library.from_numpy(np.array(array)).to(DEVICE)
+            wide = library.from_numpy(np.array(array, self.wide))
             return wide.to(getattr(library, str(self.dtype))).to(DEVICE)
         return library.asarray(array) if name == "cupy" else library.numpy.asarray(array)
 

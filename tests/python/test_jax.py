@@ -232,8 +232,8 @@ def test_errors_of_plain_layers():
 
 
 def test_plans_that_are_kept_follow_the_profile():
-    """XLA's handlers keep plans between calls: those of the profile that holds. The ways to run a
-    layer round differently, so the bits tell."""
+    """XLA's handlers keep plans between calls: those of the profile that holds. On the CPU the
+    ways to run a layer round differently, so the bits tell."""
     rnn, params = layer("MinGRU", 4, 8, dtype="float32")
     plain = make("MinGRU", 4, 8, dtype="float32")
     plain.load_state_dict({name: np.asarray(value) for name, value in params.items()})
@@ -256,7 +256,8 @@ def test_plans_that_are_kept_follow_the_profile():
                 np.testing.assert_array_equal(found[-1], numpy(plain(np.asarray(x))[0]))
     finally:
         _core.set_profile(device, before)
-    assert (found[0] != found[1]).any()
+    if DEVICE == "cpu":  # a GPU's block walks its states as the sequential kernel does
+        assert (found[0] != found[1]).any()
     np.testing.assert_array_equal(found[:2], found[2:])
 
 
