@@ -136,7 +136,7 @@ struct LogStateBackwardSource {
             previous.staged(tiles[1], step),
             dh.staged(tiles[2], step),
             b.staged(tiles[3], step),
-            sign_b.staged(tiles[4], step),
+            sign_b.staged_if_there(tiles[4], step),
             sign.staged(tiles[5], step),
             initial.from(row, 0),
             initial_sign.from(row, 0),

@@ -38,8 +38,12 @@ struct Grid {
   SCANRNN_HD scan::Stream<std::remove_const_t<T>> stream(Index steps) const {
     return {data, step, steps, row};
   }
-  // Its tile, where it has one.
+  // Its tile; of a tensor that may be absent, where it has one. A pointer that is one or the other
+  // is no address of shared memory to a compiler, and its loads are slower.
   SCANRNN_HD Grid staged(const T* tile, Index tile_step) const {
+    return {tile, 0, tile_step, 1, 0};
+  }
+  SCANRNN_HD Grid staged_if_there(const T* tile, Index tile_step) const {
     return {data ? tile : nullptr, 0, tile_step, 1, 0};
   }
 };
@@ -85,9 +89,22 @@ struct Resets {
   }
 };
 
+// In place of Resets where there are none: known when a kernel is compiled, so that its loads wait
+// for no branch.
+struct NoResets {
+  SCANRNN_HD explicit constexpr operator bool() const { return false; }
+  SCANRNN_HD NoResets at_line(Index) const { return {}; }
+  SCANRNN_HD NoResets from(Index, Index) const { return {}; }
+  SCANRNN_HD NoResets staged(Index, Index) const { return {}; }
+  template <class V>
+  SCANRNN_HD V choose(Index, Index, Index, const V&, const V& kept) const {
+    return kept;
+  }
+};
+
 // ---- forward: h_t = a_t h_{t-1} + b_t
 
-template <class Memory, bool kLogForm>
+template <class Memory, bool kLogForm, class Cuts = Resets<Memory>>
 struct BareSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
@@ -95,7 +112,7 @@ struct BareSource {
   static constexpr int kStreams = kLogForm ? 3 : 2;
   static constexpr bool kLifts = kLogForm, kLastDiffers = false, kReadsUnstaged = true;
   Grid<const T> a, b, sign_b;
-  Resets<Memory> reset;
+  Cuts reset;
   Index width;
   Index steps = 0;  // read by stream() alone
 
@@ -117,7 +134,7 @@ struct BareSource {
   SCANRNN_HD BareSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
     return {a.staged(tiles[0], step),
             b.staged(tiles[1], step),
-            sign_b.staged(tiles[2], step),
+            sign_b.staged_if_there(tiles[2], step),
             reset.staged(row, t),
             width,
             steps};
@@ -203,7 +220,7 @@ struct BareBackwardItem {
   V previous, dh;
 };
 
-template <class Memory, bool kLogForm>
+template <class Memory, bool kLogForm, class Cuts = Resets<Memory>>
 struct BareBackwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
@@ -211,7 +228,7 @@ struct BareBackwardSource {
   static constexpr bool kLifts = kLogForm, kLastDiffers = true, kReadsUnstaged = true;
   Grid<const T> a, previous, dh, b, sign_b;  // previous: the states a step before
   Grid<const T> initial;                     // h_0, or absent: zeros
-  Resets<Memory> reset;
+  Cuts reset;
   Index width;
   Index last;  // the index of the first step in time
 
@@ -233,7 +250,7 @@ struct BareBackwardSource {
             previous.staged(tiles[1], step),
             dh.staged(tiles[2], step),
             b.staged(tiles[3], step),
-            sign_b.staged(tiles[4], step),
+            sign_b.staged_if_there(tiles[4], step),
             initial.from(row, 0),
             reset.staged(row, t),
             width,

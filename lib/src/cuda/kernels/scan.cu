@@ -27,21 +27,23 @@ using AcrossResetOp = std::conditional_t<kLogForm, scan::LogResetOp<V>, scan::Re
 template <class Memory, bool kLogForm>
 cudaError_t run_by(const CudaSchedule& units, const ScanKernelArgs<T>& a) {
   using V = typename Memory::V;
+  using Scalar = scan::Scalar<V>;
   const CudaSchedule s = rows_of<Memory>(units);
-  const BareSource<Memory, kLogForm> source{
-      rows_of<Memory>(a.a),      rows_of<Memory>(a.b), rows_of<Memory>(a.sign_b),
-      {a.reset, s.extent.steps}, s.extent.rows,        s.extent.steps};
+  const auto source = [&](auto cuts) {
+    return BareSource<Memory, kLogForm, decltype(cuts)>{
+        rows_of<Memory>(a.a), rows_of<Memory>(a.b), rows_of<Memory>(a.sign_b), cuts,
+        s.extent.rows,        s.extent.steps};
+  };
   const BareSink<Memory> sink{rows_of<Memory>(a.h), s.extent.rows, s.extent.steps};
   const BareEnds<Memory> ends{rows_of<Memory>(a.h0), {}, s.extent.rows};
-  using Scalar = scan::Scalar<V>;
   if constexpr (Memory::kUnits == 1) {
     if (a.reset.data) {
       return launch_by<scan::ResetOp<V>, AcrossResetOp<Scalar, kLogForm>, Kernels::general>(
-          s, source, sink, ends);
+          s, source(Resets<Memory>{a.reset, s.extent.steps}), sink, ends);
     }
   }
-  return launch_by<scan::AffineOp<V>, AcrossOp<Scalar, kLogForm>, kKernelsOf<Memory>>(s, source,
-                                                                                      sink, ends);
+  return launch_by<scan::AffineOp<V>, AcrossOp<Scalar, kLogForm>, kKernelsOf<Memory>>(
+      s, source(NoResets()), sink, ends);
 }
 template <class Memory, bool kLogForm>
 std::size_t workspace_of_form(const CudaSchedule& units) {

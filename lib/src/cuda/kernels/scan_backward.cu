@@ -24,43 +24,45 @@ Grid<U> a_step_on(Grid<U> states) {
   return states;
 }
 
-template <class Memory, class Source, class Sink>
-cudaError_t run_by(const CudaSchedule& s, const Source& source, const Sink& sink,
-                   const ScanBackwardKernelArgs<T>& a) {
+template <class Memory, bool kLogForm>
+cudaError_t run_bare(const CudaSchedule& units, const ScanBackwardKernelArgs<T>& a) {
   using V = typename Memory::V;
   using Scalar = scan::Scalar<V>;
+  const CudaSchedule s = rows_of<Memory>(units);
+  const auto source = [&](auto cuts) {
+    return BareBackwardSource<Memory, kLogForm, decltype(cuts)>{rows_of<Memory>(a.a),
+                                                                a_step_on(rows_of<Memory>(a.h)),
+                                                                rows_of<Memory>(a.dh),
+                                                                rows_of<Memory>(a.b),
+                                                                rows_of<Memory>(a.sign_b),
+                                                                rows_of<Memory>(a.h0),
+                                                                cuts,
+                                                                s.extent.rows,
+                                                                s.extent.steps - 1};
+  };
+  const BareBackwardSink<Memory, kLogForm> sink{rows_of<Memory>(a.da), rows_of<Memory>(a.db),
+                                                s.extent.rows, s.extent.steps};
   const BareEnds<Memory> ends{{}, rows_of<Memory>(a.dh0), s.extent.rows};
   if constexpr (Memory::kUnits == 1) {
     if (a.reset.data) {
-      return launch_by<scan::ResetOp<V>, scan::ResetOp<Scalar>, Kernels::general>(s, source, sink,
-                                                                                  ends);
+      return launch_by<scan::ResetOp<V>, scan::ResetOp<Scalar>, Kernels::general>(
+          s, source(Resets<Memory>{a.reset, s.extent.steps}), sink, ends);
     }
   }
-  return launch_by<scan::AffineOp<V>, scan::AffineOp<Scalar>, kKernelsOf<Memory>>(s, source, sink,
-                                                                                  ends);
-}
-template <class Memory, bool kLogForm>
-cudaError_t run_bare(const CudaSchedule& units, const ScanBackwardKernelArgs<T>& a) {
-  const CudaSchedule s = rows_of<Memory>(units);
-  const BareBackwardSource<Memory, kLogForm> source{
-      rows_of<Memory>(a.a),      a_step_on(rows_of<Memory>(a.h)),
-      rows_of<Memory>(a.dh),     rows_of<Memory>(a.b),
-      rows_of<Memory>(a.sign_b), rows_of<Memory>(a.h0),
-      {a.reset, s.extent.steps}, s.extent.rows,
-      s.extent.steps - 1};
-  const BareBackwardSink<Memory, kLogForm> sink{rows_of<Memory>(a.da), rows_of<Memory>(a.db),
-                                                s.extent.rows, s.extent.steps};
-  return run_by<Memory>(s, source, sink, a);
+  return launch_by<scan::AffineOp<V>, scan::AffineOp<Scalar>, kKernelsOf<Memory>>(
+      s, source(NoResets()), sink, ends);
 }
 template <class Memory>
 cudaError_t run_log_states(const CudaSchedule& s, const ScanBackwardKernelArgs<T>& a) {
+  using Op = scan::ResetOp<typename Memory::V>;
   const LogStateBackwardSource<Memory> source{
       a.a,           a_step_on(a.h),    a.dh,
       a.b,           a.sign_b,          a_step_on(a.sign_h),
       a.h0,          a.sign_h0,         {a.reset, s.extent.steps},
       s.extent.rows, s.extent.steps - 1};
-  const LogStateBackwardSink<Memory> sink({a.da, a.db, s.extent.rows, s.extent.steps});
-  return run_by<Memory>(s, source, sink, a);
+  return launch_by<Op, Op, Kernels::all>(
+      s, source, LogStateBackwardSink<Memory>({a.da, a.db, s.extent.rows, s.extent.steps}),
+      BareEnds<Memory>{{}, a.dh0, s.extent.rows});
 }
 
 cudaError_t run(const CudaSchedule& s, const ScanBackwardKernelArgs<T>& a) {
