@@ -129,8 +129,9 @@ def parser() -> argparse.ArgumentParser:
     crossover.add_argument("--resume", action="store_true", help="go on where --out ends")
     tune.add_argument("--out", type=Path, help="the profile's file (your own)")
     tune.add_argument(
-        "--from", dest="measured", type=Path, metavar="SWEEP",
-        help="JSON of bench crossover to fit to, on whatever device: nothing is measured",
+        "--from", dest="measured", type=Path, nargs="+", metavar="SWEEP",
+        help="JSON of bench crossover to fit to, on whatever device: nothing is measured; of "
+        "several machines with as many threads each, rules that are good on all",
     )  # fmt: skip
 
     source = regret.add_mutually_exclusive_group(required=True)
