@@ -153,7 +153,7 @@ TEST(RaggedErrors, StateIndices) {
   EXPECT_EQ(step(Batch::ragged, of(below)),
             "state_indices: expected integers in [-1, 3], got -2 at 1");
   EXPECT_EQ(step(Batch::ragged, of(twice)),
-            "state_indices: expected each state once, got 1 at 0 and at 2");
+            "state_indices: expected each state once, got 1 again at 2");
   EXPECT_EQ(step(Batch::ragged, [](ForwardArgs& args) { args.state_indices.sizes[0] = 2; }),
             "state_indices: expected shape (3,) = (batch,), got (2,)");
   EXPECT_EQ(step(Batch::ragged, [](ForwardArgs& args) { args.hn = args.h0; }),

@@ -2,6 +2,7 @@
 #include "api/ragged_check.h"
 
 #include <utility>
+#include <vector>
 
 #include "api/check.h"
 #include "recurrence/ragged.h"
@@ -103,13 +104,15 @@ void check_state_indices(const TensorView& indices, std::int64_t batch, std::int
   const Integers values(view);
   check_values(
       "state_indices", view, values, [](std::int64_t) { return std::int64_t{-1}; }, states - 1);
+  std::vector<bool> taken(static_cast<std::size_t>(states));
   for (std::int64_t i = 0; i < batch; ++i) {
-    for (std::int64_t j = 0; j < i && values[i] >= 0; ++j) {
-      require(values[i] != values[j], [&] {
-        return "state_indices: expected each state once, got " + std::to_string(values[i]) +
-               " at " + std::to_string(j) + " and at " + std::to_string(i);
-      });
-    }
+    if (values[i] < 0) continue;
+    const auto state = static_cast<std::size_t>(values[i]);
+    require(!taken[state], [&] {
+      return "state_indices: expected each state once, got " + std::to_string(values[i]) +
+             " again at " + std::to_string(i);
+    });
+    taken[state] = true;
   }
 }
 

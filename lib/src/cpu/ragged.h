@@ -64,6 +64,7 @@ class Sequences {
   void for_stretches(const Sequence& s, F&& use) const {
     const Index end = s.first + s.count;
     Index begin = s.first;
+    if (!resets_.data) return use(begin, end, true, true);
     bool own = s.count == 0 || !resets(s, begin);
     for (Index step = begin + 1; step < end; ++step) {
       if (!resets(s, step)) continue;
