@@ -15,6 +15,7 @@ from losses import OTHER_WAY, WORTH, compared, list_of
 from planned import planned
 from rows import OURS, Row, by, dtype_of, find, measured, number, shape_of, source
 from scanrnn.tools import measure
+from scanrnn.tools.regret import PASSES
 
 # ---- what was asked for, and what is less
 
@@ -252,6 +253,18 @@ def calls(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
+def cpu_ragged(content: Row) -> str:
+    """Shares of the padded batch's time."""
+    lines = []
+    for (cell, direction), group in by(content["rows"], lambda r: (r["cell"], r["pass"])).items():
+        ways = {row["way"]: row for row in group}
+        shares = (ways[way]["share"] for way in ("padded, resets", "lengths", "cu_seqlens"))
+        padded = f"{ways['padded']['ms']:.1f}"
+        lines.append([cell, PASSES[direction], padded, *(f"{share:.2f}" for share in shares)])
+    titles = ["layer", "pass", "padded, ms", "with resets", "with lengths", "packed"]
+    return source(content) + measure.markdown(titles, lines)
+
+
 # ---- docs/examples/language_model.py
 
 
@@ -280,6 +293,7 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "cpu layers": ("cpu-layer", cpu_layers),
     "cpu steps": ("cpu-layer", cpu_steps),
     "cpu scans": ("cpu-scan", cpu_scans),
+    "cpu ragged": ("cpu-ragged", cpu_ragged),
     "gpu calls": ("h200-calls", calls),
     "cpu calls": ("cpu-calls", calls),
     "language models": ("h200-language-model", language_models),

@@ -24,9 +24,7 @@ RESETS = 0.03  # of the steps
 TOLERANCE = 1e-4
 
 
-def calls_of(
-    rnn: scanrnn.Layer, backward: bool, lengths: Array
-) -> dict[str, Callable[[], Any]]:
+def calls_of(rnn: scanrnn.Layer, backward: bool, lengths: Array) -> dict[str, Callable[[], Any]]:
     """Each gives y."""
     random = np.random.default_rng(0)
     x = random.standard_normal((T, B, H)).astype(np.float32)
