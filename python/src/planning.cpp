@@ -120,7 +120,7 @@ std::vector<std::string> shared_terms() {
 }
 dispatch::Problem layer_problem(const Layer& layer, std::int64_t steps, std::int64_t batch,
                                 bool training) {
-  return layer.problem(steps, batch, training ? Mode::training : Mode::inference);
+  return layer.problem({steps, batch}, training ? Mode::training : Mode::inference);
 }
 dispatch::Problem scan_problem(const std::string& dtype, std::int64_t steps, std::int64_t rows,
                                bool log_form) {
