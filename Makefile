@@ -110,7 +110,8 @@ bench-gpu: .venv/installed
 
 # The planner's rules and the documentation's figures, from the JSON in bench/results: on any machine.
 profiles: .venv/installed
-	python -m scanrnn tune --from bench/results/cpu-crossover.json \
+	python -m scanrnn tune --from bench/results/cpu-crossover-epyc.json \
+	  bench/results/cpu-crossover.json \
 	  --out dispatch/profiles/cpu-generic.json
 	for name in sm_90 cuda-generic; do python -m scanrnn tune \
 	  --from bench/results/h200-crossover.json --out dispatch/profiles/$$name.json; done

@@ -121,9 +121,11 @@ std::string because(const Plan& plan) {
 // Strings alone: where a process has more than one C++ runtime, streams are what breaks first.
 std::string explain(const Plan& plan) {
   const Problem& p = plan.problem;
-  std::string out = std::string(name(plan.strategy)) + " for T=" + text(p.steps) +
-                    " B=" + text(p.batch) + " H=" + text(p.hidden_size) +
-                    (p.training ? " (training)" : " (inference)");
+  const bool packed = p.layout == Batch::packed;
+  std::string out = std::string(name(plan.strategy)) + " for " +
+                    (packed ? text(p.steps) + " tokens of " + text(p.batch) + " sequences"
+                            : "T=" + text(p.steps) + " B=" + text(p.batch)) +
+                    " H=" + text(p.hidden_size) + (p.training ? " (training)" : " (inference)");
   const bool tiled =
       plan.strategy == Strategy::fused_sequential || plan.strategy == Strategy::step_loop;
   if (tiled && plan.tile_steps > 1) out += ", tiles of " + text(plan.tile_steps) + " steps";

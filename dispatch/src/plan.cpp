@@ -191,7 +191,7 @@ bool takes_turns(const Problem& problem, const DeviceLimits& device) {
   const std::int64_t cost = problem.input_size + kCpuWalkCost;
   const double work = rows * static_cast<double>(problem.steps) *
                       static_cast<double>(problem.gates) * static_cast<double>(cost);
-  return device.units > 1 && work >= 2.0 * kCpuThreadWork &&
+  return problem.layout == Batch::rectangular && device.units > 1 && work >= 2.0 * kCpuThreadWork &&
          rows <= static_cast<double>(kCpuTurnRows * device.units) &&
          2 * kCpuWalkCost * device.units <= cost;
 }
@@ -238,7 +238,19 @@ std::string misfit(const Problem& problem, const DeviceLimits& device) {
          std::to_string(device.units * kPersistentWeightBytes) + ", in whole tiles";
 }
 
-Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile) {
+namespace {
+
+// The rectangular problem whose times are those of a packed one: a scan walks all tokens as one
+// sequence, a dense cell as many sequences at once as there are, here of the mean length.
+Problem rectangle(Problem problem) {
+  if (problem.layout != Batch::packed || problem.batch == 0) return problem;
+  const bool dense = problem.recurrence == Recurrence::dense;
+  if (dense) problem.steps = divide_up(problem.steps, problem.batch);
+  if (!dense) problem.batch = 1;
+  return problem;
+}
+
+Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const Profile& profile) {
   Plan out;
   out.problem = problem;
   out.device = device;
@@ -292,6 +304,14 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
     out.tile_steps = lines >= kCpuStepLines ? 1 : kCpuStepTileTokens / lines;
   }
   if (parallel) out.chunk_steps = chunk_steps(problem, device);
+  return out;
+}
+
+}  // namespace
+
+Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile) {
+  Plan out = rectangular_plan(rectangle(problem), device, profile);
+  out.problem = problem;
   return out;
 }
 

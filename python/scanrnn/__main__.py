@@ -108,6 +108,9 @@ def parser() -> argparse.ArgumentParser:
     calls = add(
         kinds, "calls", "what a call on a small layer costs, beside torch.nn where it is installed"
     )
+    ragged = add(
+        kinds, "ragged", "sequences of different lengths on the CPU: padded, with lengths, packed"
+    )
     tune = add(
         commands, "tune", "fit the planner's rules to this machine",
         "It measures as bench crossover does, or takes such a sweep, and writes your own profile.",
@@ -126,8 +129,9 @@ def parser() -> argparse.ArgumentParser:
     crossover.add_argument("--resume", action="store_true", help="go on where --out ends")
     tune.add_argument("--out", type=Path, help="the profile's file (your own)")
     tune.add_argument(
-        "--from", dest="measured", type=Path, metavar="SWEEP",
-        help="JSON of bench crossover to fit to, on whatever device: nothing is measured",
+        "--from", dest="measured", type=Path, nargs="+", metavar="SWEEP",
+        help="JSON of bench crossover to fit to, on whatever device: nothing is measured; of "
+        "several machines with as many threads each, rules that are good on all",
     )  # fmt: skip
 
     source = regret.add_mutually_exclusive_group(required=True)
@@ -149,8 +153,13 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("bench/results/cpu-layer.json"),
         help="JSON (bench/results/cpu-layer.json)",
     )  # fmt: skip
-    swept = [*names, SCAN]
-    for sub, known in ((crossover, swept), (tune, swept), (regret, swept), (layer, names)):
+    ragged.add_argument(
+        "--out", type=Path, default=Path("bench/results/cpu-ragged.json"),
+        help="JSON (bench/results/cpu-ragged.json)",
+    )  # fmt: skip
+    swept, layers = [*names, SCAN], (layer, ragged)
+    for sub in (crossover, tune, regret, *layers):
+        known = names if sub in layers else swept
         sub.add_argument(
             "--cells", nargs="+", choices=known, default=known, metavar="CELL",
             help=f"some of {', '.join(known)} (all)",
@@ -228,6 +237,10 @@ def run(chosen: argparse.Namespace) -> None:
 
         kind = chosen.device.partition(":")[0]
         calls.run(chosen.device, chosen.out or Path(f"bench/results/{kind}-calls.json"))
+    elif chosen.kind == "ragged":
+        from .tools import ragged_bench
+
+        ragged_bench.run(chosen.out, chosen.cells)
     else:
         from .tools import layer_bench
 

@@ -110,7 +110,7 @@ TEST_F(ScanErrors, Plans) {
   for (ScanForm form : {ScanForm::log, ScanForm::log_output}) {
     EXPECT_TRUE(begins(plan({1, 1, 4, Dtype::complex64, form}), "log_a: expected a real dtype"));
   }
-  EXPECT_TRUE(begins(plan({1, 1, 4, Dtype::boolean}), "a: expected numbers"));
+  EXPECT_TRUE(begins(plan({1, 1, 4, Dtype::boolean}), "a: expected floating-point numbers"));
   // complex64 is as large as float64, and yet another dtype.
   const ScanCase complex = of(ScanForm::linear, Dtype::complex64);
   EXPECT_TRUE(

@@ -90,7 +90,7 @@ def test_any_view(axes, signs, batch_first):
     view = memory.transpose(np.argsort(axes))[tuple(slice(None, None, s) for s in signs)]
     assert view.shape == tuple(shape)
     np.testing.assert_array_equal(rnn(view)[0], rnn(view.copy())[0])
-    # A scan reads the view as it lies: where the steps are adjacent its additions have another order.
+    # A scan reads the view as it lies: adjacent steps are added up in another order.
     h, wanted = (scanrnn.scan(x, x[::-1], device=DEVICE) for x in (view, view.copy()))
     np.testing.assert_allclose(h, wanted, rtol=1e-6, atol=1e-6)
 

@@ -205,7 +205,7 @@ def test_tune(tmp_path, capsys, to_file):
     assert profile.parse(content, "test").rules == active.rules
     shown = capsys.readouterr().out
     assert "now [profile cpu-generic]:\non the grid: 8 points" in shown
-    assert "tuned:\non the grid: 8 points" in shown
+    assert f"tuned, on {content['processor']}:\non the grid: 8 points" in shown
 
 
 def test_tune_from_a_sweep(tmp_path, capsys):
@@ -221,7 +221,18 @@ def test_tune_from_a_sweep(tmp_path, capsys):
     assert content["name"] == "sm_1"
     __main__.main(["bench", "regret", str(sweep), "--profile", str(out)])
     assert f"Profile: sm_1, {out}"[:100] in capsys.readouterr().out
-    content = json.loads(sweep.read_text()) | {"device": "cuda", "units": 132}
+    content = json.loads(sweep.read_text())
+    other = tmp_path / "other.json"
+    measure.save(other, content | {"processor": "another"})
+    __main__.main(["tune", "--from", str(other), str(sweep), "--out", str(out)])
+    assert json.loads(out.read_text())["and"] == [f"another, commit {content['commit']}"]
+    shown = capsys.readouterr().out
+    for name in ("another", content["processor"]):
+        assert f"tuned, on {name}:\non the grid: 8 points" in shown
+    measure.save(other, content | {"threads": content["threads"] + 1})
+    with pytest.raises(SystemExit, match="^--from: expected sweeps of one kind of device"):
+        __main__.main(["tune", "--from", str(other), str(sweep), "--out", str(out)])
+    content |= {"device": "cuda", "units": 132}
     for row in content["rows"]:
         row["strategy"] = row["strategy"].replace("parallel_scan", "parallel_scan, block")
     measure.save(sweep, content)

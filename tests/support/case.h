@@ -51,6 +51,7 @@ struct Case {
   Way way;
   int threads = 1;
   bool h0 = true;
+  dispatch::Batch layout = dispatch::Batch::rectangular;  // packed: tokens of so many sequences
 
   bool pair() const { return info(layer.cell).states == 2; }
 
@@ -58,8 +59,10 @@ struct Case {
   std::int64_t states() const {  // values of h0
     return layer.num_layers * directions() * batch * layer.hidden_size;
   }
-  std::int64_t inputs() const { return steps * batch * layer.input_size; }
-  std::int64_t outputs() const { return steps * batch * directions() * layer.hidden_size; }
+  bool packed() const { return layout == dispatch::Batch::packed; }
+  std::int64_t tokens() const { return steps * (packed() ? 1 : batch); }
+  std::int64_t inputs() const { return tokens() * layer.input_size; }
+  std::int64_t outputs() const { return tokens() * directions() * layer.hidden_size; }
   std::int64_t input_size(int l) const {
     return l == 0 ? layer.input_size : directions() * layer.hidden_size;
   }
@@ -74,7 +77,10 @@ inline std::string text(const Case& c) {
       << "_B" << c.batch << "_C" << c.layer.input_size << "_H" << c.layer.hidden_size << "_L"
       << c.layer.num_layers << (c.layer.bidirectional ? "_bidirectional" : "")
       << (c.layer.bias ? "" : "_nobias") << (c.h0 ? "" : "_noh0")
-      << (c.layer.batch_first ? "_BTH" : "_TBH") << "_threads" << c.threads;
+      << (c.packed()            ? "_packed"
+          : c.layer.batch_first ? "_BTH"
+                                : "_TBH")
+      << "_threads" << c.threads;
   return out.str();
 }
 

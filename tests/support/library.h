@@ -138,8 +138,8 @@ class Buffers {
     expect_intact();
   }
   dispatch::Plan plan_for(const Context& context, Mode mode) const {
-    return case_.way.splits(
-        layer_.plan(context, case_.steps, case_.batch, mode, case_.way.strategy));
+    return case_.way.splits(layer_.plan(context, BatchShape{case_.steps, case_.batch, case_.layout},
+                                        mode, case_.way.strategy));
   }
 
   Result result() const {
@@ -198,15 +198,17 @@ class Buffers {
     return out;
   }
   std::vector<std::int64_t> sizes(std::int64_t n) const {
+    if (case_.packed()) return {case_.steps, n};
     if (case_.layer.batch_first) return {case_.batch, case_.steps, n};
     return {case_.steps, case_.batch, n};
   }
   Values laid_out(const Values& values) const {
-    return case_.layer.batch_first ? swap_axes(values, case_.steps, case_.batch) : values;
+    return batch_major() ? swap_axes(values, case_.steps, case_.batch) : values;
   }
   Values laid_out_back(const Values& values) const {
-    return case_.layer.batch_first ? swap_axes(values, case_.batch, case_.steps) : values;
+    return batch_major() ? swap_axes(values, case_.batch, case_.steps) : values;
   }
+  bool batch_major() const { return case_.layer.batch_first && !case_.packed(); }
   // What a call that threw left behind is looked at too.
   template <class F>
   static void run(Mirror& mirror, F&& call) {

@@ -46,6 +46,30 @@ struct State {
   TensorView h, c;
 };
 
+// Which steps there are, on the device of x; all absent: every sequence has T steps. lengths and
+// cu_seqlens exclude one another. Integers are int32 or int64, `reset` is boolean. On the CPU
+// values out of range are an error.
+struct Ragged {
+  // [B], in [0, T], in any order: the steps of a sequence from there on do not exist. y is 0 there,
+  // the state at the end is that after the last step, or h_0; whatever x and dy hold there, nothing
+  // comes of it.
+  TensorView lengths;
+  // [N+1], rising from 0 to the number of tokens: sequence n is tokens cu_seqlens[n] up to
+  // cu_seqlens[n+1]. Then x is [tokens,C], y [tokens,D*H], and N is in the place of B.
+  TensorView cu_seqlens;
+  // x-like without the last axis, [T,B], or [tokens]: the state before this step is zero. In the
+  // reverse direction the stretches are the same, walked backwards.
+  TensorView reset;
+
+  explicit operator bool() const { return lengths || cu_seqlens || reset; }
+};
+
+// The sizes of a batch: T and B, or of a packed one its tokens and sequences.
+struct BatchShape {
+  std::int64_t steps = 0, batch = 0;
+  dispatch::Batch layout = dispatch::Batch::rectangular;
+};
+
 // Bytes that a call needs, in whole multiples of 256. The reserve carries what backward needs.
 struct Sizes {
   std::size_t workspace = 0, reserve = 0;
@@ -60,6 +84,11 @@ struct ForwardArgs {
   Span workspace;
   Span reserve;            // out, training mode only
   std::uint64_t seed = 0;  // of dropout
+  Ragged ragged;           // of a plan that is not for a rectangular batch
+  // [B] integers, step() alone: h0 is a pool of states, [L*D,S,H], that is updated in place, and
+  // row b goes on from state state_indices[b]; -1: the row is left alone, and its y is 0. hn is
+  // absent. The plan is one for a ragged batch.
+  TensorView state_indices;
 };
 
 struct BackwardArgs {
@@ -75,6 +104,7 @@ struct BackwardArgs {
   Span workspace;
   Span reserve;  // as forward left it; it is not changed
   std::uint64_t seed = 0;
+  Ragged ragged;  // forward's
 };
 
 // What the overloads that allocate give: contiguous tensors, and the memory that they are views of.
@@ -103,12 +133,16 @@ class Layer {
   int directions() const { return options_.bidirectional ? 2 : 1; }
 
   // What dispatch::plan is asked.
-  dispatch::Problem problem(std::int64_t steps, std::int64_t batch, Mode mode,
+  dispatch::Problem problem(const BatchShape& shape, Mode mode,
                             MatmulPrecision precision = MatmulPrecision::highest,
                             dispatch::Strategy strategy = dispatch::Strategy::automatic) const;
   // Pure: the same arguments give the same plan. A forced strategy that cannot run is an error.
-  dispatch::Plan plan(const Context& context, std::int64_t steps, std::int64_t batch, Mode mode,
+  dispatch::Plan plan(const Context& context, const BatchShape& shape, Mode mode,
                       dispatch::Strategy strategy = dispatch::Strategy::automatic) const;
+  dispatch::Plan plan(const Context& context, std::int64_t steps, std::int64_t batch, Mode mode,
+                      dispatch::Strategy strategy = dispatch::Strategy::automatic) const {
+    return plan(context, BatchShape{steps, batch}, mode, strategy);
+  }
   // Pure: the larger of what forward and backward need under this plan.
   Sizes sizes(const dispatch::Plan& plan) const;
 

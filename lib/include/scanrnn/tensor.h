@@ -21,16 +21,31 @@ enum class Dtype : std::uint8_t {
   float16,
   complex64,
   complex128,
-  boolean
+  boolean,
+  int32,
+  int64
 };
 
 constexpr std::size_t size_of(Dtype dtype) {
-  return dtype == Dtype::complex128                             ? 16
-         : dtype == Dtype::float64 || dtype == Dtype::complex64 ? 8
-         : dtype == Dtype::float32                              ? 4
-         : dtype == Dtype::bfloat16 || dtype == Dtype::float16  ? 2
-                                                                : 1;
+  switch (dtype) {
+    case Dtype::complex128:
+      return 16;
+    case Dtype::float64:
+    case Dtype::complex64:
+    case Dtype::int64:
+      return 8;
+    case Dtype::float32:
+    case Dtype::int32:
+      return 4;
+    case Dtype::bfloat16:
+    case Dtype::float16:
+      return 2;
+    case Dtype::boolean:
+      break;
+  }
+  return 1;
 }
+constexpr bool is_integer(Dtype dtype) { return dtype == Dtype::int32 || dtype == Dtype::int64; }
 constexpr bool is_complex(Dtype dtype) {
   return dtype == Dtype::complex64 || dtype == Dtype::complex128;
 }

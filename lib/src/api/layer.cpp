@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "api/check.h"
+#include "api/ragged_check.h"
 #include "scanrnn/counted_plan.h"
 #include "stack/stack.h"
 
@@ -24,7 +25,7 @@ const CellInfo& checked(const LayerOptions& o) {
   require(o.dropout >= 0 && o.dropout < 1, [&] {
     return "dropout: expected a probability in [0, 1), got " + std::to_string(o.dropout);
   });
-  if (is_complex(o.dtype) || o.dtype == Dtype::boolean) {
+  if (is_complex(o.dtype) || is_integer(o.dtype) || o.dtype == Dtype::boolean) {
     throw type_error(std::string("dtype: expected a real floating-point one, got ") +
                      name(o.dtype));
   }
@@ -37,9 +38,21 @@ const CellInfo& checked(const LayerOptions& o) {
   return cell;
 }
 
-// A user's [B,T,.] as the [T,B,.] that everything below this file sees.
-TensorView time_first(TensorView view, bool batch_first) {
-  if (batch_first && view.rank == 3) {
+using dispatch::Batch;
+
+// A user's [B,T,.] as the [T,B,.] that everything below this file sees, and packed tokens, [T,.],
+// as those of one line, [T,1,.].
+TensorView time_first(TensorView view, bool batch_first, Batch layout) {
+  if (layout == Batch::packed) {
+    for (int axis = view.rank; axis > 1; --axis) {
+      view.sizes[static_cast<std::size_t>(axis)] = view.sizes[static_cast<std::size_t>(axis - 1)];
+      view.strides[static_cast<std::size_t>(axis)] =
+          view.strides[static_cast<std::size_t>(axis - 1)];
+    }
+    view.sizes[1] = 1;
+    view.strides[1] = 0;
+    ++view.rank;
+  } else if (batch_first) {
     std::swap(view.sizes[0], view.sizes[1]);
     std::swap(view.strides[0], view.strides[1]);
   }
@@ -52,9 +65,12 @@ struct Shapes {
   Device device;
 
   Expected tokens(const char* name, std::int64_t width, const char* axes, const char* swapped,
-                  bool optional = false) const {
+                  const char* packed, bool optional = false) const {
     const auto& p = plan.problem;
     const bool batch_first = layer.options().batch_first;
+    if (p.layout == Batch::packed) {
+      return {name, {p.steps, width}, packed, layer.options().dtype, device, optional};
+    }
     return {name,
             {batch_first ? p.batch : p.steps, batch_first ? p.steps : p.batch, width},
             batch_first ? swapped : axes,
@@ -64,12 +80,19 @@ struct Shapes {
   }
   Expected input(const char* name, bool optional = false) const {
     return tokens(name, layer.options().input_size, "(steps, batch, input_size)",
-                  "(batch, steps, input_size)", optional);
+                  "(batch, steps, input_size)", "(tokens, input_size)", optional);
   }
   Expected output(const char* name, bool optional = false) const {
     return tokens(name, layer.directions() * layer.options().hidden_size,
                   "(steps, batch, num_directions * hidden_size)",
-                  "(batch, steps, num_directions * hidden_size)", optional);
+                  "(batch, steps, num_directions * hidden_size)",
+                  "(tokens, num_directions * hidden_size)", optional);
+  }
+  // A tensor with time, as everything below sees it.
+  TensorView over_time(const TensorView& view, const Expected& want) const {
+    const TensorView checked = check(view, want);
+    if (checked.rank == 0) return checked;
+    return time_first(checked, layer.options().batch_first, plan.problem.layout);
   }
   Expected state_of(const char* name) const {
     const LayerOptions& o = layer.options();
@@ -98,6 +121,30 @@ struct Shapes {
     const std::string given = state.h ? h : c, missing = state.h ? c : h;
     throw value_error(missing + ": the state of " + cell.name + " is the pair (" + h + ", " + c +
                       "), got " + given + " alone");
+  }
+  // The pool of states that a step goes on from, of any size.
+  State check_pool(const char* h, const char* c, const ForwardArgs& args) const {
+    const TensorView& indices = args.state_indices;
+    require(plan.problem.layout == Batch::ragged,
+            "state_indices: expected a plan for a ragged batch, got another");
+    require(args.h0.h.rank == 3, "state_indices: expected a pool of states as h, got none");
+    require(!args.hn.h && !args.hn.c,
+            "h_n: expected none with state_indices, the pool is updated in place");
+    const CellInfo& cell = info(layer.options().cell);
+    const std::int64_t states = args.h0.h.sizes[1];
+    const auto pool_of = [&](const char* name, const TensorView& view) {
+      Expected want = state_of(name);
+      want.sizes = {layer.options().num_layers, states, layer.options().hidden_size};
+      want.axes = "(num_layers, states, hidden_size)";
+      want.optional = false;
+      return check(view, want);
+    };
+    require(cell.states == 2 || !args.h0.c, [&] {
+      return std::string(h) + ": the state of " + cell.name + " is one tensor, got a pair";
+    });
+    const State out{pool_of(h, args.h0.h), cell.states == 2 ? pool_of(c, args.h0.c) : TensorView{}};
+    check_state_indices(indices, plan.problem.batch, states, device);
+    return out;
   }
   void check_params(const char* prefix, const std::vector<TensorView>& params) const {
     const auto& wanted = layer.parameters();
@@ -144,16 +191,24 @@ void run_forward(const Layer& layer, Context& context, const dispatch::Plan& pla
   const LayerOptions& o = layer.options();
   shapes.check_params("", args.params);
   ForwardArgs inner = args;
-  inner.x = time_first(check(args.x, shapes.input("x")), o.batch_first);
-  inner.h0 = shapes.check_initial(h, c, args.h0);
-  inner.y = time_first(check(args.y, shapes.output("y")), o.batch_first);
+  inner.x = shapes.over_time(args.x, shapes.input("x"));
+  inner.h0 =
+      args.state_indices ? shapes.check_pool(h, c, args) : shapes.check_initial(h, c, args.h0);
+  inner.y = shapes.over_time(args.y, shapes.output("y"));
   inner.hn = shapes.check_state("h_n", "c_n", args.hn);
+  inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, shapes.device);
   const Sizes need = sizes_of(layer, plan, counted);
   check(args.workspace, "workspace", need.workspace, plan);
   if (plan.problem.training) check(args.reserve, "reserve", need.reserve, plan);
 
   Arena workspace(args.workspace.data), reserve(args.reserve.data);
   Stack{o, plan, *context.impl().backend, workspace, reserve}.forward(inner);
+}
+
+void run_sequence(const Layer& layer, Context& context, const dispatch::Plan& plan,
+                  const Sizes* counted, const ForwardArgs& args) {
+  require(!args.state_indices, "state_indices: expected none, a step alone takes them");
+  run_forward(layer, context, plan, counted, args, "h_0", "c_0");
 }
 
 void run_backward(const Layer& layer, Context& context, const dispatch::Plan& plan,
@@ -163,14 +218,15 @@ void run_backward(const Layer& layer, Context& context, const dispatch::Plan& pl
   const LayerOptions& o = layer.options();
   shapes.check_params("", args.params);
   BackwardArgs inner = args;
-  inner.x = time_first(check(args.x, shapes.input("x")), o.batch_first);
+  inner.x = shapes.over_time(args.x, shapes.input("x"));
   inner.h0 = shapes.check_initial("h_0", "c_0", args.h0);
-  inner.y = time_first(check(args.y, shapes.output("y")), o.batch_first);
-  inner.dy = time_first(check(args.dy, shapes.output("dy", true)), o.batch_first);
+  inner.y = shapes.over_time(args.y, shapes.output("y"));
+  inner.dy = shapes.over_time(args.dy, shapes.output("dy", true));
   inner.dhn = shapes.check_state("dh_n", "dc_n", args.dhn);
-  inner.dx = time_first(check(args.dx, shapes.input("dx", true)), o.batch_first);
+  inner.dx = shapes.over_time(args.dx, shapes.input("dx", true));
   inner.dh0 = shapes.check_state("dh_0", "dc_0", args.dh0);
   if (!args.dparams.empty()) shapes.check_params("d", args.dparams);
+  inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, shapes.device);
   const Sizes need = sizes_of(layer, plan, counted);
   check(args.workspace, "workspace", need.workspace, plan);
   check(args.reserve, "reserve", need.reserve, plan);
@@ -189,6 +245,7 @@ void run_step(const Layer& layer, Context& context, const dispatch::Plan& plan,
            " steps";
   });
   const std::int64_t batch_size = plan.problem.batch;
+  require(plan.problem.layout != Batch::packed, "plan: a step is not of packed tokens");
   const auto as_sequence = [&](const char* name, const TensorView& view, std::int64_t width,
                                const char* axes) {
     const TensorView row =
@@ -232,8 +289,9 @@ Layer::Layer(const LayerOptions& options) : options_(options) {
   }
 }
 
-dispatch::Problem Layer::problem(std::int64_t steps, std::int64_t batch, Mode mode,
-                                 MatmulPrecision precision, dispatch::Strategy strategy) const {
+dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPrecision precision,
+                                 dispatch::Strategy strategy) const {
+  const std::int64_t steps = shape.steps, batch = shape.batch;
   require(steps >= 0,
           [&] { return "steps: expected a number >= 0, got " + std::to_string(steps); });
   require(batch >= 0,
@@ -242,13 +300,15 @@ dispatch::Problem Layer::problem(std::int64_t steps, std::int64_t batch, Mode mo
     return "steps: " + std::to_string(steps) + " steps of a batch of " + std::to_string(batch);
   };
   // All that is kept or worked in is a few numbers of 8 bytes a unit, a token and a layer.
+  const std::int64_t lines = shape.layout == Batch::packed ? 1 : batch;
   check_countable(what,
-                  {steps, batch, std::max(options_.input_size, directions() * options_.hidden_size),
+                  {steps, lines, std::max(options_.input_size, directions() * options_.hidden_size),
                    options_.num_layers, 128});
   dispatch::Problem problem;
   problem.recurrence = info(options_.cell).recurrence;
   problem.batch = batch;
   problem.steps = steps;
+  problem.layout = shape.layout;
   problem.input_size = options_.input_size;
   problem.hidden_size = options_.hidden_size;
   problem.gates = info(options_.cell).gates;
@@ -263,9 +323,9 @@ dispatch::Problem Layer::problem(std::int64_t steps, std::int64_t batch, Mode mo
   return problem;
 }
 
-dispatch::Plan Layer::plan(const Context& context, std::int64_t steps, std::int64_t batch,
-                           Mode mode, dispatch::Strategy strategy) const {
-  const auto asked = problem(steps, batch, mode, context.options().matmul_precision, strategy);
+dispatch::Plan Layer::plan(const Context& context, const BatchShape& shape, Mode mode,
+                           dispatch::Strategy strategy) const {
+  const auto asked = problem(shape, mode, context.options().matmul_precision, strategy);
   check_strategy(asked, context.limits());
   return dispatch::plan(asked, context.limits(), context.profile());
 }
@@ -276,7 +336,10 @@ Sizes Layer::sizes(const dispatch::Plan& plan) const {
   const auto phantom = [&](const Expected& want) {
     TensorView view = TensorView::of(nullptr, want.dtype, {});
     for (std::int64_t size : want.sizes) view.sizes[static_cast<std::size_t>(view.rank++)] = size;
-    return time_first(view, options_.batch_first && want.sizes.size() == 3);
+    return view;
+  };
+  const auto over_time = [&](const Expected& want) {
+    return time_first(phantom(want), options_.batch_first, p.layout);
   };
   const TensorView state = TensorView::of(
       nullptr, options_.dtype, {options_.num_layers * directions(), p.batch, options_.hidden_size});
@@ -288,8 +351,8 @@ Sizes Layer::sizes(const dispatch::Plan& plan) const {
   Arena forward_space, forward_reserve, backward_space, backward_reserve;
   ForwardArgs forward;
   forward.params = params;
-  forward.x = phantom(shapes.input(""));
-  forward.y = phantom(shapes.output(""));
+  forward.x = over_time(shapes.input(""));
+  forward.y = over_time(shapes.output(""));
   forward.h0.h = forward.hn.h = state;
   if (info(options_.cell).states == 2) forward.h0.c = forward.hn.c = state;
   Stack{options_, plan, backend, forward_space, forward_reserve}.forward(forward);
@@ -305,7 +368,7 @@ Sizes Layer::sizes(const dispatch::Plan& plan) const {
 }
 
 void Layer::forward(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const {
-  run_forward(*this, context, plan, nullptr, args, "h_0", "c_0");
+  run_sequence(*this, context, plan, nullptr, args);
 }
 void Layer::backward(Context& context, const dispatch::Plan& plan, const BackwardArgs& args) const {
   run_backward(*this, context, plan, nullptr, args);
@@ -316,7 +379,7 @@ void Layer::step(Context& context, const dispatch::Plan& plan, const ForwardArgs
 
 void forward(const Layer& layer, Context& context, const CountedPlan& counted,
              const ForwardArgs& args) {
-  run_forward(layer, context, counted.plan, &counted.sizes, args, "h_0", "c_0");
+  run_sequence(layer, context, counted.plan, &counted.sizes, args);
 }
 void backward(const Layer& layer, Context& context, const CountedPlan& counted,
               const BackwardArgs& args) {

@@ -86,7 +86,9 @@ class Checker {
 };
 
 void check_dtype(Dtype dtype, ScanForm form) {
-  if (dtype == Dtype::boolean) throw type_error("a: expected numbers, got dtype bool");
+  if (dtype == Dtype::boolean || is_integer(dtype)) {
+    throw type_error(std::string("a: expected floating-point numbers, got dtype ") + name(dtype));
+  }
   if (is_complex(dtype) && form != ScanForm::linear) {
     throw type_error(std::string("log_a: expected a real dtype, got ") + name(dtype) +
                      ": logarithms are of magnitudes");

@@ -20,6 +20,10 @@ const char* name(Dtype dtype) {
       return "complex128";
     case Dtype::boolean:
       return "bool";
+    case Dtype::int32:
+      return "int32";
+    case Dtype::int64:
+      return "int64";
   }
   return "?";
 }

@@ -8,6 +8,7 @@
 #include "cpu/kernels/table.h"
 #include "cpu/linear.h"
 #include "cpu/runtime.h"
+#include "recurrence/ragged.h"
 
 namespace scanrnn {
 namespace {
@@ -94,8 +95,53 @@ class CpuBackend : public Backend {
                std::uint64_t seed) override {
     (from.dtype == Dtype::float64 ? drop<double> : drop<float>)(from, to, share, seed);
   }
+  void clear_padding(const TensorView& view, const TensorView& lengths) override {
+    const Integers length(lengths);
+    for (Index line = 0; line < view.sizes[1]; ++line) {
+      for (Index t = length[line]; t < view.sizes[0]; ++t) clear_row(view, t, line);
+    }
+  }
+  void clear_skipped(const TensorView& view, const TensorView& indices) override {
+    const Integers index(indices);
+    for (Index line = 0; line < view.sizes[1]; ++line) {
+      if (index[line] < 0) clear_row(view, 0, line);
+    }
+  }
+  void take_states(const TensorView& pool, const TensorView& indices,
+                   const TensorView& rows) override {
+    for_rows(pool, indices, rows, [&](const TensorView& state, const TensorView& row) {
+      state ? copy(state, row) : clear_row(row, 0, 0);
+    });
+  }
+  void put_states(const TensorView& rows, const TensorView& indices,
+                  const TensorView& pool) override {
+    for_rows(pool, indices, rows, [&](const TensorView& state, const TensorView& row) {
+      if (state) copy(row, state);
+    });
+  }
 
  private:
+  static void clear_row(const TensorView& view, Index i, Index j) {
+    const auto bytes = static_cast<std::size_t>(view.sizes[2]) * size_of(view.dtype);
+    std::memset(at(view, i * view.strides[0] + j * view.strides[1]), 0, bytes);
+  }
+  // use(state of the pool, row), each [1,1,.]; of the index -1 there is no state.
+  template <class F>
+  static void for_rows(const TensorView& pool, const TensorView& indices, const TensorView& rows,
+                       F&& use) {
+    const Integers index(indices);
+    const auto one = [](TensorView view, Index i, Index j) {
+      view.data = at(view, i * view.strides[0] + j * view.strides[1]);
+      view.sizes[0] = view.sizes[1] = 1;
+      return view;
+    };
+    for (Index i = 0; i < rows.sizes[0]; ++i) {
+      for (Index j = 0; j < rows.sizes[1]; ++j) {
+        use(index[j] < 0 ? TensorView{} : one(pool, i, index[j]), one(rows, i, j));
+      }
+    }
+  }
+
   dispatch::DeviceLimits limits_;
 };
 

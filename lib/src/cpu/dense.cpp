@@ -4,11 +4,13 @@
 #include "cpu/dense.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "cpu/dense_gradients.h"
 #include "cpu/gemm.h"
 #include "cpu/kernels/table.h"
 #include "cpu/linear.h"
+#include "cpu/ragged.h"
 #include "cpu/team.h"
 
 namespace scanrnn {
@@ -25,22 +27,31 @@ template <class T>
 struct Walk {
   const LayerCall& call;
   DenseWeight<T> input, recurrent;
+  std::optional<Sequences> sequences;  // of a ragged batch, each a line of the walk
+  Index lines;
   T *bias = nullptr, *packed_input = nullptr, *packed_recurrent = nullptr;
-  T *h = nullptr, *c = nullptr;
+  T *h = nullptr, *c = nullptr, *zeros = nullptr;
 
   Walk(const LayerCall& p, Arena& arena, bool pack)
       : call(p),
         input(weight_of(p, p.weight, p.input)),
-        recurrent(weight_of(p, p.recurrent_weight, p.hidden)) {
+        recurrent(weight_of(p, p.recurrent_weight, p.hidden)),
+        lines(p.batch) {
     const Index line = padded(call.hidden);
+    if (call.is_ragged()) {
+      sequences.emplace(call, arena);
+      lines = call.sequences;
+      zeros = take(arena, line);
+      if (!arena.counting()) std::fill_n(zeros, line, T(0));
+    }
     bias = take(arena, call.kept_width());
     if (pack) {
       packed_input =
           take(arena, call.gates * std::max(line * call.input, call.hidden * padded(call.input)));
       packed_recurrent = take(arena, call.width() * line);
     }
-    h = take(arena, call.batch * line);
-    if (call.pair()) c = take(arena, call.batch * line);
+    h = take(arena, lines * line);
+    if (call.pair()) c = take(arena, lines * line);
   }
   static DenseWeight<T> weight_of(const LayerCall& call, const TensorView& weight, Index columns) {
     return {static_cast<const T*>(weight.data), weight.strides[0], call.hidden, columns,
@@ -53,7 +64,7 @@ struct Walk {
   // Threads worth keeping in step: a barrier takes about as long as this many multiplications.
   int members(const Team& team) const {
     constexpr Index kPerThread = 1 << 14;
-    const Index worth = call.batch * call.width() * call.hidden / kPerThread;
+    const Index worth = lines * call.width() * call.hidden / kPerThread;
     return static_cast<int>(std::clamp<Index>(worth, 1, team.size));
   }
   Index threads(const dispatch::Plan& plan) const {
@@ -63,7 +74,7 @@ struct Walk {
     DenseSchedule<T> out;
     out.team = {team.rank, members(team)};
     out.barrier = &barrier;
-    out.lines = call.batch;
+    out.lines = lines;
     out.hidden = call.hidden;
     out.h = h;
     out.c = c;
@@ -85,22 +96,54 @@ struct Walk {
     add(call.recurrent_bias, 0, in_order, 0);
     add(call.recurrent_bias, in_order, call.width(), own);
   }
+  // Where a [B,H] tensor has the state of a line; null where it is absent.
+  T* state(const TensorView& of, Index line) const {
+    const Index row = sequences ? sequences->begin()[line].row : line;
+    return of ? static_cast<T*>(of.data) + row * of.strides[0] : nullptr;
+  }
   // Between a carry and a [B,H] tensor; absent: zeros.
   void load(const Team& team, const TensorView& from, T* carry) const {
-    const Range mine = team.share(call.batch);
+    const Range mine = team.share(lines);
     for (Index line = mine.begin; line < mine.end; ++line) {
       T* to = carry + line * padded(call.hidden);
       std::fill_n(to, padded(call.hidden), T(0));
-      if (from) {
-        std::copy_n(static_cast<const T*>(from.data) + line * from.strides[0], call.hidden, to);
-      }
+      if (from) std::copy_n(state(from, line), call.hidden, to);
     }
   }
   void store(const Team& team, const T* carry, const TensorView& to) const {
-    const Range mine = team.share(call.batch);
+    const Range mine = team.share(lines);
     for (Index line = mine.begin; to && line < mine.end; ++line) {
-      std::copy_n(carry + line * padded(call.hidden), call.hidden,
-                  static_cast<T*>(to.data) + line * to.strides[0]);
+      std::copy_n(carry + line * padded(call.hidden), call.hidden, state(to, line));
+    }
+  }
+  // The h before each step of a ragged batch, [T,B,H], zeros where there is no step.
+  void keep_before(const Team& team, T* values) const {
+    const Tile all{0, call.steps, 0, call.batch};
+    const auto to = walked<T>(dense(values, call.steps, call.batch, call.hidden, call.batch_major),
+                              all, call.reverse);
+    const auto y = walked<T>(call.y, all, call.reverse);
+    clear_padding(team, call, values, call.hidden);
+    for (Index line = team.rank; line < lines; line += team.size) {
+      const Sequence& s = sequences->begin()[line];
+      for (Index t = 0; t < s.count; ++t) {
+        const T* from = t > 0 ? y.at_line(s.line).at(s.first + t - 1) : state(call.h0, line);
+        if (sequences->resets(s, s.first + t)) from = nullptr;
+        std::copy_n(from ? from : zeros, call.hidden, to.at_line(s.line).at(s.first + t));
+      }
+    }
+  }
+  // The h after a line's last step, which is in y or, where there was no step, `before`.
+  void store_last(const Team& team, const Strided<T>& y, const Strided<const T>& before) const {
+    const Range mine = team.share(lines);
+    for (Index line = mine.begin; call.hn && line < mine.end; ++line) {
+      const T* from = before.at_line(line).data;
+      if (sequences) {
+        const Sequence& s = sequences->begin()[line];
+        from = s.count > 0 ? y.at_line(s.line).at(s.first + s.count - 1) : state(call.h0, line);
+      }
+      T* to = state(call.hn, line);
+      if (!from) std::fill_n(to, call.hidden, T(0));
+      if (from && from != to) std::copy_n(from, call.hidden, to);
     }
   }
 };
@@ -134,11 +177,13 @@ void multiply_step(const Team& team, const Walk<T>& walk, const Strided<const T>
 
 template <class T>
 void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
-  const bool pack = call.steps >= kPackedSteps, keep = call.preactivations != nullptr;
+  const bool ragged = call.is_ragged();
+  const bool pack = ragged || call.steps >= kPackedSteps, keep = call.preactivations != nullptr;
   const bool fuse = pack && plan.tile_steps == 1;  // each step multiplies its own input
   const Walk<T> walk(call, arena, pack);
   const Index width = call.width();
-  const Index tile_steps = !pack ? 1 : fuse ? call.steps : std::min(plan.tile_steps, call.steps);
+  const bool whole = fuse || ragged;  // in one tile
+  const Index tile_steps = !pack ? 1 : whole ? call.steps : std::min(plan.tile_steps, call.steps);
   T* products = pack ? nullptr : walk.take(arena, call.batch * width);
   T* projected = keep || fuse ? nullptr : walk.take(arena, tile_steps * call.batch * width);
   if (arena.counting()) return;
@@ -159,10 +204,11 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     if (call.pair()) walk.load(team, call.c0, walk.c);
     team.barrier();
     Strided<const T> before = lines_of<T>(call.h0);
-    for (Index position = 0; position < call.steps && call.batch > 0; position += schedule.steps) {
-      schedule.steps = std::min(tile_steps, call.steps - position);
-      const Tile tile{call.reverse ? call.steps - position - schedule.steps : position,
-                      schedule.steps, 0, call.batch};
+    for (Index position = 0; position < call.steps && call.batch > 0; position += tile_steps) {
+      const Index steps = std::min(tile_steps, call.steps - position);
+      const Tile tile{call.reverse ? call.steps - position - steps : position, steps, 0,
+                      call.batch};
+      schedule.steps = ragged ? walk.sequences->longest() : steps;
       const TensorView sums = keep ? steps_of(kept, tile.first_step, tile.steps)
                                    : tokens_of(call, projected, tile.steps, width);
       DenseForwardArgs<T> args;
@@ -182,27 +228,27 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
         const DenseTokens<T> tokens{args.x, args.sums, call.batch, tile.steps};
         table.tools.project(team, walk.input, walk.packed_input, tokens);
       }
+      if (ragged) {
+        args.ragged = walk.sequences->lines();
+        args.zeros = walk.zeros;
+      }
       team.barrier();
       if (walk.takes_part(schedule)) kernel(schedule, args);
       team.barrier();
       before = {args.y.at(tile.steps - 1), args.y.line, 0};
     }
-    const Range mine = team.share(call.batch);
-    for (Index line = mine.begin; call.hn && line < mine.end; ++line) {
-      T* to = static_cast<T*>(call.hn.data) + line * call.hn.strides[0];
-      const T* from = before.at_line(line).data;
-      if (!from) std::fill_n(to, call.hidden, T(0));
-      if (from && from != to) std::copy_n(from, call.hidden, to);
-    }
+    walk.store_last(team, walked<T>(call.y, {0, call.steps, 0, call.batch}, call.reverse), before);
     if (call.pair()) walk.store(team, walk.c, call.cn);
   });
 }
 
 template <class T>
 void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
+  const bool ragged = call.is_ragged();
   const Walk<T> walk(call, arena, true);
   const Index kept = call.kept_width();
   T* dsums = walk.take(arena, call.tokens() * kept);
+  T* before = ragged ? walk.take(arena, call.tokens() * call.hidden) : nullptr;
   if (arena.counting()) return;
 
   const auto& table = kernels_of<T>();
@@ -219,17 +265,22 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   args.initial = lines_of<T>(call.h0);
   args.initial_cell = lines_of<T>(call.c0);
   args.dsums = against(dtokens);
+  if (ragged) args.ragged = walk.sequences->lines();
   StepBarrier barrier;
 
   run_team(walk.threads(plan), [&](const Team& team) {
     DenseSchedule<T> schedule = walk.schedule(team, barrier);
-    schedule.steps = call.steps;
+    schedule.steps = ragged ? walk.sequences->longest() : call.steps;
     if (call.dx) table.tools.pack_columns(team, 1, walk.input, walk.packed_input);
     if (walk.takes_part(schedule)) {
-      table.tools.pack_columns(schedule.team, call.batch, walk.recurrent, walk.packed_recurrent);
+      table.tools.pack_columns(schedule.team, walk.lines, walk.recurrent, walk.packed_recurrent);
     }
     walk.load(team, call.dhn, walk.h);
     if (call.pair()) walk.load(team, call.dcn, walk.c);
+    if (ragged) {
+      clear_padding(team, call, dsums, kept);
+      walk.keep_before(team, before);
+    }
     team.barrier();
     if (walk.takes_part(schedule)) kernel(schedule, args);
     team.barrier();
@@ -240,7 +291,9 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
                                   walked<T>(call.dx, all, false), call.batch, call.steps};
       table.tools.project_back(team, walk.input, walk.packed_input, tokens, call.accumulate_dx);
     }
-    const DenseGradients<T> gradients{team, call, dtokens};
+    const DenseGradients<T> gradients{
+        team, call, dtokens,
+        ragged ? tokens_of(call, before, call.steps, call.hidden) : TensorView{}};
     if (call.dweight) gradients.of_weight();
     if (call.drecurrent_weight) gradients.of_recurrent_weight();
     if (call.dbias) gradients.of_biases();

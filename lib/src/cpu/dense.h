@@ -27,6 +27,22 @@ struct DenseSchedule {
   T *h = nullptr, *c = nullptr;
 };
 
+// Steps [first, first + count) of a line of tokens, in the order of the forward walk.
+struct Sequence {
+  Index row = 0;  // of the states
+  Index line = 0, first = 0, count = 0;
+};
+
+// The lines that a ragged batch is walked as: its sequences, the longest first. Lines that have
+// ended are the last ones. Where groups of threads have lines of their own, each has every so
+// many-th.
+struct DenseLines {
+  const Sequence* sequences = nullptr;  // null: a rectangular batch
+  Strided<const std::uint8_t> resets;   // in the order of the forward walk; null: none
+  bool reverse = false;                 // then a sequence's first step is not reset
+  Index steps = 0;                      // of the layer call
+};
+
 // The sums of a step are row blocks of H, as step_cell.h orders them.
 template <class T>
 struct DenseForwardArgs {
@@ -40,6 +56,8 @@ struct DenseForwardArgs {
   bool keep = false;
   Strided<const T> initial;  // the state before the first step, [lines][H]; null: zeros
   Strided<T> y, cells;       // cells: of c, or null
+  DenseLines ragged;
+  const T* zeros = nullptr;  // [H], of a ragged batch
 };
 
 // Walked against time, with one more step at the end: the initial state's cotangent goes to the
@@ -50,6 +68,7 @@ struct DenseBackwardArgs {
   Strided<const T> sums, y, cells, dy;
   Strided<const T> initial, initial_cell;  // h_0 and c_0, or null
   Strided<T> dsums;
+  DenseLines ragged;
 };
 
 template <class T>

@@ -15,7 +15,8 @@ template <class T>
 struct DenseGradients {
   const scan::Team& team;
   const LayerCall& call;
-  TensorView dsums;  // [T,B,kept_width()]
+  TensorView dsums;   // [T,B,kept_width()]
+  TensorView before;  // of a ragged batch: the h before each step, [T,B,H]
   RecurrentRows rows = recurrent_rows(call);
 
   T* values() const { return static_cast<T*>(dsums.data); }
@@ -55,6 +56,7 @@ struct DenseGradients {
       if (rows.own > 0)
         add(d_of, call.width(), rows.own, before, d + rows.in_order * stride, stride);
     };
+    if (before) return add_steps(dsums, before);
     const RecurrentPairs pairs = recurrent_pairs(call, dsums);
     if (call.steps > 1) add_steps(pairs.d_rest, pairs.h_rest);
     if (pairs.h_first) add_steps(pairs.d_first, pairs.h_first);

@@ -4,8 +4,10 @@
 #include "cpu/linear.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "cpu/gemm.h"
+#include "cpu/ragged.h"
 #include "cpu/schedule.h"
 #include "cpu/team.h"
 #include "cpu/wait.h"
@@ -57,13 +59,104 @@ Index threads_for(const dispatch::Plan& plan, const LayerCall& call) {
   return team_size(plan, call.tokens() * call.width() * (call.input + dispatch::kCpuWalkCost));
 }
 
+// A ragged batch: each stretch of a sequence is a batch of one line. The team walks all of them
+// together where one is more than a thread's share, else every thread has stretches of its own.
+template <class T>
+struct RaggedWalk {
+  const LayerCall& call;
+  const Sequences& sequences;
+  const CpuTypeKernels<T>& table = kernels_of<T>();
+
+  // Every stretch: walk(schedule, sequence, first step, steps, own) between the states in row
+  // `sequence.row` of `from` and `to`, where the stretch is at that end of it. `backward`: the walk
+  // begins at a stretch's end.
+  template <class Walk>
+  void run(const Team& team, const CpuSchedule& whole, bool backward, const TensorView& from,
+           const TensorView& to, const Walk& walk) const {
+    const Index all = sequences.tokens();
+    const bool together = sequences.longest() * team.size > all;
+    const Index line_values = padded(call.hidden) * kCarryFields;
+    Index before = 0;  // tokens of the sequences so far
+    for (const Sequence& s : sequences) {
+      // Whose share of the tokens has the sequence's middle.
+      const Index share = (2 * before + s.count) * team.size / std::max<Index>(1, 2 * all);
+      before += s.count;
+      if (!together && std::min<Index>(share, team.size - 1) != team.rank) continue;
+      sequences.for_stretches(s, [&](Index first, Index end, bool own, bool last) {
+        CpuSchedule schedule = whole;
+        schedule.lines = 1;
+        schedule.steps = end - first;
+        if (!together) schedule.team = Team{};
+        if (!together || schedule.steps < kLeastChunks * whole.chunk) schedule.chunk = 0;
+        schedule.carry = static_cast<T*>(whole.carry) + (together ? 0 : team.rank * line_values);
+        const bool begins = backward ? last : own, ends = backward ? own : last;
+        table.load_carry(schedule, begins ? row_of(from, s.row) : nullptr, 0);
+        if (schedule.chunk != 0) team.barrier();
+        if (schedule.steps > 0) walk(schedule, s, first, own);
+        if (schedule.chunk != 0) team.barrier();
+        if (ends) table.store_carry(schedule, row_of(to, s.row), 0);
+        if (backward && first == s.first && !own) clear(to, s.row);
+      });
+    }
+  }
+
+ private:
+  static constexpr Index kLeastChunks = 4;  // that a stretch has for a team to share its time
+  static T* row_of(const TensorView& states, Index row) {
+    return states ? static_cast<T*>(states.data) + row * states.strides[0] : nullptr;
+  }
+  // Nothing comes back to a state that the first step resets.
+  void clear(const TensorView& states, Index row) const {
+    if (states) std::fill_n(row_of(states, row), call.hidden, T(0));
+  }
+};
+
+// All stretches, forward; `args` are those of the whole call.
+template <class T, class Kernel>
+void walk_stretches(const Team& team, const CpuSchedule& schedule, const RaggedWalk<T>& ragged,
+                    const Kernel& kernel, const ForwardKernelArgs<T>& args) {
+  const LayerCall& call = ragged.call;
+  ragged.run(
+      team, schedule, false, call.h0, call.hn,
+      [&](const CpuSchedule& s, const Sequence& of, Index first, bool) {
+        const auto at = [&](const auto& tensor) { return moved(tensor, of.line, first); };
+        kernel(s, {at(args.preactivations), args.bias, at(args.skip), at(args.y), at(args.states)});
+      });
+}
+
+// And backward.
+template <class T, class Kernel>
+void walk_stretches(const Team& team, const CpuSchedule& schedule, const RaggedWalk<T>& ragged,
+                    const Kernel& kernel, const BackwardKernelArgs<T>& args) {
+  const LayerCall& call = ragged.call;
+  ragged.run(team, schedule, true, call.dhn, call.dh0,
+             [&](const CpuSchedule& s, const Sequence& of, Index first, bool own) {
+               const auto at = [&](const auto& tensor) {
+                 return moved(tensor, of.line, call.steps - first - s.steps);
+               };
+               BackwardKernelArgs<T> here = args;
+               here.preactivations = at(args.preactivations);
+               here.skip = at(args.skip);
+               here.states = at(args.states);
+               here.initial = own ? moved(args.initial, of.row, 0) : Strided<const T>{};
+               here.dy = at(args.dy);
+               here.dpreactivations = at(args.dpreactivations);
+               here.dskip = at(args.dskip);
+               kernel(s, here);
+             });
+}
+
 template <class T>
 void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const Index width = call.width();
   auto* bias = static_cast<T*>(arena.take(static_cast<std::size_t>(width) * sizeof(T)));
-  const Scratch scratch(arena, plan, call.batch, call.hidden, sizeof(T));
+  const bool ragged = call.is_ragged();
+  const Scratch scratch(arena, plan, ragged ? plan.device.units : call.batch, call.hidden,
+                        sizeof(T));
+  std::optional<Sequences> sequences;
+  if (ragged) sequences.emplace(call, arena);
   auto* kept = static_cast<T*>(call.preactivations);
-  const bool tiled = plan.strategy == dispatch::Strategy::fused_sequential;
+  const bool tiled = plan.strategy == dispatch::Strategy::fused_sequential && !ragged;
   const Tiles tiles(call, tiled ? plan.tile_steps : call.steps);
   const Index tile_values = tiles.most_tokens() * width;
   T* scratch_tiles = nullptr;
@@ -80,6 +173,15 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const Matrix<T> weight{static_cast<const T*>(call.weight.data), call.weight.strides[0], true};
   const TensorView states =
       dense(call.states, call.steps, call.batch, call.hidden, call.batch_major);
+  // What the kernel is called with for a tile, whose pre-activations lie in `gates`.
+  const auto args_of = [&](const Tile& tile, T* gates) {
+    const Tile here{0, tile.steps, 0, tile.lines};
+    const TensorView tokens = dense(gates, tile.steps, tile.lines, width, call.batch_major);
+    return forward_args(call, as_const(walked<T>(tokens, here, call.reverse)), bias,
+                        as_const(walked<T>(call.x, tile, call.reverse)),
+                        walked<T>(call.y, tile, call.reverse),
+                        walked<T>(states, tile, call.reverse));
+  };
   const SplitBy split =
       plan.strategy == dispatch::Strategy::direct ? SplitBy::columns : SplitBy::rows;
   Turns turns;
@@ -92,7 +194,9 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     schedule.lines = call.batch;
     schedule.hidden = call.hidden;
     schedule.steps = call.steps;
-    table.load_carry(schedule, static_cast<const T*>(call.h0.data), call.h0.strides[0]);
+    if (!ragged) {
+      table.load_carry(schedule, static_cast<const T*>(call.h0.data), call.h0.strides[0]);
+    }
     if (plan.in_turn) team.barrier();
     schedule.team = crew;
     for (Index i = first_tile; i < tiles.count(); i += stride) {
@@ -104,19 +208,18 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
                 width, false);
       });
       crew.barrier();
+      if (ragged) break;  // it has one tile
       schedule.lines = tile.lines;
       schedule.steps = tile.steps;
       schedule.first_line = tile.first_line;
-      const Tile here{0, tile.steps, 0, tile.lines};
-      const TensorView tokens = dense(gates, tile.steps, tile.lines, width, call.batch_major);
-      const auto args = forward_args(call, as_const(walked<T>(tokens, here, call.reverse)), bias,
-                                     as_const(walked<T>(call.x, tile, call.reverse)),
-                                     walked<T>(call.y, tile, call.reverse),
-                                     walked<T>(states, tile, call.reverse));
       if (plan.in_turn) turns.wait(i);
-      kernel(schedule, args);
+      kernel(schedule, args_of(tile, gates));
       if (plan.in_turn) turns.call(i);
       crew.barrier();
+    }
+    if (ragged) {
+      const auto args = args_of({0, call.steps, 0, call.batch}, kept ? kept : scratch_tiles);
+      return walk_stretches(team, schedule, RaggedWalk<T>{call, *sequences}, kernel, args);
     }
     if (plan.in_turn) team.barrier();
     schedule.team = team;
@@ -130,7 +233,11 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const Index width = call.width(), tokens = call.tokens();
   const bool adds_skip = carries_input(call);
   auto* bias = static_cast<T*>(arena.take(static_cast<std::size_t>(width) * sizeof(T)));
-  const Scratch scratch(arena, plan, call.batch, call.hidden, sizeof(T));
+  const bool ragged = call.is_ragged();
+  const Scratch scratch(arena, plan, ragged ? plan.device.units : call.batch, call.hidden,
+                        sizeof(T));
+  std::optional<Sequences> sequences;
+  if (ragged) sequences.emplace(call, arena);
   auto* dgates = static_cast<T*>(arena.take(static_cast<std::size_t>(tokens * width) * sizeof(T)));
   T* dskip = nullptr;
   if (adds_skip) {
@@ -149,13 +256,20 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     schedule.lines = call.batch;
     schedule.hidden = call.hidden;
     schedule.steps = call.steps;
-    table.load_carry(schedule, static_cast<const T*>(call.dhn.data), call.dhn.strides[0]);
-    team.barrier();
     const auto args = backward_args(
         call, bias, dgates, dense(dskip, call.steps, call.batch, call.hidden, call.batch_major));
-    if (tokens > 0) kernel(schedule, args);
-    team.barrier();
-    table.store_carry(schedule, static_cast<T*>(call.dh0.data), call.dh0.strides[0]);
+    if (ragged) {
+      walk_stretches(team, schedule, RaggedWalk<T>{call, *sequences}, kernel, args);
+      clear_padding(team, call, dgates, width);
+      if (adds_skip) clear_padding(team, call, dskip, call.hidden);
+      team.barrier();
+    } else {
+      table.load_carry(schedule, static_cast<const T*>(call.dhn.data), call.dhn.strides[0]);
+      team.barrier();
+      if (tokens > 0) kernel(schedule, args);
+      team.barrier();
+      table.store_carry(schedule, static_cast<T*>(call.dh0.data), call.dh0.strides[0]);
+    }
 
     if (call.dx) {
       for_runs<T>(call, all, call.dx, [&](T* dx, Index spacing, Index first, Index count) {

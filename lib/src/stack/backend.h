@@ -61,6 +61,17 @@ class Backend {
   // to = from with a share of the elements set to zero and the rest scaled up; [T,B,.].
   virtual void dropout(const TensorView& from, const TensorView& to, double share,
                        std::uint64_t seed) = 0;
+
+  // Ragged batches; a processor that has none of these is never asked.
+  // [T,B,.]: zeros at the steps of a line from its length on.
+  virtual void clear_padding(const TensorView& /*view*/, const TensorView& /*lengths*/) {}
+  // [1,B,.]: zeros at the lines whose index is -1.
+  virtual void clear_skipped(const TensorView& /*view*/, const TensorView& /*indices*/) {}
+  // States of a pool [L*D,S,.] to rows [L*D,B,.], zeros for the index -1; and back, but for those.
+  virtual void take_states(const TensorView& /*pool*/, const TensorView& /*indices*/,
+                           const TensorView& /*rows*/) {}
+  virtual void put_states(const TensorView& /*rows*/, const TensorView& /*indices*/,
+                          const TensorView& /*pool*/) {}
 };
 
 // One that needs no device and runs nothing: how sizes(plan) counts.

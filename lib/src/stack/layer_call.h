@@ -26,6 +26,10 @@ struct LayerCall {
   TensorView h0, hn;                            // [B,H], may be absent
   TensorView c0, cn;                            // the same, where the state is a pair
   TensorView y;                                 // [T,B,H]
+  // Which steps there are; of a packed batch B is 1, and states are [sequences,H].
+  dispatch::Batch layout = dispatch::Batch::rectangular;
+  Ragged ragged;
+  Index sequences = 0;
   void* preactivations = nullptr;  // kept for backward: [tokens, kept_width()]; null in inference
   void* states = nullptr;          // the same, [tokens,H]: the states that the output does not show
 
@@ -37,6 +41,7 @@ struct LayerCall {
   // A dense cell keeps the sums that its step reads (step_cell.h), every other the projection.
   Index kept_width() const { return is_dense() ? info(cell).preactivations * hidden : width(); }
   bool is_dense() const { return info(cell).recurrence == dispatch::Recurrence::dense; }
+  bool is_ragged() const { return layout != dispatch::Batch::rectangular; }
   bool pair() const { return info(cell).states == 2; }
   Index tokens() const { return steps * batch; }
   // The highway input comes from the last row block, or is x itself.

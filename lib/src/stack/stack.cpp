@@ -31,6 +31,13 @@ class Run {
   }
 
   Index directions() const { return o_.bidirectional ? 2 : 1; }
+  Index lines() const {
+    const auto& p = stack_.plan.problem;
+    return p.layout == dispatch::Batch::packed ? 1 : p.batch;
+  }
+  bool batch_major() const {
+    return o_.batch_first && stack_.plan.problem.layout != dispatch::Batch::packed;
+  }
   Index features() const { return directions() * o_.hidden_size; }
   bool counting() const { return stack_.workspace.counting(); }
   bool training() const { return stack_.plan.problem.training; }
@@ -54,17 +61,14 @@ class Run {
   // [T,B,width] in the layout of the user's tensors.
   TensorView tokens(Arena& arena, Index width) {
     const auto& p = stack_.plan.problem;
-    TensorView out;
-    out.rank = 3;
+    TensorView out =
+        dense(arena.take(static_cast<std::size_t>(p.steps * lines() * width) * size_of(dtype_)),
+              p.steps, lines(), width, batch_major());
     out.dtype = dtype_;
-    out.sizes = {p.steps, p.batch, width};
-    out.strides = {o_.batch_first ? width : p.batch * width,
-                   o_.batch_first ? p.steps * width : width, 1};
-    out.data = arena.take(static_cast<std::size_t>(p.steps * p.batch * width) * size_of(dtype_));
     return out;
   }
 
-  LayerCall layer_call(int layer, int direction) const {
+  LayerCall layer_call(int layer, int direction, const Ragged& ragged) const {
     const auto& p = stack_.plan.problem;
     const CellInfo& cell = info(o_.cell);
     LayerCall out;
@@ -72,9 +76,12 @@ class Run {
     out.variant = o_.variant;
     out.domain = o_.domain;
     out.reverse = direction == 1;
-    out.batch_major = o_.batch_first;
+    out.batch_major = batch_major();
     out.steps = p.steps;
-    out.batch = p.batch;
+    out.batch = lines();
+    out.layout = p.layout;
+    out.ragged = ragged;
+    out.sequences = p.batch;
     out.input = layer == 0 ? o_.input_size : features();
     out.hidden = o_.hidden_size;
     out.gates = cell.gates + (cell.highway && out.input != out.hidden ? 1 : 0);
@@ -102,6 +109,30 @@ class Run {
     if (weights == 2) out.recurrent_weight = own[1];
     if (o_.bias) out.bias = own[weights];
     if (o_.bias && weights == 2) out.recurrent_bias = own[weights + 1];
+    return out;
+  }
+
+  // Zeros where a sequence has no steps.
+  void clear_padding(const TensorView& view, const Ragged& ragged) {
+    if (ragged.lengths && !counting()) stack_.backend.clear_padding(view, ragged.lengths);
+  }
+  // inner(), with zeros there: a product over tokens must not meet what a caller left.
+  TensorView without_padding(const TensorView& view, const Ragged& ragged) {
+    const bool may_have = stack_.plan.problem.layout == dispatch::Batch::ragged;
+    if (!(counting() ? may_have : static_cast<bool>(ragged.lengths))) return inner(view);
+    const TensorView out = like(view);
+    if (!counting()) stack_.backend.copy(view, out);
+    clear_padding(out, ragged);
+    return out;
+  }
+
+  // Memory for a batch's rows of a pool of states; with indices, what is in them.
+  TensorView rows_of(const TensorView& pool, const TensorView& indices) {
+    if (!present(pool)) return {};
+    TensorView out = pool;
+    out.sizes[1] = stack_.plan.problem.batch;
+    out = like(out);
+    if (!counting()) stack_.backend.take_states(pool, indices, out);
     return out;
   }
 
@@ -145,7 +176,7 @@ class Run {
       out.strides[static_cast<std::size_t>(axis)] = count;
       count *= view.sizes[static_cast<std::size_t>(axis)];
     }
-    if (view.rank == 3 && o_.batch_first && view.sizes[0] == stack_.plan.problem.steps) {
+    if (view.rank == 3 && batch_major() && view.sizes[0] == stack_.plan.problem.steps) {
       out.strides = {view.sizes[2], view.sizes[0] * view.sizes[2], 1};
     }
     out.data = stack_.workspace.take(static_cast<std::size_t>(count) * size_of(dtype_));
@@ -163,8 +194,17 @@ class Run {
 void Stack::forward(const ForwardArgs& args) {
   Run run(*this, args.params);
   const bool drops = run.training() && options.dropout > 0;
-  const TensorView h0 = run.inner(args.h0.h), hn = run.target(args.hn.h);
-  const TensorView c0 = run.inner(args.h0.c), cn = run.target(args.hn.c);
+  const bool may_pool = plan.problem.layout == dispatch::Batch::ragged && plan.problem.steps == 1;
+  const bool pooled = args.state_indices || (may_pool && run.counting());
+  TensorView h0, c0, hn, cn;
+  if (!args.state_indices) {
+    h0 = run.inner(args.h0.h), hn = run.target(args.hn.h);
+    c0 = run.inner(args.h0.c), cn = run.target(args.hn.c);
+  }
+  if (pooled) {
+    h0 = hn = run.rows_of(args.h0.h, args.state_indices);
+    c0 = cn = run.rows_of(args.h0.c, args.state_indices);
+  }
   const TensorView y = run.target(args.y);
   TensorView in = run.inner(args.x);
   for (int layer = 0; layer < options.num_layers; ++layer) {
@@ -172,7 +212,7 @@ void Stack::forward(const ForwardArgs& args) {
     const TensorView out =
         last ? y : run.tokens(run.training() ? reserve : workspace, run.features());
     for (int direction = 0; direction < run.directions(); ++direction) {
-      LayerCall call = run.layer_call(layer, direction);
+      LayerCall call = run.layer_call(layer, direction, args.ragged);
       run.keep(call);
       call.x = in;
       call.y = run.columns(out, direction);
@@ -184,6 +224,7 @@ void Stack::forward(const ForwardArgs& args) {
       backend.forward(plan, call, scratch);
       workspace.saw(scratch);
     }
+    run.clear_padding(out, args.ragged);
     in = out;
     if (drops && !last) {
       in = run.tokens(workspace, run.features());
@@ -191,6 +232,11 @@ void Stack::forward(const ForwardArgs& args) {
         backend.dropout(out, in, options.dropout, run.seed_of(layer, args.seed));
       }
     }
+  }
+  if (args.state_indices) {
+    backend.clear_skipped(y, args.state_indices);
+    backend.put_states(hn, args.state_indices, args.h0.h);
+    if (cn) backend.put_states(cn, args.state_indices, args.h0.c);
   }
   run.outer(y, args.y);
   run.outer(hn, args.hn.h);
@@ -201,7 +247,8 @@ void Stack::backward(const BackwardArgs& args) {
   Run run(*this, args.params);
   const bool drops = options.dropout > 0;
   const int layers = options.num_layers;
-  const TensorView x = run.inner(args.x), h0 = run.inner(args.h0.h), y = run.inner(args.y);
+  const TensorView x = run.without_padding(args.x, args.ragged);
+  const TensorView h0 = run.inner(args.h0.h), y = run.inner(args.y);
   const TensorView dhn = run.inner(args.dhn.h), dh0 = run.target(args.dh0.h);
   const TensorView c0 = run.inner(args.h0.c);
   const TensorView dcn = run.inner(args.dhn.c), dc0 = run.target(args.dh0.c);
@@ -216,7 +263,7 @@ void Stack::backward(const BackwardArgs& args) {
   for (int layer = 0; layer < layers; ++layer) {
     outputs.push_back(layer + 1 == layers ? y : run.tokens(reserve, run.features()));
     for (int direction = 0; direction < run.directions(); ++direction) {
-      calls.push_back(run.layer_call(layer, direction));
+      calls.push_back(run.layer_call(layer, direction, args.ragged));
       run.keep(calls.back());
     }
   }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -209,12 +210,25 @@ def read(call: ScanCall) -> Sequence[tuple[str, Any]]:
 
 def _scan_plan(device: str, call: ScanCall, lines: Lines, training: bool) -> _core.Plan:
     profile.load_users()
-    plan = _core.scan_plan(
-        _core.Device(device), *lines.shape, dtype_name(call.a), call.form, training,
-        lines.time_contiguous, None,
+    on = _device(device)
+    plan = _planned_scan(
+        on, _core.settings(on), lines.shape, dtype_name(call.a), call.form, training,
+        lines.time_contiguous,
     )  # fmt: skip
     log(plan)
     return plan
+
+
+_device = functools.cache(_core.Device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _planned_scan(
+    device: _core.Device, settings: int, shape: tuple[int, int, int], dtype: str, form: str,
+    training: bool, time_contiguous: bool,
+) -> _core.Plan:  # fmt: skip
+    """`settings` are what else plans depend on."""
+    return _core.scan_plan(device, *shape, dtype, form, training, time_contiguous, None)
 
 
 class Placing(Memory):

@@ -129,8 +129,9 @@ def _seconds(call: Callable[[], Any]) -> float:
 def command() -> str:
     """This process's."""
     program = Path(sys.argv[0])
-    module = program.parent.name == __package__
-    name = f"-m {__package__}" if module else f"{program.parent.name}/{program.name}"
+    package = __package__.partition(".")[0]
+    module = program.parent.name == package
+    name = f"-m {package}" if module else f"{program.parent.name}/{program.name}"
     return f"python {name} {shlex.join(sys.argv[1:])}".strip()
 
 

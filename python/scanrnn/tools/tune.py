@@ -10,11 +10,16 @@ from .. import _core, profile
 from . import costs, crossover, fit, measure, regret, sizes
 
 
-def fitted(content: dict[str, Any], name: str) -> dict[str, Any]:
+def fitted(sweeps: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """A profile's file: rules or on a GPU costs, whichever loses less time at the points that were
-    held out, and where the sweep that they are from was measured.
+    held out, and where the sweeps that they are from were measured, the last one first.
+
+    Sweeps of several machines, of as many threads each, make rules that are good on all of them.
     """
-    found, units = fit.problems(content), fit.units_of(content)
+    content = sweeps[-1]
+    found, units = [p for sweep in sweeps for p in fit.problems(sweep)], fit.units_of(content)
+    if any((s["device"], fit.units_of(s)) != (content["device"], units) for s in sweeps):
+        raise SystemExit("--from: expected sweeps of one kind of device and as many threads each")
     choices: dict[str, list[dict[str, Any]]] = {"rules": fit.fit(found, units)}
     if content["device"] == "cuda":
         choices["costs"] = costs.fit(found, units, content.get("shared_bytes", 0))
@@ -24,10 +29,13 @@ def fitted(content: dict[str, Any], name: str) -> dict[str, Any]:
         tried = profile.parse({kind: fits}, kind)
         pick = regret.picker(content, tried)
         lost[kind] = sum(p.regret(pick(p)) for p in judges) / len(judges)
-        print(f"{kind}, {len(fits)}:\n{_summary(content, tried)}")
+        print(f"{kind}, {len(fits)}:\n{regret.summary(found, pick)}")
     kept = min(lost, key=lambda kind: lost[kind])
     head = {key: value for key, value in content.items() if key != "rows"}
-    out = {"name": name, **head, "fitted": measure.command(), kept: choices[kept]}
+    out = {"name": name, **head, "fitted": measure.command()}
+    if others := [f"{s['processor']}, commit {s['commit']}" for s in sweeps[:-1]]:
+        out["and"] = others
+    out[kept] = choices[kept]
     if kept == "costs":
         pick = regret.picker(content, profile.parse(out, "costs"))
         quoted = costs.rules(found, units, pick)
@@ -41,23 +49,25 @@ def run(
     device: str,
     out: Path | None,
     minutes: float | None = None,
-    measured: Path | None = None,
+    measured: list[Path] | None = None,
 ) -> None:
     now = None
     if measured is not None:
-        content = measure.load_sweep(measured)
+        sweeps = [measure.load_sweep(path) for path in measured]
     else:
         now = _core.profile(_core.Device(device))
         measure.ready(out or profile.user_file(device.partition(":")[0]))
         points = list(sizes.wanted(grid, names, device.partition(":")[0]))
-        content = crossover.run(grid, points, device, minutes=minutes)
-        if not content["rows"]:
+        sweeps = [crossover.run(grid, points, device, minutes=minutes)]
+        if not sweeps[0]["rows"]:
             raise SystemExit("nothing was measured, so there is nothing to fit")
-        print(f"now [profile {now.name}]:\n{_summary(content, now)}")
-    path = out or profile.user_file(content["device"])
-    described = fitted(content, out.stem if out else "tuned")
+        print(f"now [profile {now.name}]:\n{_summary(sweeps[0], now)}")
+    path = out or profile.user_file(sweeps[0]["device"])
+    described = fitted(sweeps, out.stem if out else "tuned")
     found = profile.parse(described, str(path))
-    print(f"tuned:\n{_summary(content, found)}\n{profile.words(found)}")
+    for sweep in sweeps:
+        print(f"tuned, on {sweep['processor']}:\n{_summary(sweep, found)}")
+    print(profile.words(found))
     if now is not None:
         _core.set_profile(_core.Device(device), found)
     measure.save(path, described)

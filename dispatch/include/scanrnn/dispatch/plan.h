@@ -16,10 +16,15 @@ enum class Recurrence : std::uint8_t { linear, diagonal, dense };
 
 enum class Processor : std::uint8_t { cpu, cuda };
 
+// How sequences lie: all of T steps; of at most T, or with states that are reset on the way; or one
+// behind the other, T tokens in all of `batch` sequences.
+enum class Batch : std::uint8_t { rectangular, ragged, packed };
+
 // What is to be computed. Sizes as in tensor.h's legend.
 struct Problem {
   Recurrence recurrence = Recurrence::linear;
   std::int64_t batch = 0, steps = 0, input_size = 0, hidden_size = 0;
+  Batch layout = Batch::rectangular;
   int gates = 0;          // none: a bare scan, which projects nothing
   bool highway = false;   // beside them each step reads x, or a projection of it
   int storage_bytes = 4;  // of an element of the tensors

@@ -11,6 +11,51 @@
 
 namespace scanrnn::HWY_NAMESPACE {
 
+// A thread's lines of a batch as it walks them, forward or, where kBackward, against time. Those
+// that have ended are the last ones and drop out.
+template <bool kBackward>
+class WalkedLines {
+ public:
+  WalkedLines(const DenseLines& ragged, const DenseShare& share, Index lines, Index steps)
+      : of_(ragged), steps_(steps), first_(share.lines.begin) {
+    left_ = share.lines.end - share.lines.begin;
+    if (!of_.sequences) return;
+    apart_ = share.groups.size;
+    first_ = share.groups.rank;
+    left_ = (lines - first_ + apart_ - 1) / apart_;
+  }
+
+  // How many of them are at step t. Backward a line has one more, for the state before the first.
+  Index at_step(Index t) {
+    while (of_.sequences && left_ > 0 && steps((*this)[left_ - 1]) + kBackward <= t) --left_;
+    return left_;
+  }
+  // The index of the i-th in the batch.
+  Index operator[](Index i) const { return first_ + i * apart_; }
+  Index steps(Index line) const { return of_.sequences ? of_.sequences[line].count : steps_; }
+  // Its states are in this row.
+  Index row(Index line) const { return of_.sequences ? of_.sequences[line].row : line; }
+
+  // A tensor at step t of a line.
+  template <class U>
+  U* at(const Strided<U>& tensor, Index line, Index t) const {
+    if (!of_.sequences) return tensor.at_line(line).at(t);
+    const Sequence& s = of_.sequences[line];
+    const Index first = kBackward ? of_.steps - s.first - s.count : s.first;
+    return tensor.at_line(s.line).at(first + t);
+  }
+  // Whether the state before step t, counted forward, is zero.
+  bool resets(Index line, Index t) const {
+    if (!of_.resets.data || (of_.reverse && t == 0)) return false;
+    const Sequence& s = of_.sequences[line];
+    return *of_.resets.at_line(s.line).at(s.first + t) != 0;
+  }
+
+ private:
+  const DenseLines& of_;
+  Index steps_, first_, apart_ = 1, left_;
+};
+
 template <class Cell, class T>
 void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
   using V = Vec<T>;
@@ -20,9 +65,16 @@ void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
   const Index carry = padded(s.hidden);
   constexpr Index kPanel = kGates * V::kLanes;
   T inputs[kMostRows * kPanel], products[kMostRows * kPanel];
+  if (s.team.rank >= mine.members()) return;
+  WalkedLines<false> lines(a.ragged, mine, s.lines, s.steps);
+  // The h before a step; null: zeros.
+  const auto before_step = [&](Index line, Index t) -> const T* {
+    if (lines.resets(line, t)) return nullptr;
+    return t > 0 ? lines.at(a.y, line, t - 1) : a.initial.at_line(lines.row(line)).data;
+  };
   const auto step = [&](Index line, Index vector, Index t, const T* before, const T* input,
                         const T* recurrent) {
-    T* sums = a.sums.data ? a.sums.at_line(line).at(t) : nullptr;
+    T* sums = a.sums.data ? lines.at(a.sums, line, t) : nullptr;
     auto sum = DenseSums<Cell, V>::template read<Memory>(a.bias, vector, s.hidden);
     sum.add_input([&](int i) {
       return a.input_weight ? V::load(input + i * V::kLanes)
@@ -34,35 +86,39 @@ void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
     });
     cell::StepState<V> state{before ? Memory::read(before, vector, s.hidden) : V(0), V(0)};
     T* c = Cell::kPair ? s.c + line * carry + vector * V::kLanes : nullptr;
-    if constexpr (Cell::kPair) state.c = V::load(c);
+    if (Cell::kPair && !lines.resets(line, t)) state.c = V::load(c);
     state = Cell::step(sum.gates(), state);
     if constexpr (Cell::kPair) state.c.store(c);
-    const DenseSink<Cell, Memory> sink{a.y.at_line(line).at(t), a.keep ? sums : nullptr,
-                                       a.cells.data ? a.cells.at_line(line).at(t) : nullptr,
+    const DenseSink<Cell, Memory> sink{lines.at(a.y, line, t), a.keep ? sums : nullptr,
+                                       a.cells.data ? lines.at(a.cells, line, t) : nullptr,
                                        s.hidden};
     sink.store(vector, sum, state);
   };
-  if (s.team.rank >= mine.members()) return;
   for (Index t = 0; t < s.steps; ++t) {
-    const Strided<const T> before =
-        t > 0 ? Strided<const T>{a.y.at(t - 1), a.y.line, 0} : a.initial;
+    const Index count = lines.at_step(t);
     for (Index vector = mine.vectors.begin; vector < mine.vectors.end; ++vector) {
-      for_groups(mine.lines, [&](Index first, int count) {
-        const T* rows[kMostRows];
-        const Product<T> run = product_of<T>(kGates, count);
+      for_groups({0, count}, [&](Index first, int members) {
+        const T *rows[kMostRows], *before[kMostRows];
+        const Product<T> run = product_of<T>(kGates, members);
         if (a.input_weight) {
-          for (int m = 0; m < count; ++m) rows[m] = a.x.at_line(first + m).at(t);
+          for (int m = 0; m < members; ++m) rows[m] = lines.at(a.x, lines[first + m], t);
           run(a.input_weight + vector * a.input * kPanel, rows, a.input, false, inputs);
         }
-        for (int m = 0; m < count; ++m) rows[m] = before.at_line(first + m).data;
-        if (a.weight && before.data) {
+        bool zeros = true;
+        for (int m = 0; m < members; ++m) {
+          before[m] = before_step(lines[first + m], t);
+          rows[m] = before[m] ? before[m] : a.zeros;
+          zeros = zeros && !before[m];
+        }
+        if (a.weight && !zeros) {
           run(a.weight + vector * s.hidden * kPanel, rows, s.hidden, false, products);
         } else if (a.weight) {
-          std::fill_n(products, count * kPanel, T(0));
+          std::fill_n(products, members * kPanel, T(0));
         }
-        for (int m = 0; m < count; ++m) {
-          step(first + m, vector, t, rows[m], inputs + m * kPanel,
-               a.weight ? products + m * kPanel : a.products + (first + m) * kGates * s.hidden);
+        for (int m = 0; m < members; ++m) {
+          const Index line = lines[first + m];
+          step(line, vector, t, before[m], inputs + m * kPanel,
+               a.weight ? products + m * kPanel : a.products + line * kGates * s.hidden);
         }
       });
     }
@@ -81,42 +137,51 @@ void dense_backward(const DenseSchedule<T>& s, const DenseBackwardArgs<T>& a) {
   // Rows of R that add to the sums in order, and those that add to sums of their own behind them.
   const Index own = (kSums - kGates) * s.hidden, in_order = kGates * s.hidden - own;
   T products[kMostRows * kMostWidth * V::kLanes];
+  if (s.team.rank >= mine.members()) return;
+  WalkedLines<true> lines(a.ragged, mine, s.lines, s.steps);
   const auto step = [&](Index line, Index vector, Index t, const T* product) {
     T* h = s.h + line * carry + vector * V::kLanes;
     T* c = Cell::kPair ? s.c + line * carry + vector * V::kLanes : nullptr;
+    const Index left = lines.steps(line) - t;  // steps before this one, and itself
     cell::StepState<V> d{V::load(h) + V::load(product), V(0)};
-    if (t == s.steps) return d.h.store(h);
     if constexpr (Cell::kPair) d.c = V::load(c);
-    if (a.dy.data) d.h = d.h + Memory::read(a.dy.at_line(line).at(t), vector, s.hidden);
+    if (t > 0 && lines.resets(line, left)) d = {V(0), V(0)};  // nothing comes back over a reset
+    if (left == 0) {
+      d.h.store(h);
+      if constexpr (Cell::kPair) d.c.store(c);
+      return;
+    }
+    if (a.dy.data) d.h = d.h + Memory::read(lines.at(a.dy, line, t), vector, s.hidden);
     const Strided<const T>& states = Cell::kPair ? a.cells : a.y;
     const Strided<const T>& initial = Cell::kPair ? a.initial_cell : a.initial;
-    const T* at = t + 1 < s.steps ? states.at_line(line).at(t + 1) : initial.at_line(line).data;
+    const T* at = left > 1 ? lines.at(states, line, t + 1) : initial.at_line(lines.row(line)).data;
+    if (lines.resets(line, left - 1)) at = nullptr;
     const auto sums =
-        DenseSums<Cell, V>::template read<Memory>(a.sums.at_line(line).at(t), vector, s.hidden);
+        DenseSums<Cell, V>::template read<Memory>(lines.at(a.sums, line, t), vector, s.hidden);
     const auto back =
         dense_step_vjp<Cell, V>(sums, at ? Memory::read(at, vector, s.hidden) : V(0), d);
-    back.sums.template write<Memory>(a.dsums.at_line(line).at(t), vector, s.hidden);
+    back.sums.template write<Memory>(lines.at(a.dsums, line, t), vector, s.hidden);
     back.before.h.store(h);
     if constexpr (Cell::kPair) back.before.c.store(c);
   };
-  if (s.team.rank >= mine.members()) return;
   for (Index t = 0; t <= s.steps; ++t) {
+    const Index number = lines.at_step(t);
     for_panels(mine.vectors, [&](Index vector, int width) {
       const T* panel = a.weight + vector * kGates * s.hidden * V::kLanes;
-      for_groups(mine.lines, [&](Index first, int count) {
+      for_groups({0, number}, [&](Index first, int count) {
         if (t == 0) {
           std::fill_n(products, count * width * V::kLanes, T(0));
         } else {
           const T* rows[kMostRows];
           const Product<T> run = product_of<T>(width, count);
-          for (int m = 0; m < count; ++m) rows[m] = a.dsums.at_line(first + m).at(t - 1);
+          for (int m = 0; m < count; ++m) rows[m] = lines.at(a.dsums, lines[first + m], t - 1);
           run(panel, rows, in_order, false, products);
           for (int m = 0; m < count; ++m) rows[m] += kGates * s.hidden;
           if (own > 0) run(panel + in_order * width * V::kLanes, rows, own, true, products);
         }
         for (int m = 0; m < count; ++m) {
           for (int n = 0; n < width; ++n) {
-            step(first + m, vector + n, t, products + (m * width + n) * V::kLanes);
+            step(lines[first + m], vector + n, t, products + (m * width + n) * V::kLanes);
           }
         }
       });

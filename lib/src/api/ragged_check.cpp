@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/ragged_check.h"
+
+#include <utility>
+#include <vector>
+
+#include "api/check.h"
+#include "recurrence/ragged.h"
+
+namespace scanrnn {
+namespace {
+
+using dispatch::Batch;
+
+// Integers of one axis, at any stride.
+TensorView check_integers(const char* name, const TensorView& view, std::int64_t count,
+                          const char* axes, Device device) {
+  if (view.rank > 0 && !is_integer(view.dtype)) {
+    throw type_error(std::string(name) + ": expected int32 or int64, got " +
+                     scanrnn::name(view.dtype));
+  }
+  return check(view, {name, {count}, axes, view.dtype, device, true, "", Layout::input});
+}
+
+// Throws unless each value is within bounds; `least` may change from one to the next.
+template <class Least>
+void check_values(const char* name, const TensorView& view, const Integers& values, Least&& least,
+                  std::int64_t most) {
+  for (std::int64_t i = 0; i < view.sizes[0]; ++i) {
+    const std::int64_t value = values[i], low = least(i);
+    require(value >= low && value <= most, [&] {
+      return std::string(name) + ": expected integers in [" + std::to_string(low) + ", " +
+             std::to_string(most) + "], got " + std::to_string(value) + " at " + std::to_string(i);
+    });
+  }
+}
+
+void check_values(const Ragged& ragged, const dispatch::Problem& p) {
+  if (ragged.lengths) {
+    check_values(
+        "lengths", ragged.lengths, Integers(ragged.lengths),
+        [](std::int64_t) { return std::int64_t{0}; }, p.steps);
+  }
+  if (!ragged.cu_seqlens) return;
+  const Integers ends(ragged.cu_seqlens);
+  check_values(
+      "cu_seqlens", ragged.cu_seqlens, ends,
+      [&](std::int64_t i) { return i == 0 ? 0 : ends[i - 1]; }, p.steps);
+  require(ends[0] == 0 && ends[p.batch] == p.steps, [&] {
+    return "cu_seqlens: expected 0 at first and the number of tokens, " + std::to_string(p.steps) +
+           ", at last, got " + std::to_string(ends[0]) + " and " + std::to_string(ends[p.batch]);
+  });
+}
+
+}  // namespace
+
+Ragged check_ragged(const Ragged& ragged, const dispatch::Problem& p, bool batch_first,
+                    Device device) {
+  const bool packed = p.layout == Batch::packed;
+  require(!ragged.lengths || !ragged.cu_seqlens,
+          "lengths: expected none with cu_seqlens, which tells them");
+  require(!ragged || p.layout != Batch::rectangular, [&] {
+    const char* name = ragged.lengths ? "lengths" : ragged.cu_seqlens ? "cu_seqlens" : "reset";
+    return std::string(name) +
+           ": expected a plan for a ragged batch, got one for a rectangular one";
+  });
+  require(packed == static_cast<bool>(ragged.cu_seqlens), [&] {
+    return std::string("cu_seqlens: expected ") +
+           (packed ? "them with a plan for a packed batch, got none"
+                   : "a plan for a packed batch with them, got another");
+  });
+  if (!ragged) return {};
+  // Nothing is run that was not seen right.
+  if (device.kind == Device::Kind::cuda) {
+    throw value_error("lengths, cu_seqlens, reset: layers on CUDA do not take them yet");
+  }
+  Ragged out;
+  out.lengths = check_integers("lengths", ragged.lengths, p.batch, "(batch,)", device);
+  out.cu_seqlens =
+      check_integers("cu_seqlens", ragged.cu_seqlens, p.batch + 1, "(sequences + 1,)", device);
+  Expected reset{"reset", {p.steps, p.batch}, "(steps, batch)", Dtype::boolean, device, true};
+  if (packed) reset.sizes = {p.steps}, reset.axes = "(tokens,)";
+  if (!packed && batch_first) reset.sizes = {p.batch, p.steps}, reset.axes = "(batch, steps)";
+  reset.layout = Layout::input;
+  out.reset = check(ragged.reset, reset);
+  if (out.reset && packed) {
+    out.reset.rank = 2;
+    out.reset.sizes[1] = 1;
+    out.reset.strides[1] = 0;
+  } else if (out.reset && batch_first) {
+    std::swap(out.reset.sizes[0], out.reset.sizes[1]);
+    std::swap(out.reset.strides[0], out.reset.strides[1]);
+  }
+  check_values(out, p);
+  return out;
+}
+
+void check_state_indices(const TensorView& indices, std::int64_t batch, std::int64_t states,
+                         Device device) {
+  if (device.kind == Device::Kind::cuda) {
+    throw value_error("state_indices: layers on CUDA do not take them yet");
+  }
+  const TensorView view = check_integers("state_indices", indices, batch, "(batch,)", device);
+  const Integers values(view);
+  check_values(
+      "state_indices", view, values, [](std::int64_t) { return std::int64_t{-1}; }, states - 1);
+  std::vector<bool> taken(static_cast<std::size_t>(states));
+  for (std::int64_t i = 0; i < batch; ++i) {
+    if (values[i] < 0) continue;
+    const auto state = static_cast<std::size_t>(values[i]);
+    require(!taken[state], [&] {
+      return "state_indices: expected each state once, got " + std::to_string(values[i]) +
+             " again at " + std::to_string(i);
+    });
+    taken[state] = true;
+  }
+}
+
+}  // namespace scanrnn

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ragged batches refuse: each error names the argument, and nothing is written.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "support/cases.h"
+#include "support/library.h"
+#include "support/ragged_case.h"
+
+namespace scanrnn::test {
+namespace {
+
+using dispatch::Batch;
+
+const std::int64_t kDecreasing[] = {0, 4, 3, 9}, kLate[] = {1, 4, 6, 9}, kShort[] = {0, 4, 6, 8};
+const std::int64_t kNegative[] = {4, -1, 5}, kTooLong[] = {4, 7, 5};
+
+TensorView integers(const std::int64_t* values, std::int64_t count) {
+  return TensorView::of(values, Dtype::int64, {count});
+}
+
+struct Fault {
+  const char* message;  // how it begins
+  bool packed;
+  std::function<void(Ragged&)> make;
+};
+
+const Fault kFaults[] = {
+    {"lengths: expected none with cu_seqlens", true,
+     [](Ragged& r) { r.lengths = integers(kNegative, 3); }},
+    {"lengths: expected shape (3,) = (batch,), got (2,)", false,
+     [](Ragged& r) { r.lengths.sizes[0] = 2; }},
+    {"lengths: expected int32 or int64, got float32", false,
+     [](Ragged& r) { r.lengths.dtype = Dtype::float32; }},
+    {"lengths: expected device cpu", false, [](Ragged& r) { r.lengths.device = Device::cuda(); }},
+    {"lengths: expected integers in [0, 6], got -1 at 1", false,
+     [](Ragged& r) { r.lengths = integers(kNegative, 3); }},
+    {"lengths: expected integers in [0, 6], got 7 at 1", false,
+     [](Ragged& r) { r.lengths = integers(kTooLong, 3); }},
+    {"reset: expected shape (6, 3) = (steps, batch), got (3, 6)", false,
+     [](Ragged& r) { std::swap(r.reset.sizes[0], r.reset.sizes[1]); }},
+    {"reset: expected dtype bool, got int32", false,
+     [](Ragged& r) { r.reset.dtype = Dtype::int32; }},
+    {"cu_seqlens: expected them with a plan for a packed batch, got none", true,
+     [](Ragged& r) { r.cu_seqlens = {}; }},
+    {"cu_seqlens: expected a plan for a packed batch with them", false,
+     [](Ragged& r) { r.lengths = {}, r.cu_seqlens = integers(kShort, 4); }},
+    {"cu_seqlens: expected shape (4,) = (sequences + 1,), got (3,)", true,
+     [](Ragged& r) { r.cu_seqlens.sizes[0] = 3; }},
+    {"cu_seqlens: expected integers in [4, 9], got 3 at 2", true,
+     [](Ragged& r) { r.cu_seqlens = integers(kDecreasing, 4); }},
+    {"cu_seqlens: expected 0 at first and the number of tokens, 9, at last, got 1 and 9", true,
+     [](Ragged& r) { r.cu_seqlens = integers(kLate, 4); }},
+    {"cu_seqlens: expected 0 at first and the number of tokens, 9, at last, got 0 and 8", true,
+     [](Ragged& r) { r.cu_seqlens = integers(kShort, 4); }},
+    {"reset: expected shape (9,) = (tokens,), got (8,)", true,
+     [](Ragged& r) { r.reset.sizes[0] = 8; }},
+};
+
+template <class F>
+std::string message(F&& work) {
+  try {
+    work();
+  } catch (const error& e) {
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(RaggedErrors, NameTheArgumentAndWriteNothing) {
+  if (on_cuda()) GTEST_SKIP() << "layers on CUDA take no ragged batches yet";
+  Random random(1521);
+  for (const Fault& fault : kFaults) {
+    RaggedCase c = ragged_case({}, {4, 2, 3}, fault.packed);
+    c.whole.steps = fault.packed ? 9 : 6;
+    reset_some(c, 0.1, random);
+    const Arguments arguments(c, true);
+    Context context = make_context(1);
+    Buffers buffers(c.whole, random_data(c.whole, random));
+    const auto right = [&](auto& args) { args.ragged = arguments.ragged(); };
+    const auto wrong = [&](auto& args) {
+      right(args);
+      fault.make(args.ragged);
+    };
+    EXPECT_EQ(message([&] {
+                buffers.forward(context, Mode::inference, 0, wrong);
+              }).rfind(fault.message, 0),
+              0u)
+        << fault.message;
+    EXPECT_TRUE(buffers.outputs_untouched());
+    buffers.forward(context, Mode::training, 0, right);
+    buffers.poison_outputs();
+    EXPECT_EQ(message([&] { buffers.backward(context, 0, wrong); }).rfind(fault.message, 0), 0u)
+        << fault.message;
+    EXPECT_TRUE(buffers.outputs_untouched());
+  }
+}
+
+TEST(RaggedErrors, RectangularPlan) {
+  Random random(1522);
+  RaggedCase c = ragged_case({}, {4, 2, 3}, false);
+  c.whole.layout = Batch::rectangular;
+  const Arguments arguments(c, true);
+  Context context = make_context(1);
+  Buffers buffers(c.whole, random_data(c.whole, random));
+  const std::string got = message([&] {
+    buffers.forward(context, Mode::inference, 0,
+                    [&](ForwardArgs& args) { args.ragged = arguments.ragged(); });
+  });
+  EXPECT_EQ(got, "lengths: expected a plan for a ragged batch, got one for a rectangular one");
+  EXPECT_TRUE(buffers.outputs_untouched());
+}
+
+TEST(RaggedErrors, StateIndices) {
+  if (on_cuda()) GTEST_SKIP() << "layers on CUDA take no pool of states yet";
+  const std::int64_t good[] = {0, 2, -1}, twice[] = {1, -1, 1}, above[] = {0, 4, 1},
+                     below[] = {0, -2, 1};
+  Context context = make_context(1);
+  LayerOptions options;
+  options.input_size = 5;
+  options.hidden_size = 7;
+  const Layer layer(options);
+  Tensor x(Dtype::float32, {3, 5}, Values(15, 0.5)), y(Dtype::float32, {3, 7});
+  Tensor pool(Dtype::float32, {1, 4, 7}, Values(28, 0.25));
+  std::vector<Tensor> params;
+  for (const ParameterInfo& parameter : layer.parameters()) {
+    std::int64_t count = 1;
+    for (std::int64_t size : parameter.sizes) count *= size;
+    params.emplace_back(Dtype::float32, parameter.sizes,
+                        Values(static_cast<std::size_t>(count), 0.1));
+  }
+  const auto step = [&](Batch layout, const auto& change) {
+    const auto plan = layer.plan(context, BatchShape{1, 3, layout}, Mode::inference);
+    Workspace workspace(layer.sizes(plan).workspace);
+    ForwardArgs args;
+    for (Tensor& parameter : params) args.params.push_back(parameter.view());
+    args.x = x.view();
+    args.y = y.view();
+    args.h0.h = pool.view();
+    args.state_indices = integers(good, 3);
+    args.workspace = workspace.span();
+    change(args);
+    return message([&] { layer.step(context, plan, args); });
+  };
+  const auto of = [&](const std::int64_t* values) {
+    return [=](ForwardArgs& args) { args.state_indices = integers(values, 3); };
+  };
+  const auto nothing = [](ForwardArgs&) {};
+  EXPECT_EQ(step(Batch::ragged, of(above)),
+            "state_indices: expected integers in [-1, 3], got 4 at 1");
+  EXPECT_EQ(step(Batch::ragged, of(below)),
+            "state_indices: expected integers in [-1, 3], got -2 at 1");
+  EXPECT_EQ(step(Batch::ragged, of(twice)),
+            "state_indices: expected each state once, got 1 again at 2");
+  EXPECT_EQ(step(Batch::ragged, [](ForwardArgs& args) { args.state_indices.sizes[0] = 2; }),
+            "state_indices: expected shape (3,) = (batch,), got (2,)");
+  EXPECT_EQ(step(Batch::ragged, [](ForwardArgs& args) { args.hn = args.h0; }),
+            "h_n: expected none with state_indices, the pool is updated in place");
+  EXPECT_EQ(step(Batch::ragged, [](ForwardArgs& args) { args.h0 = {}; }),
+            "state_indices: expected a pool of states as h, got none");
+  EXPECT_EQ(step(Batch::rectangular, nothing),
+            "state_indices: expected a plan for a ragged batch, got another");
+  EXPECT_TRUE(y.untouched());
+  EXPECT_EQ(pool.values(), Values(28, 0.25));
+  EXPECT_EQ(step(Batch::ragged, nothing), "nothing was thrown");
+  EXPECT_NE(pool.values(), Values(28, 0.25));
+}
+
+}  // namespace
+}  // namespace scanrnn::test

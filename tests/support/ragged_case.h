@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// A ragged batch to try, and the tensors that say which steps it has.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "support/case.h"
+
+namespace scanrnn::test {
+
+// A batch whose sequences have these lengths, and where each of its tokens is reset.
+struct RaggedCase {
+  Case whole;
+  std::vector<std::int64_t> lengths;
+  std::vector<std::uint8_t> reset;  // [T,B], or [tokens]; empty: nowhere
+
+  // Where step t of a sequence is among the tokens.
+  std::size_t token(std::int64_t row, std::int64_t t) const {
+    if (!whole.packed()) return static_cast<std::size_t>(t * whole.batch + row);
+    const auto first = std::accumulate(lengths.begin(), lengths.begin() + row, std::int64_t{0});
+    return static_cast<std::size_t>(first + t);
+  }
+  bool resets(std::int64_t row, std::int64_t t) const {
+    return !reset.empty() && reset[token(row, t)] != 0;
+  }
+};
+
+inline RaggedCase ragged_case(const LayerOptions& layer, std::vector<std::int64_t> lengths,
+                              bool packed) {
+  RaggedCase out;
+  out.whole.layer = layer;
+  out.whole.layer.input_size = 5;
+  out.whole.layer.hidden_size = 9;
+  out.whole.batch = static_cast<std::int64_t>(lengths.size());
+  out.whole.layout = packed ? dispatch::Batch::packed : dispatch::Batch::ragged;
+  const std::int64_t sum = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  const auto longest = std::max_element(lengths.begin(), lengths.end());
+  out.whole.steps = packed ? sum : longest == lengths.end() ? 0 : *longest + 1;
+  out.lengths = std::move(lengths);
+  return out;
+}
+// Resets a share of the tokens.
+inline void reset_some(RaggedCase& c, double share, Random& random) {
+  c.reset.assign(static_cast<std::size_t>(c.whole.tokens()), 0);
+  for (auto& flag : c.reset) flag = random.uniform(1, 0, 1)[0] < share;
+}
+
+// The tensors that say which steps there are; what is asked for lives as long as this.
+class Arguments {
+ public:
+  Arguments(const RaggedCase& c, bool wide) : wide_(wide) {
+    std::vector<std::int64_t> values = c.lengths;
+    if (c.whole.packed()) {
+      values.assign(1, 0);
+      for (std::int64_t length : c.lengths) values.push_back(values.back() + length);
+    }
+    narrow_.assign(values.begin(), values.end());
+    values_ = std::move(values);
+    (c.whole.packed() ? ragged_.cu_seqlens : ragged_.lengths) = integers();
+    if (c.reset.empty()) return;
+    reset_ = c.reset;
+    ragged_.reset = TensorView::of(reset_.data(), Dtype::boolean, {c.whole.steps, c.whole.batch});
+    if (c.whole.packed())
+      ragged_.reset = TensorView::of(reset_.data(), Dtype::boolean, {c.whole.steps});
+    if (!c.whole.packed() && c.whole.layer.batch_first) {
+      std::swap(ragged_.reset.sizes[0], ragged_.reset.sizes[1]);
+      std::swap(ragged_.reset.strides[0], ragged_.reset.strides[1]);
+    }
+  }
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
+  const Ragged& ragged() const { return ragged_; }
+
+ private:
+  TensorView integers() const {
+    const auto count = static_cast<std::int64_t>(values_.size());
+    return wide_ ? TensorView::of(values_.data(), Dtype::int64, {count})
+                 : TensorView::of(narrow_.data(), Dtype::int32, {count});
+  }
+  bool wide_;
+  std::vector<std::int64_t> values_;
+  std::vector<std::int32_t> narrow_;
+  std::vector<std::uint8_t> reset_;
+  Ragged ragged_;
+};
+
+}  // namespace scanrnn::test
