@@ -56,7 +56,13 @@ class Layer:
     def directions(self) -> int: ...
     def parameters(self) -> list[tuple[str, tuple[int, ...]]]: ...
     def plan(
-        self, device: Device, steps: int, batch: int, training: bool, strategy: str | None
+        self,
+        device: Device,
+        steps: int,
+        batch: int,
+        training: bool,
+        strategy: str | None,
+        batch_layout: str = "rectangular",
     ) -> Plan: ...
 
 class Tensor:
@@ -112,6 +118,8 @@ class Exported:
 Argument = Any
 # None (the call's own), a Buffer, bytes as an Argument, or (address, count, what keeps them).
 Memory = Any
+# None (a rectangular batch), or lengths, cu_seqlens, reset and state_indices.
+Steps = Sequence[Argument] | None
 
 def from_dlpack(name: str, capsule: Any, writable: bool) -> Tensor: ...
 def from_interface(name: str, interface: Any) -> Tensor: ...
@@ -129,6 +137,7 @@ def forward(
     reserve: Memory,
     seed: int,
     one_step: bool,
+    ragged: Steps,
 ) -> None: ...
 def backward(
     layer: Layer,
@@ -146,6 +155,7 @@ def backward(
     workspace: Memory,
     reserve: Memory,
     seed: int,
+    ragged: Steps,
 ) -> None: ...
 def jax_targets() -> dict[str, tuple[Any, Any]]: ...
 def scan(

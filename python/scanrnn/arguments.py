@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+INTEGERS = ("int64", "int32")
 SCAN_DTYPES = (*DTYPES, "complex128", "complex64")
 
 
@@ -137,6 +138,16 @@ def array(name: str, value: Any, wanted: np.dtype[Any] | None) -> Any:
     if (flags.c_contiguous and flags.aligned) or _walkable(value):
         return value
     return np.array(value, order="C")
+
+
+def integers(name: str, value: Any) -> Any:
+    """An array of NumPy's with integers of any dtype, in C order and in 64 bits or 32."""
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{name}: expected an array of integers, got {type_name(value)}")
+    if value.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integers, got dtype {short_name(value.dtype)}")
+    as_it_is = value.dtype in (np.int64, np.int32)
+    return np.array(value, value.dtype if as_it_is else np.int64, order="C", copy=None)
 
 
 def checked(name: str, value: Any, dtypes: Sequence[str]) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from . import _core
 from .arguments import Array
 from .description import Description, Planned, Planner
+from .ragged import Ragged
 
 
 def log(plan: _core.Plan) -> None:
@@ -55,9 +56,14 @@ class Call:
 
     stack: Stack
     planned: Planned
-    x: Any  # [T,B,C] or [B,T,C]; for one step [B,C]
-    h_0: list[Any]  # each [L*D,B,H]; none for zeros
+    x: Any  # [T,B,C] or [B,T,C]; for one step [B,C]; packed [tokens,C]
+    h_0: list[Any]  # each [L*D,B,H]; none for zeros; with state_indices a pool, to be written
+    ragged: Ragged | None  # None: a rectangular batch
     training: bool
     seed: int
     one_step: bool
     names: tuple[str, str, str]  # what errors call x and the initial state
+
+    @property
+    def pooled(self) -> bool:
+        return self.ragged is not None and self.ragged.state_indices is not None

@@ -8,29 +8,38 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from . import _core, profile
+from .ragged import PACKED, RECTANGULAR, Ragged
 from .registry import cells
 
 STATES = {cell.name: cell.states for cell in cells()}  # tensors of a state: h, or h and c
+
+
+class Batch(NamedTuple):
+    """Sizes of a call: T steps of B sequences, or of packed ones T tokens of all together."""
+
+    steps: Any
+    sequences: Any
+    layout: str = RECTANGULAR
 
 
 class Planned(NamedTuple):
     """A plan, and the sizes of its call: made once, and kept for as long as it holds."""
 
     plan: _core.Plan
-    y: tuple[int, ...]
+    y: tuple[int, ...]  # shapes
     y_of_step: tuple[int, ...]
     state: tuple[int, ...]
     workspace: int  # bytes
     reserve: int
 
 
-# (settings, T, B, training, strategy) -> Planned
-Planner = Callable[[int, int, int, bool, "str | None"], Planned]
+# (settings, T, B, training, strategy, layout, which is rectangular where it is absent) -> Planned
+Planner = Callable[..., Planned]
 
 
 class Description(NamedTuple):
     """It can be compared, so a cache or a compiled function has it as a key; torch's operators take
-    it as so many arguments. Sizes are asked of a shape of x: T steps, B batch."""
+    it as so many arguments. Sizes are asked of a shape of x."""
 
     cell: str
     hidden_size: int
@@ -64,21 +73,25 @@ class Description(NamedTuple):
         return _planner(self, input_size, dtype, device)
 
     def plan(
-        self, input_size: int, dtype: str, device: _core.Device, shape: Sequence[int],
-        training: bool,
-    ) -> Planned:  # fmt: skip
+        self, input_size: int, dtype: str, device: _core.Device, batch: Batch, training: bool
+    ) -> Planned:
         planner = _planner(self, input_size, dtype, device)
-        steps, batch = shape[1 - self.batch_axis], shape[self.batch_axis]
-        return planner(_core.settings(device), steps, batch, training, self.strategy)
+        steps, sequences, layout = batch
+        settings = _core.settings(device)
+        return planner(settings, steps, sequences, training, self.strategy, layout)
+
+    def batch(self, shape: Sequence[Any], ragged: Ragged | None = None) -> Batch:
+        if ragged is not None and ragged.cu_seqlens is not None:
+            return Batch(shape[0], ragged.cu_seqlens.shape[0] - 1, PACKED)
+        axis = self.batch_axis
+        layout = RECTANGULAR if ragged is None else ragged.layout
+        return Batch(shape[1 - axis], shape[axis], layout)
 
     def output_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
-        return shape[0], shape[1], self.directions * self.hidden_size
+        return *shape[:-1], self.directions * self.hidden_size
 
-    def state_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
-        return self.state_sizes(shape[self.batch_axis])
-
-    def state_sizes(self, batch: Any) -> tuple[Any, ...]:
-        return self.num_layers * self.directions, batch, self.hidden_size
+    def state_shape(self, sequences: Any) -> tuple[Any, ...]:
+        return self.num_layers * self.directions, sequences, self.hidden_size
 
 
 @functools.lru_cache(maxsize=1024)
@@ -98,12 +111,15 @@ def _planner(
 
     @functools.lru_cache(maxsize=256)
     def planned(
-        settings: int, steps: int, batch: int, training: bool, strategy: str | None
-    ) -> Planned:
-        plan = layer.plan(device, steps, batch, training, strategy)
-        first = (batch, steps) if description.batch_first else (steps, batch)
+        settings: int, steps: int, batch: int, training: bool, strategy: str | None,
+        layout: str = RECTANGULAR,
+    ) -> Planned:  # fmt: skip
+        plan = layer.plan(device, steps, batch, training, strategy, layout)
+        tokens = [batch, steps] if description.batch_first else [steps, batch]
+        if layout == PACKED:
+            tokens = [steps]
         return Planned(
-            plan, (*first, width), (batch, width), description.state_sizes(batch),
+            plan, (*tokens, width), (batch, width), description.state_shape(batch),
             plan.workspace_bytes, plan.reserve_bytes,
         )  # fmt: skip
 

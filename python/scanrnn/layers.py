@@ -18,6 +18,7 @@ from .arguments import Array
 from .arrays import on_host
 from .call import Placed, Stack
 from .description import Description
+from .ragged import PACKED, RECTANGULAR, Ragged, of_sequence
 from .registry import CellInfo
 from .run import Pullback, Run, State
 
@@ -108,10 +109,24 @@ class Layer:
     # ---- running
 
     def __call__(
-        self, x: Any, h_0: State | None = None, strategy: str | None = None
+        self,
+        x: Any,
+        h_0: State | None = None,
+        strategy: str | None = None,
+        *,
+        lengths: Any = None,
+        cu_seqlens: Any = None,
+        reset: Any = None,
     ) -> tuple[Any, State]:
-        """The whole sequence; h_0 None is zeros."""
-        return Run(self._stack, x, h_0, strategy).forward()
+        """The whole sequence; h_0 None is zeros.
+
+        Integers `lengths` [B] say how many steps each sequence has: y is 0 behind them. With
+        integers `cu_seqlens` [N+1] sequences lie one after the other in x [tokens,C], whatever
+        batch_first says, and sequence n is tokens cu_seqlens[n] to cu_seqlens[n+1]-1. Where the
+        bools `reset`, shaped as x without its last axis, are true, no state comes into the step.
+        """
+        ragged = of_sequence(lengths, cu_seqlens, reset)
+        return Run(self._stack, x, h_0, strategy, ragged=ragged).forward()
 
     def vjp(
         self,
@@ -119,29 +134,53 @@ class Layer:
         h_0: State | None = None,
         strategy: str | None = None,
         seed: int | None = None,
+        *,
+        lengths: Any = None,
+        cu_seqlens: Any = None,
+        reset: Any = None,
     ) -> tuple[tuple[Any, State], Pullback]:
         """The sequence in training mode, and what carries cotangents back through it.
 
         x is held, not copied, and y comes back read-only, because the pullback reads both: leave x
         as it is while the pullback is in use. `seed` is that of dropout; None is fresh entropy.
+        lengths, cu_seqlens and reset are those of a call, and are copied.
         """
         entropy = np.random.SeedSequence(arguments.seed_value(seed))
         drawn = int(entropy.generate_state(1, np.uint64)[0]) if self.dropout else 0
-        run = Run(self._stack, x, h_0, strategy, training=True, seed=drawn)
+        ragged = of_sequence(lengths, cu_seqlens, reset)
+        run = Run(self._stack, x, h_0, strategy, training=True, seed=drawn, ragged=ragged)
         return run.forward(), Pullback(run)
 
-    def step(self, x_t: Any, h: State | None = None) -> tuple[Any, State]:
-        """One step, equal to running the sequence: x_t [B,C], h [L*D,B,H] -> y_t [B,H], state."""
-        return Run(self._stack, x_t, h, None, False, 0, True).forward()
+    def step(
+        self, x_t: Any, h: State | None = None, *, state_indices: Any = None
+    ) -> tuple[Any, State]:
+        """One step, equal to running the sequence: x_t [B,C], h [L*D,B,H] -> y_t [B,H], state.
+
+        With integers `state_indices` [B] h is a pool [L*D,S,H]: row b of x_t continues the state in
+        row state_indices[b] of the pool, no two of them the same, which is updated in place and
+        handed back. Where the index is -1 the row is skipped, and its y is 0.
+        """
+        ragged = None if state_indices is None else Ragged(state_indices=state_indices)
+        return Run(self._stack, x_t, h, None, False, 0, True, ragged).forward()
 
     def plan(
-        self, T: int, B: int, strategy: str | None = None, training: bool = False
+        self,
+        T: int,
+        B: int,
+        strategy: str | None = None,
+        training: bool = False,
+        *,
+        packed: bool = False,
     ) -> _core.Plan:
-        """What would run for T steps of a batch of B, and why; print it."""
+        """What would run for T steps of a batch of B, and why; print it.
+
+        Of packed sequences, those of cu_seqlens, T is the number of tokens of all B of them.
+        """
         steps, batch = arguments.count("T", T), arguments.count("B", B)
         return self._stack.core.plan(
-            self._stack.device, steps, batch, bool(training), arguments.strategy_name(strategy)
-        )
+            self._stack.device, steps, batch, bool(training), arguments.strategy_name(strategy),
+            PACKED if arguments.flag("packed", packed) else RECTANGULAR,
+        )  # fmt: skip
 
     # ---- parameters
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from . import _core
 from .arguments import strategy_name
-from .arrays import ArrayLibrary, library_for
+from .arrays import library_for
 from .call import Call, Stack, log
+from .ragged import Ragged, checked
 
 State = Any  # h, or the pair (h, c), of the library that came in
 
@@ -20,7 +19,7 @@ _SEQUENCE, _STEP = ("x", "h_0", "c_0"), ("x_t", "h", "c")
 class Run(Call):
     """One call: the library of its arrays, its arguments as batches, its plan and its outputs.
 
-    The x of one step has no axis of time.
+    The x of one step has no axis of time, and packed sequences have none of batch.
     """
 
     def __init__(
@@ -32,6 +31,7 @@ class Run(Call):
         training: bool = False,
         seed: int = 0,
         one_step: bool = False,
+        ragged: Ragged | None = None,
     ) -> None:
         self.names = names = _STEP if one_step else _SEQUENCE
         self.stack, self.training, self.seed, self.one_step = stack, training, seed, one_step
@@ -41,25 +41,40 @@ class Run(Call):
         self.library = library = library.for_layer(name, stack.where)
         shape, axes = x.shape, 2 if one_step else 3
         self.batch_axis = batch_axis = 0 if one_step else stack.description.batch_axis
-        self.single = single = len(shape) == axes - 1
+        self.packed = packed = ragged is not None and ragged.cu_seqlens is not None
+        self.single = single = len(shape) == axes - 1 and not packed
+        if len(shape) != (2 if packed else axes) and not single:
+            raise ValueError(f"{name}: expected {self._wanted()}, got shape {tuple(shape)}")
+        if ragged is not None:
+            ragged = checked(library, ragged, shape, batch_axis)
+            if single and ragged.reset is not None:
+                ragged = ragged._replace(reset=self.as_batch(ragged.reset))
         if single:
             x = self.as_batch(x)
             shape = x.shape
-        elif len(shape) != axes:
-            batches = "(B, T, C)" if stack.description.batch_first else "(T, B, C)"
-            batches, one = ("(B, C)", "(C,)") if one_step else (batches, "(T, C)")
-            raise ValueError(
-                f"{name}: expected {batches}, or {one} for one sequence, got shape {tuple(shape)}"
-            )
-        self.x = x
-        initial = [] if h_0 is None else states(library, names[1], h_0, stack, single)
+        self.x, self.ragged = x, ragged
+        initial = [] if h_0 is None and not self.pooled else self.states(names[1], h_0)
         if training:  # small, and the caller may well reuse it
             initial = [None if value is None else library.copy(value) for value in initial]
+            if ragged is not None:
+                self.ragged = Ragged(*(v if v is None else library.copy(v) for v in ragged))
         self.h_0 = initial
-        steps = 1 if one_step else shape[1 - batch_axis]
         strategy = None if strategy is None else strategy_name(strategy)
         settings = _core.settings(stack.device)
-        self.planned = stack.planner(settings, steps, shape[batch_axis], training, strategy)
+        steps = 1 if one_step else shape[1 - batch_axis]
+        if ragged is None:
+            self.planned = stack.planner(settings, steps, shape[batch_axis], training, strategy)
+        else:
+            sizes = (1, shape[0]) if one_step else stack.description.batch(shape, ragged)[:2]
+            self.planned = stack.planner(settings, *sizes, training, strategy, ragged.layout)
+
+    def _wanted(self) -> str:
+        if self.packed:
+            return "(tokens, C), since cu_seqlens is given"
+        if self.one_step:
+            return "(B, C), or (C,) for one sequence"
+        batches = "(B, T, C)" if self.stack.description.batch_first else "(T, B, C)"
+        return f"{batches}, or (T, C) for one sequence"
 
     def forward(self) -> tuple[Any, State]:
         log(self.planned.plan)
@@ -72,8 +87,8 @@ class Run(Call):
 
     def backward(self, dy: Any, dh_n: Any) -> tuple[Any, State, dict[str, Any]]:
         if dy is not None:
-            dy = self.as_batch(_like_x(self.library, "dy", dy, self.stack.dtype, self.single))
-        dfinals = states(self.library, "dh_n", dh_n, self.stack, self.single)
+            dy = self.as_batch(self._like_x("dy", dy, 2 if self.packed else 3))
+        dfinals = [] if dh_n is None else self.states("dh_n", dh_n)
         dx, dinitials, dparams = self.library.backward(self, self.y, self.reserve, dy, dfinals)
         named = dict(zip(self.stack.shapes, dparams, strict=True))
         return self.as_given(dx), given_state(dinitials, self.single), named
@@ -88,30 +103,46 @@ class Run(Call):
             return value
         return value[0] if self.batch_axis == 0 else value[:, 0]
 
+    def states(self, name: str, value: Any) -> list[Any]:
+        """States as the core takes them, each [L*D,B,H]: h, and c of a pair."""
+        if self.stack.states == 1:
+            return [self._state(name, value)]
+        other = name.replace("h", "c")
+        if not isinstance(value, (tuple, list)) or len(value) != 2:
+            raise TypeError(f"{name}: expected the pair ({name}, {other}), got {_kind(value)}")
+        return [
+            None if state is None else self._state(which, state)
+            for which, state in zip((name, other), value, strict=True)
+        ]
 
-def states(library: ArrayLibrary, name: str, value: Any, stack: Stack, single: bool) -> list[Any]:
-    """States as the core takes them, each [L*D,B,H]: h, and c of a pair."""
-    if value is None:
-        return []
-    if stack.states == 1:
-        return [_state(library, name, value, stack.dtype, single)]
-    other = name.replace("h", "c")
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise TypeError(f"{name}: expected the pair ({name}, {other}), got {_kind(value)}")
-    return [
-        None if state is None else _state(library, which, state, stack.dtype, single)
-        for which, state in zip((name, other), value, strict=True)
-    ]
+    def _state(self, name: str, value: Any) -> Any:
+        if self.pooled:
+            return self._pool(name, value)
+        value = self._like_x(name, value, 3)
+        return value[:, None] if self.single else value
 
+    def _like_x(self, name: str, value: Any, axes: int) -> Any:
+        """`axes`: of a batch; one sequence has one less."""
+        value = self.library.array(name, value, self.stack.dtype)
+        axes -= self.single
+        if value.ndim != axes:
+            described = "packed" if self.packed else "one sequence" if self.single else "a batch"
+            raise ValueError(
+                f"{name}: expected {axes} axes, x being {described}, got shape {tuple(value.shape)}"
+            )
+        return value
 
-def _state(library: ArrayLibrary, name: str, value: Any, dtype: np.dtype[Any], single: bool) -> Any:
-    value = _like_x(library, name, value, dtype, single)
-    return value[:, None] if single else value
-
-
-def _kind(value: Any) -> str:
-    many = isinstance(value, (tuple, list))
-    return f"{len(value)} of them" if many else type(value).__name__
+    def _pool(self, name: str, value: Any) -> Any:
+        """Memory that the call reads and writes, so that no copy will do."""
+        if value is None:
+            raise TypeError(f"{name}: expected the states that state_indices points into, got None")
+        value = self.library.writable(name, value, self.stack.dtype)
+        if value.ndim != 3:
+            raise ValueError(
+                f"{name}: expected (num_layers, states, hidden_size), since state_indices is "
+                f"given, got shape {tuple(value.shape)}"
+            )
+        return value
 
 
 def given_state(values: list[Any], single: bool) -> State:
@@ -120,16 +151,9 @@ def given_state(values: list[Any], single: bool) -> State:
     return values[0] if len(values) == 1 else (values[0], values[1])
 
 
-def _like_x(
-    library: ArrayLibrary, name: str, value: Any, dtype: np.dtype[Any], single: bool
-) -> Any:
-    value, axes = library.array(name, value, dtype), 2 if single else 3
-    if value.ndim != axes:
-        described = "one sequence" if single else "a batch"
-        raise ValueError(
-            f"{name}: expected {axes} axes, x being {described}, got shape {tuple(value.shape)}"
-        )
-    return value
+def _kind(value: Any) -> str:
+    many = isinstance(value, (tuple, list))
+    return f"{len(value)} of them" if many else type(value).__name__
 
 
 class Pullback:

@@ -2,6 +2,7 @@
 // The extension scanrnn._core: what there is, and C++ errors as Python's. No arithmetic and no rule
 // about shapes lives here.
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +52,13 @@ Layer described_layer(const std::string& cell, std::int64_t input_size, std::int
   options.dropout = dropout;
   options.bidirectional = bidirectional;
   return make_layer(options, cell, variant, domain, dtype);
+}
+
+PlannedCall plan_batch(const Layer& layer, Device device, std::int64_t steps, std::int64_t batch,
+                       bool training, const std::optional<std::string>& strategy,
+                       const std::string& batch_layout) {
+  return plan_layer(layer, device, {steps, batch, parse_batch_layout(batch_layout)}, training,
+                    strategy);
 }
 
 void translate(std::exception_ptr thrown) {
@@ -106,7 +114,8 @@ PYBIND11_MODULE(_core, m) {
              }
              return out;
            })
-      .def("plan", &plan_layer);
+      .def("plan", &plan_batch, "device"_a, "steps"_a, "batch"_a, "training"_a, "strategy"_a,
+           "batch_layout"_a = "rectangular");
 
   m.def("after_fork", &after_fork);
   m.def("settings", &settings);

@@ -120,12 +120,12 @@ Layer make_layer(LayerOptions options, const std::string& cell, const std::strin
   return Layer(options);
 }
 
-PlannedCall plan_layer(const Layer& layer, Device device, std::int64_t steps, std::int64_t batch,
-                       bool training, const std::optional<std::string>& strategy) {
+PlannedCall plan_layer(const Layer& layer, Device device, const BatchShape& shape, bool training,
+                       const std::optional<std::string>& strategy) {
   configure(device);
   PlannedCall out;
   out.device = device;
-  out.plan = layer.plan(context(device), steps, batch, training ? Mode::training : Mode::inference,
+  out.plan = layer.plan(context(device), shape, training ? Mode::training : Mode::inference,
                         parse_strategy(strategy));
   out.sizes = layer.sizes(out.plan);
   return out;

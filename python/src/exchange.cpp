@@ -2,7 +2,6 @@
 // Arrays in: NumPy's, DLPack by capsules and by functions in C, __cuda_array_interface__.
 #include "exchange.h"
 
-#include <dlpack/dlpack.h>
 #include <pybind11/stl.h>
 
 #include <unordered_map>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "calls.h"
+#include "dlpack_type.h"
 #include "names.h"
 #include "scanrnn/memory.h"
 
@@ -53,17 +53,10 @@ TensorView make_view(const std::string& name, void* data, Dtype dtype, Device de
 }
 
 Dtype dtype_of(const std::string& name, DLDataType type) {
-  const std::pair<int, Dtype> floats[] = {
-      {64, Dtype::float64}, {32, Dtype::float32}, {16, Dtype::float16}};
-  if (type.lanes == 1 && type.code == kDLFloat) {
-    for (const auto& [bits, dtype] : floats) {
-      if (type.bits == bits) return dtype;
-    }
+  for (const Dtype dtype : kArrayDtypes) {
+    const DLDataType known = dlpack_type(dtype);
+    if (type.code == known.code && type.bits == known.bits && type.lanes == 1) return dtype;
   }
-  if (type.lanes == 1 && type.code == kDLBfloat && type.bits == 16) return Dtype::bfloat16;
-  if (type.lanes == 1 && type.code == kDLBool && type.bits == 8) return Dtype::boolean;
-  if (type.lanes == 1 && type.code == kDLComplex && type.bits == 64) return Dtype::complex64;
-  if (type.lanes == 1 && type.code == kDLComplex && type.bits == 128) return Dtype::complex128;
   const char* kinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
   std::string got =
       (type.code <= kDLBool ? kinds[type.code] : "dtype code " + std::to_string(type.code) + ", ");

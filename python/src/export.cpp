@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arrays out: memory of one library for others to take by DLPack.
-#include <dlpack/dlpack.h>
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "calls.h"
+#include "dlpack_type.h"
 #include "exchange.h"
 #include "scanrnn/memory.h"
 
@@ -51,15 +51,13 @@ struct Exported {
     m.manager_ctx = held;
     m.deleter = [](Managed* self) { delete static_cast<Held<Managed>*>(self->manager_ctx); };
     const auto [type, id] = device();
-    const bool brain = view.dtype == Dtype::bfloat16;
-    m.dl_tensor = {
-        view.data,
-        {static_cast<DLDeviceType>(type), id},
-        view.rank,
-        {brain ? kDLBfloat : kDLFloat, static_cast<std::uint8_t>(8 * size_of(view.dtype)), 1},
-        view.sizes.data(),
-        view.strides.data(),
-        0};
+    m.dl_tensor = {view.data,
+                   {static_cast<DLDeviceType>(type), id},
+                   view.rank,
+                   dlpack_type(view.dtype),
+                   view.sizes.data(),
+                   view.strides.data(),
+                   0};
     if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>) {
       m.version = {DLPACK_MAJOR_VERSION, 0};  // of what is used here
     }

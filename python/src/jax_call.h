@@ -117,8 +117,12 @@ class XlaCall {
         return Dtype::complex64;
       case XLA_FFI_DataType_PRED:
         return Dtype::boolean;
+      case XLA_FFI_DataType_S64:
+        return Dtype::int64;
+      case XLA_FFI_DataType_S32:
+        return Dtype::int32;
       default:
-        throw type_error("expected floating-point numbers, got XLA's type " +
+        throw type_error("expected numbers of a dtype that is known here, got XLA's type " +
                          std::to_string(buffer.dtype));
     }
   }

@@ -16,7 +16,7 @@ namespace {
 
 Layer layer_of(const XlaCall& call, const TensorView& x) {
   LayerOptions options;
-  options.input_size = x.sizes[2];
+  options.input_size = x.sizes[static_cast<std::size_t>(x.rank - 1)];
   options.hidden_size = call.number("hidden_size");
   options.num_layers = static_cast<int>(call.number("num_layers"));
   options.bias = call.number("bias") != 0;
@@ -31,29 +31,51 @@ struct Planned {
   PlannedCall call;
 };
 
-Planned plan_of(const XlaCall& call, const TensorView& x, bool training) {
+// `given`: which of them the call has, in the order of its arguments.
+Ragged ragged_of(XlaCall& call, const std::string& given) {
+  Ragged out;
+  const std::pair<const char*, TensorView*> parts[] = {
+      {"lengths", &out.lengths}, {"cu_seqlens", &out.cu_seqlens}, {"reset", &out.reset}};
+  for (const auto& [name, view] : parts) {
+    if (given.find(name) != std::string::npos) *view = call.argument();
+  }
+  return out;
+}
+
+BatchShape shape_of(const XlaCall& call, const TensorView& x, const Ragged& ragged) {
+  using dispatch::Batch;
+  if (ragged.cu_seqlens) return {x.sizes[0], ragged.cu_seqlens.sizes[0] - 1, Batch::packed};
+  const std::size_t time = call.number("batch_first") != 0 ? 1 : 0;
+  const bool whole = call.text("ragged").empty();
+  return {x.sizes[time], x.sizes[1 - time], whole ? Batch::rectangular : Batch::ragged};
+}
+
+Planned plan_of(const XlaCall& call, const TensorView& x, const BatchShape& shape, bool training) {
   Layer layer = layer_of(call, x);
-  const std::size_t time = layer.options().batch_first ? 1 : 0;
   const std::string strategy = call.text("strategy");
-  PlannedCall planned = plan_layer(layer, call.device(), x.sizes[time], x.sizes[1 - time], training,
+  PlannedCall planned = plan_layer(layer, call.device(), shape, training,
                                    strategy.empty() ? std::optional<std::string>() : strategy);
   return {std::move(layer), std::move(planned)};
 }
 
 // A layer and its plan, made once for each problem and kept, as description.py keeps those of the
 // other array libraries. XLA calls from any of its threads, which share them.
-std::shared_ptr<const Planned> kept_plan(const XlaCall& call, const TensorView& x, bool training) {
+std::shared_ptr<const Planned> kept_plan(const XlaCall& call, const TensorView& x,
+                                         const Ragged& ragged, bool training) {
   static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<const Planned>> kept;
   constexpr std::size_t kMost = 1024;
   const Device device = call.device();
+  const BatchShape shape = shape_of(call, x, ragged);
   const std::int64_t rest[] = {static_cast<std::int64_t>(settings(device)),
                                static_cast<std::int64_t>(device.kind),
                                device.index,
                                static_cast<std::int64_t>(x.dtype),
+                               x.rank,
                                x.sizes[0],
                                x.sizes[1],
                                x.sizes[2],
+                               shape.batch,
                                training};
   std::string key = call.attributes();
   key.append(reinterpret_cast<const char*>(rest), sizeof rest);
@@ -62,7 +84,7 @@ std::shared_ptr<const Planned> kept_plan(const XlaCall& call, const TensorView& 
     const auto found = kept.find(key);
     if (found != kept.end()) return found->second;
   }
-  auto made = std::make_shared<const Planned>(plan_of(call, x, training));
+  auto made = std::make_shared<const Planned>(plan_of(call, x, shape, training));
   const std::lock_guard<std::mutex> lock(mutex);
   if (kept.size() >= kMost) kept.clear();
   kept[std::move(key)] = made;
@@ -73,12 +95,13 @@ void forward(XlaCall& call) {
   ForwardArgs args;
   args.x = call.argument();
   args.h0 = call.argument_state(call.number("initial"));
+  args.ragged = ragged_of(call, call.text("ragged"));
   while (call.arguments_left() > 0) args.params.push_back(call.argument());
   args.y = call.result();
   args.hn = call.result_state(call.number("states"));
   args.reserve = call.result_bytes();
   args.workspace = call.result_bytes();
-  const auto planned = kept_plan(call, args.x, call.number("training") != 0);
+  const auto planned = kept_plan(call, args.x, args.ragged, call.number("training") != 0);
   configure(call.device(), call.stream());
   scanrnn::forward(planned->layer, context(call.device()), planned->call, args);
 }
@@ -92,12 +115,13 @@ void backward(XlaCall& call) {
   args.y = call.argument();
   args.reserve = call.argument_bytes();
   args.h0 = call.argument_state(initial);
+  args.ragged = ragged_of(call, call.text("ragged"));
   while (call.arguments_left() > 0) args.params.push_back(call.argument());
   args.dx = call.result();
   args.dh0 = call.result_state(initial);
   for (std::size_t i = 0; i < args.params.size(); ++i) args.dparams.push_back(call.result());
   args.workspace = call.result_bytes();
-  const auto planned = kept_plan(call, args.x, true);
+  const auto planned = kept_plan(call, args.x, args.ragged, true);
   configure(call.device(), call.stream());
   scanrnn::backward(planned->layer, context(call.device()), planned->call, args);
 }

@@ -38,10 +38,11 @@ inline Dtype parse_dtype(const std::string& text) {
   return find_named("dtype", text, kDtypes, [](Dtype d) { return name(d); });
 }
 
-// What arrays may have beyond these: a bare scan alone takes it.
+// What arrays may have beyond these: a bare scan takes complex numbers, bools are resets, and
+// integers count steps.
 inline constexpr Dtype kArrayDtypes[] = {Dtype::float64, Dtype::float32,    Dtype::bfloat16,
                                          Dtype::float16, Dtype::complex128, Dtype::complex64,
-                                         Dtype::boolean};
+                                         Dtype::boolean, Dtype::int64,      Dtype::int32};
 
 inline Dtype parse_array_dtype(const std::string& text) {
   return find_named("dtype", text, kArrayDtypes, [](Dtype d) { return name(d); });
@@ -51,6 +52,13 @@ inline ScanForm parse_form(const std::string& text) {
   constexpr std::pair<const char*, ScanForm> kForms[] = {
       {"linear", ScanForm::linear}, {"log", ScanForm::log}, {"log_output", ScanForm::log_output}};
   return find_named("form", text, kForms, [](const auto& f) { return f.first; }).second;
+}
+
+inline dispatch::Batch parse_batch_layout(const std::string& text) {
+  using dispatch::Batch;
+  constexpr std::pair<const char*, Batch> kLayouts[] = {
+      {"rectangular", Batch::rectangular}, {"ragged", Batch::ragged}, {"packed", Batch::packed}};
+  return find_named("batch_layout", text, kLayouts, [](const auto& l) { return l.first; }).second;
 }
 
 inline Strategy parse_strategy(const std::optional<std::string>& text) {

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "calls.h"
 #include "exchange.h"
@@ -24,6 +25,29 @@ State state_of(const char* name, py::handle values) {
   for (const py::handle value : values) {
     if (index == std::size(parts)) break;
     *parts[index++] = view_of(name, value);
+  }
+  return out;
+}
+
+// Which steps there are: None, or a sequence of lengths, cu_seqlens, reset and state_indices, of
+// which each may be None.
+struct Steps {
+  Ragged ragged;
+  TensorView state_indices;
+};
+
+Steps steps_of(py::handle values) {
+  Steps out;
+  if (values.is_none()) return out;
+  const std::pair<const char*, TensorView*> parts[] = {{"lengths", &out.ragged.lengths},
+                                                       {"cu_seqlens", &out.ragged.cu_seqlens},
+                                                       {"reset", &out.ragged.reset},
+                                                       {"state_indices", &out.state_indices}};
+  auto part = std::begin(parts);
+  for (const py::handle value : values) {
+    if (part == std::end(parts)) break;
+    *part->second = view_of(part->first, value);
+    ++part;
   }
   return out;
 }
@@ -47,7 +71,8 @@ class Workspace {
 
 void run_forward(const Layer& layer, const PlannedCall& call, std::uintptr_t stream,
                  py::handle params, py::handle x, py::handle h_0, py::handle y, py::handle h_n,
-                 py::handle workspace, py::handle reserve, std::uint64_t seed, bool one_step) {
+                 py::handle workspace, py::handle reserve, std::uint64_t seed, bool one_step,
+                 py::handle ragged) {
   Workspace memory(workspace);
   ForwardArgs args;
   args.params = views_of("params", params);
@@ -57,6 +82,9 @@ void run_forward(const Layer& layer, const PlannedCall& call, std::uintptr_t str
   args.hn = state_of("h_n", h_n);
   args.reserve = span_of("reserve", reserve);
   args.seed = seed;
+  const Steps steps = steps_of(ragged);
+  args.ragged = steps.ragged;
+  args.state_indices = steps.state_indices;
   const py::gil_scoped_release unlocked;
   configure(call.device, reinterpret_cast<void*>(stream));
   Context& where = context(call.device);
@@ -71,7 +99,7 @@ void run_forward(const Layer& layer, const PlannedCall& call, std::uintptr_t str
 void run_backward(const Layer& layer, const PlannedCall& call, std::uintptr_t stream,
                   py::handle params, py::handle x, py::handle h_0, py::handle y, py::handle dy,
                   py::handle dh_n, py::handle dx, py::handle dh_0, py::handle dparams,
-                  py::handle workspace, py::handle reserve, std::uint64_t seed) {
+                  py::handle workspace, py::handle reserve, std::uint64_t seed, py::handle ragged) {
   Workspace memory(workspace);
   BackwardArgs args;
   args.params = views_of("params", params);
@@ -85,6 +113,7 @@ void run_backward(const Layer& layer, const PlannedCall& call, std::uintptr_t st
   args.dparams = views_of("dparams", dparams);
   args.reserve = span_of("reserve", reserve);
   args.seed = seed;
+  args.ragged = steps_of(ragged).ragged;
   const py::gil_scoped_release unlocked;
   configure(call.device, reinterpret_cast<void*>(stream));
   Context& where = context(call.device);

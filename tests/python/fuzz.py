@@ -2,7 +2,8 @@
 """Random cases for test_fuzz.py: a seed is a layer, a call and its arrays, all drawn from it.
 
 Layers run in every strategy, layout, dtype and array library that there is; forward, step and
-gradients are held to the float64 oracle. One case in five is empty, in steps or in sequences.
+gradients are held to the float64 oracle. One case in five is empty, in steps or in sequences. On
+the CPU one in three is ragged: of many lengths, padded or packed, or with resets.
 """
 
 import functools
@@ -44,6 +45,8 @@ class Case(NamedTuple):
     state: bool
     training: bool
     scale: float  # of x
+    ragged: str  # "", "lengths" or "packed"
+    resets: bool
 
     def __str__(self):
         return f"{self.cell}{self.sizes} {self._asdict()}"
@@ -85,11 +88,13 @@ def draw(seed):
     if random.random() < 0.2:
         steps, batch = chosen((0, batch), (steps, 0), (0, 0), (0, batch), (steps, 0))
     strategy = chosen(None, None, *(dense_strategies(dtype) if dense else STRATEGIES))
+    batch = None if random.random() < 0.1 else batch
+    state, training = bool(random.random() < 0.6), bool(random.random() < 0.6)
+    ragged, resets = chosen("", "", "lengths", "packed"), bool(random.random() < 0.25)
     return Case(
-        seed, cell, (inputs, hidden), options, steps,
-        None if random.random() < 0.1 else batch, strategy, library,
-        bool(random.random() < 0.6), bool(random.random() < 0.6),
+        seed, cell, (inputs, hidden), options, steps, batch, strategy, library, state, training,
         min(1.0, math.sqrt(2 * hidden / inputs)),
+        "" if batch is None or DEVICE != "cpu" else ragged, resets and DEVICE == "cpu",
     )  # fmt: skip
 
 
@@ -140,15 +145,44 @@ class Running:
         self.initial = [self.of_states() for _ in range(self.states)]
         if not case.state:
             self.initial = [np.zeros_like(part) for part in self.initial]
-        self.given_x = self.give(self.x)
+        self.draw_steps()
+        self.given_x = self.give(self.x, hidden=np.nan)
         self.given_state = self.give_state(self.initial) if case.state else None
         self.dtype = case.options["dtype"]
+
+    def draw_steps(self):
+        """Which steps there are, [T,B], where states are reset, and how the call is told."""
+        case, random = self.case, np.random.default_rng([4, self.case.seed])
+        shape, self.told_steps = (case.steps, self.batch), {}
+        self.there, self.reset = np.ones(shape, bool), np.zeros(shape, bool)
+        if case.ragged:
+            ends = random.choice([0, case.steps, case.steps // 2, 1], self.batch)
+            anywhere = random.integers(0, case.steps + 1, self.batch)
+            lengths = np.where(random.random(self.batch) < 0.3, ends, anywhere)
+            lengths = np.minimum(lengths, case.steps)
+            self.there = np.arange(case.steps)[:, None] < lengths
+            integers = random.choice([np.int64, np.int32])
+            name = "lengths" if case.ragged == "lengths" else "cu_seqlens"
+            values = lengths if name == "lengths" else np.concatenate([[0], np.cumsum(lengths)])
+            self.told_steps[name] = self.arrays.of_library(values.astype(integers))
+        if case.resets:
+            self.reset = random.random(shape) < random.choice([0.05, 0.3, 1.0])
+            self.told_steps["reset"] = self.give(self.reset, hidden=True)
+
+    def oracle(self, masks=None):
+        steps = {"there": self.there, "reset": self.reset}
+        return gradients.Oracle(self.told, self.x, self.initial, masks, **steps)
 
     def of_states(self):
         return self.arrays.values(self.rows, self.batch, self.case.sizes[1], scale=2 / 3)
 
-    def give(self, time_first):
-        """[T,B,.] in the layout of the call."""
+    def give(self, time_first, hidden=1.0):
+        """[T,B,.] in the layout of the call, with `hidden` where there is no step."""
+        if self.case.ragged == "packed":
+            return self.arrays.give(time_first.swapaxes(0, 1)[self.there.T])
+        if self.case.ragged:
+            there = self.there if time_first.ndim == 2 else self.there[..., None]
+            time_first = np.where(there, time_first, hidden)
         if self.case.batch is None:
             return self.arrays.give(time_first[:, 0])
         first = self.case.options["batch_first"]
@@ -156,9 +190,16 @@ class Running:
 
     def take(self, array):
         values = self.arrays.take(array)
+        if self.case.ragged == "packed":
+            return self.unpacked(values)
         if self.case.batch is None:
             return values[:, None]
         return values.swapaxes(0, 1) if self.case.options["batch_first"] else values
+
+    def unpacked(self, tokens):
+        out = np.zeros((self.batch, self.case.steps, *tokens.shape[1:]))
+        out[self.there.T] = tokens
+        return out.swapaxes(0, 1)
 
     def give_state(self, parts):
         single = self.case.batch is None
@@ -188,12 +229,14 @@ class Running:
 
     def run(self):
         case = self.case
-        oracle = gradients.Oracle(self.told, self.x, self.initial)
-        y, state = self.rnn(self.given_x, self.given_state, strategy=case.strategy)
+        oracle = self.oracle()
+        y, state = self.rnn(
+            self.given_x, self.given_state, strategy=case.strategy, **self.told_steps
+        )
         self.check_forward(y, state, oracle, "call")
         if case.training:
             self.run_vjp()
-        if case.steps and not case.options["bidirectional"]:
+        if case.steps and not case.options["bidirectional"] and not self.told_steps:
             self.run_step()
         self.arrays.left_alone()
 
@@ -214,11 +257,16 @@ class Running:
         masks = {}
         if case.options["dropout"]:
             drawn = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
-            shape = (case.steps, self.batch, self.told.directions * case.sizes[1])
+            tokens = case.steps, self.batch
+            if case.ragged == "packed":
+                tokens = int(self.there.sum()), 1
+            shape = *tokens, self.told.directions * case.sizes[1]
             masks = gradients.drop_masks(self.told, shape, case.options["dropout"], drawn)
-        oracle = gradients.Oracle(self.told, self.x, self.initial, masks)
+            if case.ragged == "packed":
+                masks = {layer: self.unpacked(mask[:, 0]) for layer, mask in masks.items()}
+        oracle = self.oracle(masks)
         (y, state), pullback = self.rnn.vjp(
-            self.given_x, self.given_state, strategy=case.strategy, seed=seed
+            self.given_x, self.given_state, strategy=case.strategy, seed=seed, **self.told_steps
         )
         self.check_forward(y, state, oracle, "vjp")
         dy = np.zeros(oracle.y.shape)
@@ -227,7 +275,8 @@ class Running:
         given_dy = given_dfinals = None
         if which != 0:
             dy = self.arrays.values(*dy.shape)
-            given_dy = self.give(dy)
+            given_dy = self.give(dy, hidden=np.nan)
+            dy = dy * self.there[..., None]
         if which != 1:
             dfinals = [self.of_states() for _ in dfinals]
             given_dfinals = self.give_state(dfinals)

@@ -81,7 +81,7 @@ class Arrays:
             return array
         library = importlib.import_module(name)
         if name == "torch":
-            if array.dtype == bool:
+            if array.dtype.kind in "bi":
                 return library.from_numpy(np.array(array)).to(DEVICE)
             wide = library.from_numpy(np.array(array, self.wide))
             return wide.to(getattr(library, str(self.dtype))).to(DEVICE)

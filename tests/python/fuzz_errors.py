@@ -33,6 +33,7 @@ class Malformed:
         self.running = fuzz.Running(self.case)
         self.rnn, self.x = self.running.rnn, self.running.given_x
         self.state = self.running.give_state(self.running.initial)
+        self.steps = self.running.told_steps
         self.random = np.random.default_rng([4, seed])
 
     def zeros(self, shape, dtype=None):
@@ -52,16 +53,16 @@ class Malformed:
         return self.zeros(other_size(array.shape, self.random))
 
     def x_of_another_dtype(self):
-        self.rnn(self.zeros(self.x.shape, self.other_dtype()), self.state)
+        self.rnn(self.zeros(self.x.shape, self.other_dtype()), self.state, **self.steps)
 
     def x_of_another_rank(self):
         shape = (1, 1, *self.x.shape) if self.random.random() < 0.5 else self.x.shape[-1:]
-        self.rnn(self.zeros(shape), self.state)
+        self.rnn(self.zeros(shape), self.state, **self.steps)
 
     def x_of_another_width(self):
         width = self.random.choice([n for n in (0, 1, 50) if n != self.case.sizes[0]])
         call = self.rnn.vjp if self.random.random() < 0.5 else self.rnn
-        call(self.zeros((*self.x.shape[:-1], width)))
+        call(self.zeros((*self.x.shape[:-1], width)), **self.steps)
 
     def state_that_is_wrong(self):
         parts = self.state if self.running.states == 2 else (self.state,)
@@ -69,21 +70,32 @@ class Malformed:
         parts = [self.wrong(p) if i == index else p for i, p in enumerate(parts)]
         state = tuple(parts) if self.running.states == 2 else parts[0]
         call = self.rnn.vjp if self.random.random() < 0.5 else self.rnn
-        call(self.x, state)
+        call(self.x, state, **self.steps)
 
     def state_that_is_no_array(self):
-        self.rnn(self.x, self.random.choice([1, "h", 2.5]))
+        self.rnn(self.x, self.random.choice([1, "h", 2.5]), **self.steps)
 
     def cotangent_of_y_that_is_wrong(self):
-        (y, _), pullback = self.rnn.vjp(self.x, self.state)
+        (y, _), pullback = self.rnn.vjp(self.x, self.state, **self.steps)
         pullback(self.wrong(y))
 
     def cotangent_of_the_state_that_is_wrong(self):
-        (y, state), pullback = self.rnn.vjp(self.x, self.state)
+        (y, state), pullback = self.rnn.vjp(self.x, self.state, **self.steps)
         if self.running.states == 2:
             pullback(y, (state[0], self.wrong(state[1])))
         else:
             pullback(y, self.wrong(state))
+
+    def steps_that_are_wrong(self):
+        if not self.steps:
+            raise ValueError("lengths: not a call")
+        name = str(self.random.choice(list(self.steps)))
+        value = self.steps[name]
+        kinds = [value.astype(np.float32), value[None], value[..., None]]
+        if value.dtype != bool and value.size:
+            kinds += [value + self.case.steps + 1, value - self.case.steps - 1]
+        wrong = kinds[int(self.random.integers(len(kinds)))]
+        self.rnn(self.x, self.state, **{**self.steps, name: wrong})
 
     def step_of_another_width(self):
         if self.case.options["bidirectional"]:
@@ -91,11 +103,15 @@ class Malformed:
         self.rnn.step(self.zeros((self.running.batch, self.case.sizes[0] + 1)))
 
     def strategy_that_is_none(self):
-        self.rnn(self.x, strategy=str(self.random.choice(["", "fastest", "Direct", "scan"])))
+        self.rnn(
+            self.x,
+            **self.steps,
+            strategy=str(self.random.choice(["", "fastest", "Direct", "scan"])),
+        )
 
     def strategy_of_the_other_kind(self):
         linear = self.case.cell in fuzz.gradients.reference.STEP
-        self.rnn(self.x, strategy="step_loop" if linear else "parallel_scan")
+        self.rnn(self.x, **self.steps, strategy="step_loop" if linear else "parallel_scan")
 
     def option_that_is_wrong(self):
         name, value = [
@@ -116,6 +132,7 @@ KINDS = (
     ("h_0", Malformed.state_that_is_no_array),
     ("dy", Malformed.cotangent_of_y_that_is_wrong),
     ("d[hc]_n", Malformed.cotangent_of_the_state_that_is_wrong),
+    ("lengths|cu_seqlens|reset", Malformed.steps_that_are_wrong),
     ("x_t", Malformed.step_of_another_width),
     ("strategy", Malformed.strategy_that_is_none),
     ("strategy", Malformed.strategy_of_the_other_kind),

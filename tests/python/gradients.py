@@ -50,25 +50,22 @@ class Walk:
     """One direction of one layer, time in the order of the walk: forward at once, then `back`.
 
     `inputs` of the cell's function are the sums with x by gates, of a dense cell those with h, the
-    states before each step and, where SRU reads it, x; its results are y and the states.
+    states before each step and, where SRU reads it, x; its results are y and the states. Bools
+    `there` [T,B,1] say which steps there are, `cut` where the state before a step is zero.
     """
 
-    def __init__(self, told, layer, direction, x, initial):
+    def __init__(self, told, layer, direction, x, initial, there, cut):
         self.told, self.names, self.x = told, told.names(layer, direction), x
+        self.there, self.cut = there, cut
         self.weight, self.recurrent = (self.param(kind) for kind in ("weight_ih", "weight_hh"))
         self.gates = self.weight.shape[0] // told.hidden
         self.u = x @ self.weight.T + self.full_bias("bias_ih")
         self.split_u = np.split(self.u, self.gates, axis=-1)
         if told.dense:
-            self.walk_dense(initial)
+            self.finals = self.walk_dense(initial)
         else:
-            self.walk_linear(initial[0])
-        self.results = self.function(*self.inputs)
-        self.y, self.states = self.results[0], self.results[1:]
-        self.finals = [
-            after[-1] if len(x) else before
-            for after, before in zip(self.states, initial, strict=True)
-        ]
+            self.finals = [self.walk_linear(initial[0])]
+        self.y = np.where(there, self.function(*self.inputs)[0], 0)
 
     def param(self, kind):
         return self.told.params.get(self.names.get(kind))
@@ -95,13 +92,14 @@ class Walk:
         _, lifted = function(*self.split_u, np.full(shape, TINY * 1j), *last)
         a, b, before = lifted.imag / TINY, lifted.real, np.empty(shape)
         for t in range(len(a)):
-            before[t] = h
-            h = a[t] * h + b[t]
+            before[t] = np.where(self.cut[t], 0, h)
+            h = np.where(self.there[t], a[t] * before[t] + b[t], h)
         self.function, self.inputs = function, [*self.split_u, before, *last]
         # A sum with x is off by a share of its terms, which it may be small beside; the state moves
         # by a gate's slope, at most 1/4, times that.
         terms = np.sqrt(np.square(self.x) @ np.square(self.weight).T)
         self.first_state, self.largest = self.gates, _largest(before, h, b, terms / 4, *last)
+        return h
 
     def walk_dense(self, initial):
         step, hidden = reference.DENSE_STEP[self.told.cell], self.told.hidden
@@ -110,10 +108,12 @@ class Walk:
         before = [np.empty((*self.x.shape[:2], hidden)) for _ in state]
         for t in range(len(self.x)):
             for kept, now in zip(before, state, strict=True):
-                kept[t] = now
-            m[t] = state[0] @ self.recurrent.T + bias
+                kept[t] = np.where(self.cut[t], 0, now)
+            now = [kept[t] for kept in before]
+            m[t] = now[0] @ self.recurrent.T + bias
             gates = ([part[t] for part in self.split_u], np.split(m[t], self.gates, axis=-1))
-            state = list(step(*gates, *state))
+            pairs = zip(step(*gates, *now), state, strict=True)
+            state = [np.where(self.there[t], after, held) for after, held in pairs]
 
         def function(*inputs):
             g = self.gates
@@ -123,13 +123,14 @@ class Walk:
         self.function = function
         self.inputs = [*self.split_u, *np.split(m, self.gates, axis=-1), *before]
         self.first_state, self.largest = 2 * self.gates, _largest(1.0, *before, *state)
+        return state
 
     def partials(self):
         """[input][result], each as large as y."""
         out = []
         for index, value in enumerate(self.inputs):
             moved = [*self.inputs[:index], value + TINY * 1j, *self.inputs[index + 1 :]]
-            out.append([np.imag(result) / TINY for result in self.function(*moved)])
+            out.append([np.imag(r) / TINY * self.there for r in self.function(*moved)])
         return out
 
     def back(self, partials, dy, dfinals, square):
@@ -137,18 +138,21 @@ class Walk:
         power = np.square if square else lambda value: value
         if square:
             bound = FLAT * (1 + self.largest)
-            partials = [[p * p + bound**2 for p in of_input] for of_input in partials]
-        dstates, first, count = list(dfinals), self.first_state, len(self.states)
+            partials = [[(p * p + bound**2) * self.there for p in one] for one in partials]
+        dstates, first, count = list(dfinals), self.first_state, len(self.finals)
         recurrent = power(self.recurrent) if self.told.dense else None
         through = np.zeros((count, *self.y.shape))  # what comes to the states after each step
         for t in reversed(range(len(self.x))):
             for index in range(count):
                 through[index][t] = dstates[index]
+            after = dstates
             dstates = [self.pulled(partials[first + i], dy, through, t) for i in range(count)]
             if self.told.dense:
                 g = range(self.gates, 2 * self.gates)
                 dm = [self.pulled(partials[i], dy, through, t) for i in g]
                 dstates[0] = dstates[0] + np.concatenate(dm, axis=-1) @ recurrent
+            held = [np.where(self.there[t], d, a) for d, a in zip(dstates, after, strict=True)]
+            dstates = [np.where(self.cut[t], 0, d) for d in held]
         everywhere = slice(None)
         pulled = [self.pulled(of_input, dy, through, everywhere) for of_input in partials]
         du = np.concatenate(pulled[: self.gates], axis=-1)
@@ -187,19 +191,25 @@ def _largest(*values):
 class Oracle:
     """A call in float64: x [T,B,C], the list of initial states; `masks` multiply y between layers.
 
+    Bools `there` and `reset` [T,B] say which steps there are, and where no state comes into one.
     `y`, `finals` and `largest`, the largest of what was added up on the way.
     """
 
-    def __init__(self, told, x, initial, masks=None):
+    def __init__(self, told, x, initial, masks=None, there=None, reset=None):
         self.told, self.walks, self.largest = told, [], 0.0
         self.masks = masks or {}
-        finals = []
+        there = np.ones(x.shape[:2], bool) if there is None else there
+        reset = there & reset if reset is not None else np.zeros_like(there)
+        # Backwards the same cuts are a step earlier in time: behind the step that is walked next.
+        back = np.concatenate([reset[1:], np.zeros_like(reset[:1])])
+        cuts, finals = (reset[..., None], back[..., None]), []
         for layer in range(told.num_layers):
             outs = []
             for direction in range(told.directions):
                 at = layer * told.directions + direction
                 order = slice(None, None, -1 if direction else 1)
-                walk = Walk(told, layer, direction, x[order], [part[at] for part in initial])
+                steps = there[..., None][order], cuts[direction][order]
+                walk = Walk(told, layer, direction, x[order], [p[at] for p in initial], *steps)
                 self.walks.append(walk)
                 self.largest = max(self.largest, walk.largest)
                 outs.append(walk.y[order])

@@ -26,7 +26,9 @@ def region(path, mark):
     return textwrap.dedent(parts[1])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python_api.md", "docs/coming_from.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/python_api.md", "docs/ragged.md", "docs/coming_from.md"]
+)
 def test_python_runs(page):
     """The blocks of a page are one program."""
     found = blocks(page, "python")

@@ -332,7 +332,7 @@ def header(capsule):
         ({"code": 5, "bits": 32}, TypeError, ("got complex32: pass its real and imaginary parts",)),
         ({"code": 0, "bits": 4}, TypeError, ("got int4, which is less than a byte: unpack",)),
         ({"code": 17, "bits": 4}, TypeError, ("got dtype code 17, 4, which is less than a byte",)),
-        ({"code": 0, "bits": 32}, TypeError, ("got int32: convert it first, nothing is cast",)),
+        ({"code": 0, "bits": 16}, TypeError, ("got int16: convert it first, nothing is cast",)),
         ({"code": 1, "bits": 8}, TypeError, ("got uint8: convert",)),
         ({"lanes": 4}, TypeError, ("got float64x4",)),
         ({"device_type": 7}, TypeError, (r"x: .*got DLPack device \(7, 0\)",)),

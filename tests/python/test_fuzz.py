@@ -13,6 +13,7 @@ import gradients
 import numpy as np
 import pytest
 import reference
+from ragged_support import Sequence, as_state, flat
 from support import ALL_VARIANTS, DEVICE, OPTION, assert_close, make, normal
 
 PARTS = 10  # a failure ends its part, and the others go on
@@ -88,12 +89,66 @@ def test_the_fast_oracle_is_the_plain_one(cell, variant, bidirectional):
         assert abs(np.vdot(gradient, direction) - wanted) <= 1e-7 * scale + 1e-8, index
 
 
+class OracleAsLayer:
+    """What ragged_support.py calls on each stretch."""
+
+    def __init__(self, rnn, told):
+        self.told, self.bidirectional, self.hidden_size = told, rnn.bidirectional, rnn.hidden_size
+
+    def state_dict(self):
+        return self.told.params
+
+    def vjp(self, x, state):
+        oracle = gradients.Oracle(self.told, x, flat(state))
+
+        def pullback(dy, dfinals):
+            dx, dinitials, dparams = oracle.vjp(dy, flat(dfinals))[0]
+            return dx, as_state(dinitials), dparams
+
+        return (oracle.y, as_state(oracle.finals)), pullback
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("cell", "variant"), ALL_VARIANTS)
+def test_the_oracle_of_a_ragged_batch_is_one_for_each_stretch(cell, variant, bidirectional):
+    options = {OPTION[cell]: variant} if cell in OPTION else {}
+    rnn = make(cell, 5, 6, device="cpu", dtype="float64", bidirectional=bidirectional, **options)
+    told, rows = gradients.Description.of(rnn), 2 if bidirectional else 1
+    x, dy = (normal(9, 4, n, dtype=np.float64) for n in (5, 6 * rows))
+    initial, dfinals = (
+        [normal(rows, 4, 6, dtype=np.float64, seed=i + j) for i in range(rnn._cell.states)]
+        for j in (0, 5)
+    )
+    lengths, reset = np.array([9, 0, 4, 6]), np.arange(36).reshape(9, 4) % 5 == 0
+    there = np.arange(9)[:, None] < lengths
+    oracle = gradients.Oracle(told, x, initial, there=there, reset=reset)
+    assert not oracle.y[~there].any()
+    (dx, dinitials, dparams), _ = oracle.vjp(dy * there[..., None], dfinals)
+    assert not dx[~there].any()
+    sums = dict.fromkeys(dparams, 0)
+    for b, n in enumerate(lengths):
+        here = slice(b, b + 1)
+        states, cotangents = ([part[:, here] for part in parts] for parts in (initial, dfinals))
+        alone = Sequence(OracleAsLayer(rnn, told), x[:n, b], states, reset[:n, b])
+        assert_close(oracle.y[:n, b], alone.y, 1e-14)
+        one_dx, one_dinitials, one_dparams = alone.vjp(dy[:n, b], cotangents)
+        assert_close(dx[:n, b], one_dx, 1e-12)
+        for got, wanted in zip(
+            [*oracle.finals, *dinitials], [*alone.finals, *one_dinitials], strict=True
+        ):
+            assert_close(got[:, here], wanted, 1e-12)
+        sums = {name: sums[name] + value for name, value in one_dparams.items()}
+    for name, wanted in sums.items():
+        assert_close(dparams[name], wanted, 1e-12, name)
+
+
 def test_every_kind_of_case_is_drawn():
     cases = [fuzz.draw(seed) for seed in range(2000)]
     assert 0.15 < np.mean([0 in (case.steps, case.batch) for case in cases]) < 0.35
     for of in (
         lambda case: case.cell, lambda case: case.strategy, lambda case: case.library,
         lambda case: case.options["dtype"], lambda case: case.options["num_layers"],
+        lambda case: case.ragged, lambda case: case.resets,
     ):  # fmt: skip
         kinds = [of(case) for case in cases]
         assert min(kinds.count(kind) for kind in set(kinds)) >= 10, set(kinds)
@@ -126,8 +181,8 @@ def test_a_wrong_element_is_found_and_told(monkeypatch, what):
         return (dx, dinitials, dparams), scales
 
     class Spoilt(gradients.Oracle):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
+        def __init__(self, *arguments, **steps):
+            super().__init__(*arguments, **steps)
             if what == "y":
                 self.y = spoilt(self.y)
             if what == "finals":

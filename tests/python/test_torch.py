@@ -10,6 +10,7 @@ from scanrnn.description import STATES
 from support import ALL_CELLS, ALL_VARIANTS, DEVICE, make
 from torch_support import (
     TORCHS_OWN,
+    WHOLE,
     WIDE,
     flat,
     module,
@@ -100,7 +101,9 @@ def test_gradcheck(variant):
     def call(x, *rest):
         count = STATES[cell]
         h_0, params = list(rest[:count]), list(rest[count:])
-        return torch.ops.scanrnn.layer(x, h_0, params, None, True, *description)[: 1 + count]
+        return torch.ops.scanrnn.layer(x, h_0, params, *WHOLE, None, True, *description)[
+            : 1 + count
+        ]
 
     x, h_0, params = operands(rnn, 5, 2, grad=True)
     assert torch.autograd.gradcheck(call, (x, *h_0, *params))

@@ -10,7 +10,7 @@ import pytest
 import scanrnn
 from support import ALL_CELLS, DEVICE, OPTION, assert_close, normal
 from test_errors import raises
-from torch_support import TORCHS_OWN, WIDE, module, numpy, operands, same, st, tensor, torch
+from torch_support import TORCHS_OWN, WHOLE, WIDE, module, numpy, operands, same, st, tensor, torch
 
 # ---- being a module
 
@@ -119,9 +119,6 @@ def test_errors():
         rnn(x, (x, x))
     with raises(TypeError, "input: expected a tensor, got ndarray"):
         rnn(normal(9, 3, 4))
-    packed = torch.nn.utils.rnn.pack_padded_sequence(x, [9, 4, 2])
-    with raises(TypeError, "input: .*got PackedSequence: pad_packed_sequence makes"):
-        rnn(packed)
     with raises(ValueError, "proj_size: expected 0"):
         module("MinGRU", 4, 6, proj_size=3)
     with raises(ValueError, "dtype: expected one of .*, got torch.int32"):
@@ -171,9 +168,11 @@ def test_the_operator_checks_too():
     x, h_0, params = operands(rnn, 9, 3)
     description = rnn._description(0.0)
     with raises(TypeError, "weight_ih_l0: expected dtype float32, got float64"):
-        torch.ops.scanrnn.layer(x.float(), [], params, None, False, *description)
+        torch.ops.scanrnn.layer(x.float(), [], params, *WHOLE, None, False, *description)
     with raises(ValueError, "params: expected 2 tensors, got 1"):
-        torch.ops.scanrnn.layer(x, [], params[:1], None, False, *description)
+        torch.ops.scanrnn.layer(x, [], params[:1], *WHOLE, None, False, *description)
     with raises(RuntimeError, "backward needs what training=True leaves"):
         x.requires_grad_()
-        torch.ops.scanrnn.layer(x, h_0, params, None, False, *description)[0].sum().backward()
+        torch.ops.scanrnn.layer(x, h_0, params, *WHOLE, None, False, *description)[
+            0
+        ].sum().backward()

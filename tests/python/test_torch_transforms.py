@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_support import (
     COMPILES,
     GPU,
+    WHOLE,
     flat,
     module,
     numpy,
@@ -35,13 +36,14 @@ def test_opcheck_of_a_layer(cell):
     x, h_0, params = operands(rnn, *OPCHECK_SIZES, grad=True)
     description = rnn._description(0.0)
     layer, backward = torch.ops.scanrnn.layer, torch.ops.scanrnn.layer_backward
-    torch.library.opcheck(layer.default, (x, h_0, params, None, True, *description))
+    torch.library.opcheck(layer.default, (x, h_0, params, *WHOLE, None, True, *description))
     x, h_0, params = operands(rnn, *OPCHECK_SIZES)
-    torch.library.opcheck(layer.default, (x, [], params, None, False, *description))
-    y, h_n, c_n, reserve = layer(x, h_0, params, None, True, *description)
+    torch.library.opcheck(layer.default, (x, [], params, *WHOLE, None, False, *description))
+    y, h_n, c_n, reserve = layer(x, h_0, params, *WHOLE, None, True, *description)
     dh_n = [h_n, c_n][: len(h_0)]
     for need_x, need_params in ((True, True), (False, True), (True, False)):
-        arguments = (y, dh_n, x, h_0, y, params, reserve, None, need_x, need_params, *description)
+        told = need_x, need_params, *description
+        arguments = (y, dh_n, x, h_0, y, params, *WHOLE, reserve, None, *told)
         torch.library.opcheck(backward.default, arguments)
 
 
@@ -57,7 +59,7 @@ def test_the_reserve_is_large_enough(cell, dtype):
         x = torch.empty(steps, batch, 3, dtype=dtype, device=DEVICE)
         layer = description.layer(3, short_name(dtype))
         plan = layer.plan(st.tensors.device_of(x.device), steps, batch, True, None)
-        rows, width = st.ops._reserve_shape(layer, x, False)
+        rows, width = st.ops._reserve_shape(layer, x.device, description.batch(x.shape))
         assert rows * width >= plan.reserve_bytes, (hidden, layers, steps, batch)
 
 

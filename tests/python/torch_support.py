@@ -12,6 +12,7 @@ import scanrnn.torch as st  # noqa: E402
 from scanrnn.description import STATES  # noqa: E402
 
 WIDE = torch.float64
+WHOLE = (None, None, None)  # lengths, cu_seqlens and reset of a rectangular batch
 TORCHS_OWN = [cell for cell in ALL_CELLS if hasattr(torch.nn, cell)]
 # What torch says of itself when it compiles, and of float32 where TF32 could be.
 COMPILES = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

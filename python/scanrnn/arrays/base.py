@@ -34,6 +34,14 @@ class ArrayLibrary:
         """The same of bools, which may also be NumPy's, on the host."""
         raise NotImplementedError
 
+    def integers(self, name: str, value: Any) -> Any:
+        """The same of integers, as the core can walk them."""
+        raise NotImplementedError
+
+    def writable(self, name: str, value: Any, dtype: Any) -> Any:
+        """`value` itself, as memory that a call reads and writes, or an error likewise."""
+        raise NotImplementedError
+
     def check_signs(self, name: str, value: Any) -> None:
         """Raises where one is not +-1 and looking costs no wait."""
 

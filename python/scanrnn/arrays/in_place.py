@@ -90,6 +90,20 @@ class InPlace(Memory):
             value = self.uploaded([arguments.checked(name, value, ("bool",))])[0]
         return self.operand(name, value, ("bool",))
 
+    def integers(self, name: str, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            value = self.uploaded([arguments.integers(name, value)])[0]
+        return self.operand(name, value, arguments.INTEGERS)
+
+    def writable(self, name: str, value: Any, dtype: Any) -> Any:
+        value = self.operand(name, value, (short_name(dtype),))
+        if not contiguous(value.shape, self.strides(value)):
+            raise ValueError(
+                f"{name}: expected memory in C order, for the call to write, got strides "
+                f"{tuple(self.strides(value))}"
+            )
+        return value
+
     def for_layer(self, name: str, device: str) -> ArrayLibrary:
         if device != self.device:
             known = self.device.partition(":")[0] in ("cpu", "cuda")
@@ -137,6 +151,16 @@ class InPlace(Memory):
 
         views: _core.Tensors = placed.kept((self.library, self.device), make)
         return views
+
+
+def contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """In C order, without gaps."""
+    packed = 1
+    for size, step in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and step != packed:
+            return 0 in shape
+        packed *= size
+    return True
 
 
 def walkable(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -56,6 +56,18 @@ class Jax(ArrayLibrary):
             return jnp.asarray(arguments.checked(name, value, ("bool",)))
         return self.operand(name, value, ("bool",))
 
+    def integers(self, name: str, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            return jnp.asarray(arguments.integers(name, value))
+        return self.operand(name, value, arguments.INTEGERS)
+
+    def writable(self, name: str, value: Any, dtype: Any) -> Any:
+        raise TypeError(
+            f"{name}: expected memory that the call can write with state_indices, got a JAX "
+            "array, which nobody can write: pass h[:, state_indices], and put the result back by "
+            "h.at[:, state_indices].set"
+        )
+
     def for_layer(self, name: str, device: str) -> ArrayLibrary:
         if self.device not in (device, TRACED):
             raise TypeError(
@@ -103,7 +115,9 @@ class Jax(ArrayLibrary):
         h_0 = self.checked(call, (h, c), call.h_0)
         axis = 1 - told.batch_axis
         x = x.reshape(*x.shape[:axis], 1, *x.shape[axis:]) if call.one_step else x
-        y, h_n, reserve = _forward(_describe(call), call.training, x, h_0, self.params(call))
+        y, h_n, reserve = _forward(
+            _describe(call), call.training, x, h_0, self.params(call), call.ragged
+        )
         return y.squeeze(axis) if call.one_step else y, list(h_n), reserve
 
     def backward(
@@ -119,9 +133,9 @@ class Jax(ArrayLibrary):
         dfinals = self.checked(call, ("dh_n", "dc_n"), dh_n) or zeros()
         if dy is not None:
             calls.check("dy", dy, y.shape, x.dtype, "(..., num_directions * hidden_size)")
-        dx, dh_0, dparams = calls.backward(
+        dx, dh_0, dparams, _ = calls.backward(
             _describe(call),
-            (x, given, self.params(call), y, reserve),
+            (x, given, self.params(call), call.ragged, y, reserve),
             (jnp.zeros(y.shape, y.dtype) if dy is None else dy, dfinals),
         )
         return dx, list(dh_0), list(dparams)

@@ -10,6 +10,7 @@ from typing import Any
 from .. import _core, profile
 from ..arguments import dtype_name
 from ..call import Call, Placed, log
+from ..ragged import Ragged
 from ..scan_call import LOG_OUTPUT, Lines, ScanCall, lines_of
 from .base import ArrayLibrary
 
@@ -59,21 +60,29 @@ class Memory(ArrayLibrary):
     def finish(self) -> None:
         """After a call: sees to it that results get to their arrays."""
 
+    def in_place(self, name: str, value: Any) -> Any:
+        """The same for an array that a call reads and writes."""
+        return self.result(name, value)
+
     # ---- calls
 
     def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
         on, stack, planned, x = self.for_call(), call.stack, call.planned, call.x
         name, h, _ = call.names
         y = on.empty(planned.y_of_step if call.one_step else planned.y, x)
-        h_n = [on.empty(planned.state, x)]
-        if stack.states == 2:
-            h_n.append(on.empty(planned.state, x))
+        if call.pooled:
+            h_n, h_0, results = call.h_0, [on.in_place(h, value) for value in call.h_0], []
+        else:
+            h_n = [on.empty(planned.state, x)]
+            if stack.states == 2:
+                h_n.append(on.empty(planned.state, x))
+            h_0, results = on.all_given(h, call.h_0), on.all_results("h_n", h_n)
         reserve = on.reserve(call, planned.reserve) if call.training else None
         _core.forward(
             stack.core, planned.plan, on.stream(), on.params(stack.placed),
-            on.given(name, x), on.all_given(h, call.h_0),
-            on.result("y", y), on.all_results("h_n", h_n),
+            on.given(name, x), h_0, on.result("y", y), results,
             on.workspace(planned.workspace), reserve, call.seed, call.one_step,
+            None if call.ragged is None else on.given_ragged(call.ragged),
         )  # fmt: skip
         on.finish()
         return y, h_n, reserve
@@ -93,9 +102,13 @@ class Memory(ArrayLibrary):
             on.result("dx", dx), on.all_results("dh_0", dh_0),
             on.all_results("dparams", dparams),
             on.workspace(planned.workspace), reserve, call.seed,
+            None if call.ragged is None else on.given_ragged(call.ragged),
         )  # fmt: skip
         on.finish()
         return dx, dh_0, dparams
+
+    def given_ragged(self, ragged: Ragged) -> list[Any]:
+        return [self.given(name, value) for name, value in zip(ragged._fields, ragged, strict=True)]
 
     # ---- scans
 

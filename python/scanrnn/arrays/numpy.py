@@ -54,6 +54,19 @@ class NumPy(Memory):
     def bools(self, name: str, value: Any) -> Any:
         return self.operand(name, value, ("bool",))
 
+    def integers(self, name: str, value: Any) -> Any:
+        return arguments.integers(name, self.own(name, value))
+
+    def writable(self, name: str, value: Any, dtype: Any) -> Any:
+        value = arguments.checked(name, self.own(name, value), (str(dtype),))
+        if not (value.flags.c_contiguous and value.flags.aligned and value.flags.writeable):
+            what = "writable" if value.flags.writeable else "read-only"
+            raise ValueError(
+                f"{name}: expected memory in C order that the call can write, got {what} memory "
+                f"with strides {value.strides}"
+            )
+        return value
+
     def check_signs(self, name: str, value: Any) -> None:
         wrong = np.abs(value) != 1
         if wrong.any():
@@ -145,6 +158,11 @@ class Elsewhere(Placing, NumPy):
     def result(self, name: str, value: Any) -> Any:
         copy = _core.Copy(self.core, value)
         self.results.append((copy, value))
+        return copy
+
+    def in_place(self, name: str, value: Any) -> Any:
+        copy = self.result(name, value)
+        copy.upload(value)
         return copy
 
     def finish(self) -> None:

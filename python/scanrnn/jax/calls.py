@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core, arguments
-from ..description import Description, Planned
+from ..description import Batch, Description, Planned
+from ..ragged import Ragged
 from ..registry import cuda_available
 
 for _name, (_cpu, _cuda) in _core.jax_targets().items():
@@ -54,13 +55,13 @@ class _Sizes(NamedTuple):
     workspace: jax.ShapeDtypeStruct
 
 
-def _sizes(description: Description, x: Any, training: bool) -> _Sizes:
+def _sizes(description: Description, x: Any, batch: Batch, training: bool) -> _Sizes:
     """Enough on any device of this process: a function is traced before its device is known."""
     plans: list[Planned] = []
     for kind in kinds_of_device():
         try:
             plans.append(
-                description.plan(x.shape[2], str(x.dtype), _device(kind), x.shape, training)
+                description.plan(x.shape[-1], str(x.dtype), _device(kind), batch, training)
             )
         except ValueError:  # a strategy that is not for this kind of device
             if kind == kinds_of_device()[-1] and not plans:
@@ -69,16 +70,26 @@ def _sizes(description: Description, x: Any, training: bool) -> _Sizes:
     return _Sizes(work_memory(reserve), work_memory(max(plan.workspace for plan in plans)))
 
 
-def forward(description: Description, training: bool, x: Any, h_0: Any, params: Any) -> Any:
+def _steps(ragged: Ragged | None) -> dict[str, Any]:
+    """The arrays that say which steps there are, by name."""
+    told = {} if ragged is None else ragged._asdict()
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def forward(
+    description: Description, training: bool, x: Any, h_0: Any, params: Any,
+    ragged: Ragged | None = None,
+) -> Any:  # fmt: skip
     """(y, states, reserve); h_0 and the states are tuples, h_0 () for zeros."""
-    d, sizes = description, _sizes(description, x, training)
-    count = d.states
-    state = jax.ShapeDtypeStruct(d.state_shape(x.shape), x.dtype)
+    d, batch, steps = description, description.batch(x.shape, ragged), _steps(ragged)
+    count, sizes = d.states, _sizes(d, x, batch, training)
+    state = jax.ShapeDtypeStruct(d.state_shape(batch.sequences), x.dtype)
     y = jax.ShapeDtypeStruct(d.output_shape(x.shape), x.dtype)
     y, *rest = call(
-        "scanrnn_forward", [y, *[state] * count, sizes.reserve, sizes.workspace], x, *h_0, *params,
+        "scanrnn_forward", [y, *[state] * count, sizes.reserve, sizes.workspace],
+        x, *h_0, *steps.values(), *params,
         training=np.int64(training), initial=np.int64(len(h_0)), states=np.int64(count),
-        **attributes(d),
+        ragged=" ".join(steps), **attributes(d),
     )  # fmt: skip
     return y, tuple(rest[:count]), rest[count]
 
@@ -95,34 +106,37 @@ def underivable(function: Callable[..., Any], static: int, message: str) -> Call
 
 
 def _backward(description: Description, saved: Any, cotangents: Any) -> Any:
-    x, h_0, params, y, reserve = saved
+    x, h_0, params, ragged, y, reserve = saved
     dy, dstates = cotangents
+    batch, steps = description.batch(x.shape, ragged), _steps(ragged)
     like = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in (x, *h_0, *params)]
-    workspace = _sizes(description, x, True).workspace
+    workspace = _sizes(description, x, batch, True).workspace
     dx, *rest, _ = call(
-        "scanrnn_backward", [*like, workspace], dy, *dstates, x, y, reserve, *h_0, *params,
-        initial=np.int64(len(h_0)), states=np.int64(len(dstates)), **attributes(description),
+        "scanrnn_backward", [*like, workspace],
+        dy, *dstates, x, y, reserve, *h_0, *steps.values(), *params,
+        initial=np.int64(len(h_0)), states=np.int64(len(dstates)), ragged=" ".join(steps),
+        **attributes(description),
     )  # fmt: skip
-    return dx, tuple(rest[: len(h_0)]), tuple(rest[len(h_0) :])
+    return dx, tuple(rest[: len(h_0)]), tuple(rest[len(h_0) :]), None
 
 
 _ONCE = (
     "second derivatives of a layer are not there; build the layer from scanrnn.jax.scan, which "
     "has them"
 )
-# (description, what forward leaves, (dy, dstates)) -> (dx, dh_0, dparams)
+# (description, what forward leaves, (dy, dstates)) -> (dx, dh_0, dparams, None)
 backward = underivable(_backward, 1, _ONCE)
 _forward_once = underivable(forward, 2, _ONCE)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def layer(description: Description, x: Any, h_0: Any, params: Any) -> Any:
-    return forward(description, False, x, h_0, params)[:2]
+def layer(description: Description, x: Any, h_0: Any, params: Any, ragged: Any) -> Any:
+    return forward(description, False, x, h_0, params, ragged)[:2]
 
 
-def _layer_forward(description: Description, x: Any, h_0: Any, params: Any) -> Any:
-    y, states, reserve = _forward_once(description, True, x, h_0, params)
-    return (y, states), (x, h_0, params, y, reserve)
+def _layer_forward(description: Description, x: Any, h_0: Any, params: Any, ragged: Any) -> Any:
+    y, states, reserve = _forward_once(description, True, x, h_0, params, ragged)
+    return (y, states), (x, h_0, params, ragged, y, reserve)
 
 
 layer.defvjp(_layer_forward, backward)

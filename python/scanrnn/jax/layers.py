@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from .. import arguments
-from ..description import Description
+from ..description import Batch, Description
+from ..ragged import checked, of_sequence
 from ..registry import CellInfo
 from .calls import check, check_sizes, layer, shape_of
+from .scans import Operands
 
 STATE_AXES = "(num_layers * num_directions, batch, hidden_size)"
 
@@ -81,8 +83,19 @@ class Layer:
             for k, (name, shape) in zip(keys, self.shapes.items(), strict=True)
         }
 
-    def __call__(self, params: dict[str, Any], x: Any, h_0: Any = None) -> tuple[Any, Any]:
-        d = self.description
+    def __call__(
+        self,
+        params: dict[str, Any],
+        x: Any,
+        h_0: Any = None,
+        *,
+        lengths: Any = None,
+        cu_seqlens: Any = None,
+        reset: Any = None,
+    ) -> tuple[Any, Any]:
+        """lengths, cu_seqlens and reset are those of `scanrnn`'s layers; jit may trace them."""
+        d, ragged = self.description, of_sequence(lengths, cu_seqlens, reset)
+        packed = cu_seqlens is not None
         if not isinstance(params, dict):
             raise TypeError(f"params: expected a dict, got {arguments.type_name(params)}")
         missing = [name for name in self.shapes if name not in params]
@@ -91,23 +104,27 @@ class Layer:
             raise ValueError(f"params: missing {missing}, unexpected {unexpected}")
         for name, shape in self.shapes.items():
             check(name, params[name], shape, self.dtype)
-        if getattr(x, "ndim", 0) not in (2, 3) or x.shape[-1] != self.input_size:
+        ranks = (2,) if packed else (2, 3)
+        if getattr(x, "ndim", 0) not in ranks or x.shape[-1] != self.input_size:
             axes = "(B, T, C)" if d.batch_first else "(T, B, C)"
-            raise ValueError(
-                f"x: expected {axes}, or (T, C) for one sequence, with C = {self.input_size}, got "
-                f"{shape_of(x)}"
-            )
+            wanted = "(tokens, C)" if packed else f"{axes}, or (T, C) for one sequence,"
+            raise ValueError(f"x: expected {wanted} with C = {self.input_size}, got {shape_of(x)}")
         check("x", x, x.shape, self.dtype)
         check_sizes("x", x)
-        single, axis = x.ndim == 2, d.batch_axis
-        x = jnp.expand_dims(x, axis) if single else x
-        states = self._states(x, h_0, single)
-        y, finals = layer(d, x, states, tuple(params[name] for name in self.shapes))
+        single, axis = x.ndim == 2 and not packed, d.batch_axis
+        if ragged is not None:
+            ragged = checked(Operands(), ragged, x.shape, axis)
+        if single:
+            x = jnp.expand_dims(x, axis)
+            if ragged is not None:
+                ragged = ragged._replace(reset=jnp.expand_dims(ragged.reset, axis))
+        states = self._states(d.batch(x.shape, ragged), h_0, single)
+        y, finals = layer(d, x, states, tuple(params[name] for name in self.shapes), ragged)
         if single:
             y, finals = jnp.squeeze(y, axis), tuple(final[:, 0] for final in finals)
         return y, finals[0] if len(finals) == 1 else finals
 
-    def _states(self, x: Any, h_0: Any, single: bool) -> tuple[Any, ...]:
+    def _states(self, batch: Batch, h_0: Any, single: bool) -> tuple[Any, ...]:
         if h_0 is None:
             return ()
         d, count = self.description, self.description.states
@@ -117,8 +134,8 @@ class Layer:
             many = isinstance(h_0, (tuple, list))
             got = f"{len(states)} of them" if many else arguments.type_name(h_0)
             raise TypeError(f"h_0: expected {wanted}, got {got}")
-        rows, batch, size = d.state_shape(x.shape)
-        shape = (rows, size) if single else (rows, batch, size)
+        rows, sequences, size = d.state_shape(batch.sequences)
+        shape = (rows, size) if single else (rows, sequences, size)
         axes = STATE_AXES.replace(" batch,", "") if single else STATE_AXES
         for name, state in zip(("h_0", "c_0"), states, strict=False):
             check(name, state, shape, self.dtype, axes)

@@ -182,6 +182,11 @@ class Operands:
     def bools(self, name: str, value: Any) -> Any:
         return jnp.asarray(self.operand(name, value, ("bool",)))
 
+    def integers(self, name: str, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            return jnp.asarray(arguments.integers(name, value))
+        return self.operand(name, value, arguments.INTEGERS)
+
     def check_signs(self, name: str, value: Any) -> None:
         """Looking would wait for the device, and nothing is there where it is traced."""
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from .. import arguments
 from ..arguments import short_name
-from ..description import Description
+from ..description import Batch, Description
+from ..ragged import checked, of_sequence
 from ..registry import CellInfo
-from . import ops, tensors
+from . import ops, packed, tensors
 
 
 class Recurrent(nn.Module):
@@ -22,6 +23,8 @@ class Recurrent(nn.Module):
     `y, h_n = rnn(input, h_0)`: input [T,B,C], or [B,T,C] with batch_first, or [T,C]; y likewise
     with D*H; h_0 and h_n [L*D,B,H], or [L*D,H]. For LSTM both are pairs, (h, c). Everything is of
     one dtype and on one device, as the parameters are; under autocast it is cast to autocast's.
+    `lengths`, `cu_seqlens` and `reset` are those of `scanrnn`'s layers. A PackedSequence is taken
+    and given as torch.nn's modules do.
     """
 
     _cell: CellInfo
@@ -95,23 +98,30 @@ class Recurrent(nn.Module):
             groups.setdefault(name[name.index("_l") :], []).append(getattr(self, name))
         return list(groups.values())
 
-    def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
+    def forward(
+        self,
+        input: Any,
+        hx: Any = None,
+        *,
+        lengths: Any = None,
+        cu_seqlens: Any = None,
+        reset: Any = None,
+    ) -> tuple[Any, Any]:
+        ragged = of_sequence(lengths, cu_seqlens, reset)
+        if isinstance(input, nn.utils.rnn.PackedSequence):
+            return packed.run(self.forward, input, hx, ragged)
         params = [getattr(self, name) for name in self._names]
-        if not isinstance(input, Tensor):
-            advice = (
-                ": pad_packed_sequence makes a tensor of it"
-                if isinstance(input, nn.utils.rnn.PackedSequence)
-                else ""
-            )
-            raise TypeError(f"input: expected a tensor, got {type(input).__name__}{advice}")
-        if input.dim() not in (2, 3) or input.shape[-1] != self.input_size:
-            axes = "(B, T, C)" if self.batch_first else "(T, B, C)"
-            raise ValueError(
-                f"input: expected {axes}, or (T, C) for one sequence, with C = {self.input_size}, "
-                f"got shape {tuple(input.shape)}"
-            )
-        single = input.dim() == 2
-        x, states = input, self._states(input, hx, single)
+        self._check_input(input, cu_seqlens is not None)
+        single, batch_axis = input.dim() == 2 and cu_seqlens is None, 0 if self.batch_first else 1
+        x, drops = input, self.training and self.dropout > 0 and self.num_layers > 1
+        told = self._description(self.dropout if drops else 0.0)
+        if ragged is not None:
+            ragged = checked(tensors.Operands("input", x), ragged, x.shape, batch_axis)
+        if single:
+            x = x.unsqueeze(batch_axis)
+            if ragged is not None:
+                ragged = ragged._replace(reset=ragged.reset.unsqueeze(batch_axis))
+        states = self._states(told.batch(x.shape, ragged), hx, single)
         tensors.refuse_transforms(type(self).__name__, x, *states, *params)
         target = _autocast_dtype(x)
         if target is not None:
@@ -120,20 +130,28 @@ class Recurrent(nn.Module):
         names = ["input", "h_0", "c_0"]
         for name, value in zip(names, [x, *states], strict=False):
             _like_parameters(name, value, params[0])
-        batch_axis = 0 if self.batch_first else 1
-        if single:
-            x, states = x.unsqueeze(batch_axis), [state.unsqueeze(1) for state in states]
-        drops = self.training and self.dropout > 0 and self.num_layers > 1
         wanted = torch.is_grad_enabled() and any(map(_may_want_grad, (x, *states, *params)))
         # A number of torch's own generator, so that manual_seed and checkpointing govern it.
         seed = torch.randint(2**62, (), device="cpu") if drops else None
-        told = self._description(self.dropout if drops else 0.0)
-        y, *finals = ops.run(x, states, params, seed, wanted, told)
+        y, *finals = ops.run(x, states, params, ragged, seed, wanted, told)
         if single:
             y, finals = y.squeeze(batch_axis), [final.squeeze(1) for final in finals]
         return y, finals[0] if len(finals) == 1 else tuple(finals)
 
-    def _states(self, x: Tensor, hx: Any, single: bool) -> list[Tensor]:
+    def _check_input(self, input: Any, packed: bool) -> None:
+        if not isinstance(input, Tensor):
+            raise TypeError(f"input: expected a tensor, got {type(input).__name__}")
+        ranks = (2,) if packed else (2, 3)
+        if input.dim() not in ranks or input.shape[-1] != self.input_size:
+            axes = "(B, T, C)" if self.batch_first else "(T, B, C)"
+            wanted = "(tokens, C)" if packed else f"{axes}, or (T, C) for one sequence,"
+            raise ValueError(
+                f"input: expected {wanted} with C = {self.input_size}, got shape "
+                f"{tuple(input.shape)}"
+            )
+
+    def _states(self, batch: Batch, hx: Any, single: bool) -> list[Tensor]:
+        """Each [L*D,B,H]."""
         count = self._cell.states
         if hx is None:
             return []
@@ -142,15 +160,15 @@ class Recurrent(nn.Module):
             wanted = "a tensor" if count == 1 else "a pair of tensors (h_0, c_0)"
             raise TypeError(f"h_0: expected {wanted}, got {type(hx).__name__}")
         rows = self.num_layers * (2 if self.bidirectional else 1)
-        batch = x.shape[0 if self.batch_first else 1]
-        shape = (rows, self.hidden_size) if single else (rows, batch, self.hidden_size)
+        shape: tuple[Any, ...] = rows, batch.sequences, self.hidden_size
+        shape = (rows, self.hidden_size) if single else shape
         for name, state in zip(("h_0", "c_0"), states, strict=False):
             if tuple(state.shape) != shape:
                 raise ValueError(
                     f"{name}: expected shape {shape} = (num_layers * num_directions, "
                     f"{'' if single else 'batch, '}hidden_size), got {tuple(state.shape)}"
                 )
-        return states
+        return [state.unsqueeze(1) for state in states] if single else states
 
     def extra_repr(self) -> str:
         out = f"{self.input_size}, {self.hidden_size}"

@@ -4,13 +4,14 @@ torch is linked, so one build goes with every release of it.
 
 `layer` and `layer_backward` run a stack; `scan`, the bare recurrence, is in scan_op.py. All memory
 is torch's, all work is on the current stream, and nothing is waited for. Shapes: T steps, B batch,
-C input size, H hidden size, L layers, D directions.
+C input size, H hidden size, L layers, D directions. Packed sequences, those of cu_seqlens, have
+tokens in the place of T and B, and N sequences as the batch of their states.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from torch import Tensor
 from .. import _core
 from ..arguments import short_name
 from ..call import log
-from ..description import Description, Planned
+from ..description import Batch, Description, Planned
+from ..ragged import PACKED, Ragged
 from .tensors import device_of, ready, stream_of, workspace
 
 library = torch.library.Library("scanrnn", "DEF")
@@ -29,16 +31,20 @@ _DESCRIPTION = (
     "str cell, int hidden_size, int num_layers, bool bias, bool batch_first, float dropout, "
     "bool bidirectional, str variant, str domain, str? strategy"
 )
+# Absent where the batch is rectangular.
+_STEPS = "Tensor? lengths, Tensor? cu_seqlens, Tensor? reset"
+_RECTANGULAR: tuple[Any, Any, Any] = (None, None, None)
 # reserve is what backward needs and nobody else; c_n is empty for a cell whose state is one tensor.
 library.define(
-    f"layer(Tensor x, Tensor[] h_0, Tensor[] params, Tensor? seed, bool training, {_DESCRIPTION})"
-    " -> (Tensor y, Tensor h_n, Tensor c_n, Tensor reserve)",
+    f"layer(Tensor x, Tensor[] h_0, Tensor[] params, {_STEPS}, Tensor? seed, bool training,"
+    f" {_DESCRIPTION}) -> (Tensor y, Tensor h_n, Tensor c_n, Tensor reserve)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 # [dx, *dh_0, *dparams]: dx is empty when it is not needed, dparams are absent.
 library.define(
     "layer_backward(Tensor? dy, Tensor[] dh_n, Tensor x, Tensor[] h_0, Tensor y, Tensor[] params,"
-    f" Tensor reserve, Tensor? seed, bool need_x, bool need_params, {_DESCRIPTION}) -> Tensor[]",
+    f" {_STEPS}, Tensor reserve, Tensor? seed, bool need_x, bool need_params, {_DESCRIPTION})"
+    " -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -47,38 +53,44 @@ library.define(
 
 
 def _layer_of(x: Tensor, description: Description) -> _core.Layer:
-    return description.layer(int(x.shape[2]), short_name(x.dtype))
+    return description.layer(int(x.shape[-1]), short_name(x.dtype))
 
 
 @functools.lru_cache(maxsize=1024)
-def _reserve_width(layer: _core.Layer, device: _core.Device) -> int:
+def _reserve_width(layer: _core.Layer, device: _core.Device, layout: str) -> int:
     # 256 tokens of one step make every part of the reserve a whole number of its alignment.
-    return layer.plan(device, 1, 256, True, None).reserve_bytes // 256
+    sizes = (256, 1) if layout == PACKED else (1, 256)
+    return layer.plan(device, *sizes, True, None, layout).reserve_bytes // 256
 
 
-def _reserve_shape(layer: _core.Layer, x: Tensor, batch_first: bool) -> tuple[Any, Any]:
+def _ragged(lengths: Any, cu_seqlens: Any, reset: Any) -> Ragged | None:
+    absent = lengths is None and cu_seqlens is None and reset is None
+    return None if absent else Ragged(lengths, cu_seqlens, reset)
+
+
+def _reserve_shape(layer: _core.Layer, device: torch.device, batch: Batch) -> tuple[Any, Any]:
     """At least what forward leaves for backward, as an expression that may hold symbolic sizes.
 
     Every part of it is so many bytes a token, rounded up to 256; so are these rows of tokens.
     """
-    steps, batch = x.shape[1 if batch_first else 0], x.shape[0 if batch_first else 1]
-    tokens = (steps if steps > 0 else 1) * batch  # what a sequence of no steps has, it has once
-    return (tokens + 255) // 256 * 256, _reserve_width(layer, device_of(x.device))
+    steps, sequences, layout = batch
+    tokens = steps if layout == PACKED else (steps if steps > 0 else 1) * sequences
+    return (tokens + 255) // 256 * 256, _reserve_width(layer, device_of(device), layout)
 
 
-def _outputs(x: Tensor, training: bool, description: Description) -> Any:
+def _outputs(x: Tensor, batch: Batch, training: bool, description: Description) -> Any:
     y = x.new_empty(description.output_shape(x.shape))
-    h_n = x.new_empty(description.state_shape(x.shape))
+    h_n = x.new_empty(description.state_shape(batch.sequences))
     c_n = x.new_empty(h_n.shape if description.states == 2 else (0,))
     shape = (0, 0)
     if training:
-        shape = _reserve_shape(_layer_of(x, description), x, description.batch_first)
+        shape = _reserve_shape(_layer_of(x, description), x.device, batch)
     return y, h_n, c_n, x.new_empty(shape, dtype=torch.uint8)
 
 
-def _planned(x: Tensor, training: bool, description: Description) -> Planned:
+def _planned(x: Tensor, batch: Batch, training: bool, description: Description) -> Planned:
     device, dtype = device_of(x.device), short_name(x.dtype)
-    planned = description.plan(x.shape[2], dtype, device, x.shape, training)
+    planned = description.plan(x.shape[-1], dtype, device, batch, training)
     log(planned.plan)
     return planned
 
@@ -87,39 +99,42 @@ def _planned(x: Tensor, training: bool, description: Description) -> Planned:
 
 
 def _layer(
-    x: Tensor, h_0: list[Tensor], params: list[Tensor], seed: Tensor | None, training: bool,
-    *described: Any,
+    x: Tensor, h_0: list[Tensor], params: list[Tensor], lengths: Any, cu_seqlens: Any, reset: Any,
+    seed: Tensor | None, training: bool, *described: Any,
 ) -> Any:  # fmt: skip
-    description = Description(*described)
-    y, h_n, c_n, reserve = _outputs(x, training, description)
-    planned = _planned(x, training, description)
+    description, ragged = Description(*described), _ragged(lengths, cu_seqlens, reset)
+    batch = description.batch(x.shape, ragged)
+    y, h_n, c_n, reserve = _outputs(x, batch, training, description)
+    planned = _planned(x, batch, training, description)
     _core.forward(
         _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)), ready(x),
         list(map(ready, h_0)), y, (h_n, c_n)[: description.states],
         workspace(x, planned.workspace), reserve if training else None,
-        0 if seed is None else int(seed), False,
+        0 if seed is None else int(seed), False, ragged,
     )  # fmt: skip
     return y, h_n, c_n, reserve
 
 
 def _layer_fake(
-    x: Tensor, h_0: list[Tensor], params: list[Tensor], seed: Tensor | None, training: bool,
-    *described: Any,
+    x: Tensor, h_0: list[Tensor], params: list[Tensor], lengths: Any, cu_seqlens: Any, reset: Any,
+    seed: Tensor | None, training: bool, *described: Any,
 ) -> Any:  # fmt: skip
-    return _outputs(x, training, Description(*described))
+    description = Description(*described)
+    batch = description.batch(x.shape, _ragged(lengths, cu_seqlens, reset))
+    return _outputs(x, batch, training, description)
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    x, h_0, params, seed, training, *described = inputs
+    x, h_0, params, *steps, seed, training = inputs[:8]
     y, _, _, reserve = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(reserve)
-    ctx.training, ctx.description, ctx.states = training, Description(*described), len(h_0)
-    ctx.save_for_backward(x, y, reserve, seed, *h_0, *params)
+    ctx.training, ctx.description, ctx.states = training, Description(*inputs[8:]), len(h_0)
+    ctx.save_for_backward(x, y, reserve, *steps, seed, *h_0, *params)
 
 
 def _layer_vjp(ctx: Any, dy: Any, dh_n: Any, dc_n: Any, _: Any) -> Any:
-    nothing = (None,) * (2 + len(ctx.description))
+    nothing = (None,) * (5 + len(ctx.description))
     if not ctx.training:
         raise RuntimeError(
             "scanrnn::layer: backward needs what training=True leaves in the reserve; "
@@ -134,17 +149,21 @@ def _pulled_back(
     ctx: Any, backward: Callable[..., Any], needs: tuple[bool, bool], cotangents: list[Any]
 ) -> tuple[Any, list[Any], list[Any]]:
     """Cotangents of x, h_0 and params; the first and the last where they are needed."""
-    x, y, reserve, seed, *rest = ctx.saved_tensors
+    x, y, reserve, lengths, cu_seqlens, reset, seed, *rest = ctx.saved_tensors
     h_0, params = rest[: ctx.states], rest[ctx.states :]
     if all(d is None for d in cotangents):
         return None, [None] * len(h_0), [None] * len(params)
     dy, *finals = cotangents[: 1 + ctx.description.states]
     if any(d is not None for d in finals):
-        shape = ctx.description.state_shape(x.shape)
+        batch = ctx.description.batch(x.shape, _ragged(lengths, cu_seqlens, reset))
+        shape = ctx.description.state_shape(batch.sequences)
         finals = [x.new_zeros(shape) if d is None else d for d in finals]
     else:
         finals = []
-    dx, *others = backward(dy, finals, x, h_0, y, params, reserve, seed, *needs, *ctx.description)
+    dx, *others = backward(
+        dy, finals, x, h_0, y, params, lengths, cu_seqlens, reset, reserve, seed, *needs,
+        *ctx.description,
+    )  # fmt: skip
     dparams = others[len(h_0) :] if needs[1] else [None] * len(params)
     return dx if needs[0] else None, others[: len(h_0)], dparams
 
@@ -161,13 +180,13 @@ def _gradients(
 
 def _layer_backward(
     dy: Tensor | None, dh_n: list[Tensor], x: Tensor, h_0: list[Tensor], y: Tensor,
-    params: list[Tensor], reserve: Tensor, seed: Tensor | None, need_x: bool, need_params: bool,
-    *described: Any,
+    params: list[Tensor], lengths: Any, cu_seqlens: Any, reset: Any, reserve: Tensor,
+    seed: Tensor | None, need_x: bool, need_params: bool, *described: Any,
 ) -> list[Tensor]:  # fmt: skip
     out = _gradients(x, h_0, params, need_x, need_params)
     dx, dh_0, dparams = out[0], out[1 : 1 + len(h_0)], out[1 + len(h_0) :]
-    description = Description(*described)
-    planned = _planned(x, True, description)
+    description, ragged = Description(*described), _ragged(lengths, cu_seqlens, reset)
+    planned = _planned(x, description.batch(x.shape, ragged), True, description)
     alignment = 128 if x.is_cuda else 64
     if reserve.data_ptr() % alignment or not reserve.is_contiguous():
         reserve = reserve.clone(memory_format=torch.contiguous_format)  # somebody has moved it
@@ -175,14 +194,14 @@ def _layer_backward(
         _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)), ready(x),
         list(map(ready, h_0)), ready(y), None if dy is None else ready(dy), list(map(ready, dh_n)),
         dx if need_x else None, dh_0, dparams, workspace(x, planned.workspace), reserve,
-        0 if seed is None else int(seed),
+        0 if seed is None else int(seed), ragged,
     )  # fmt: skip
     return out
 
 
 def _layer_backward_fake(
-    dy: Any, dh_n: Any, x: Tensor, h_0: list[Tensor], y: Any, params: list[Tensor], reserve: Any,
-    seed: Any, need_x: bool, need_params: bool, *_: Any,
+    dy: Any, dh_n: Any, x: Tensor, h_0: list[Tensor], y: Any, params: list[Tensor], lengths: Any,
+    cu_seqlens: Any, reset: Any, reserve: Any, seed: Any, need_x: bool, need_params: bool, *_: Any,
 ) -> list[Tensor]:  # fmt: skip
     return _gradients(x, h_0, params, need_x, need_params)
 
@@ -201,12 +220,14 @@ def _no_second_derivative(ctx: Any, *_: Any) -> Any:
 class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, description: Description, states: int, seed: Any, x: Tensor, *rest: Tensor
-    ) -> Any:
-        out = _layer(x, list(rest[:states]), list(rest[states:]), seed, True, *description)
+        ctx: Any, description: Description, states: int, steps: Sequence[Any], seed: Any,
+        x: Tensor, *rest: Tensor,
+    ) -> Any:  # fmt: skip
+        h_0, params = list(rest[:states]), list(rest[states:])
+        out = _layer(x, h_0, params, *steps, seed, True, *description)
         ctx.set_materialize_grads(False)
         ctx.description, ctx.states = description, states
-        ctx.save_for_backward(x, out[0], out[3], seed, *rest)
+        ctx.save_for_backward(x, out[0], out[3], *steps, seed, *rest)
         return out[: 1 + description.states]
 
     @staticmethod
@@ -214,9 +235,9 @@ class _Eager(torch.autograd.Function):
         # With create_graph the operator, whose derivative says that there is none.
         plain = not torch.is_grad_enabled() and is_eager([d for d in cotangents if d is not None])
         backward = _layer_backward if plain else torch.ops.scanrnn.layer_backward
-        needs = ctx.needs_input_grad[3], any(ctx.needs_input_grad[4 + ctx.states :])
+        needs = ctx.needs_input_grad[4], any(ctx.needs_input_grad[5 + ctx.states :])
         dx, dh_0, dparams = _pulled_back(ctx, backward, needs, list(cotangents))
-        return None, None, None, dx, *dh_0, *dparams
+        return None, None, None, None, dx, *dh_0, *dparams
 
 
 def is_eager(values: list[Tensor]) -> bool:
@@ -232,17 +253,20 @@ def is_eager(values: list[Tensor]) -> bool:
 
 
 def run(
-    x: Tensor, h_0: list[Tensor], params: list[Tensor], seed: Tensor | None, wanted: bool,
-    description: Description,
+    x: Tensor, h_0: list[Tensor], params: list[Tensor], ragged: Ragged | None,
+    seed: Tensor | None, wanted: bool, description: Description,
 ) -> list[Tensor]:  # fmt: skip
     """y and the states at the end; `wanted`: gradients may be."""
-    training = wanted or seed is not None
-    if not is_eager([x, *h_0, *params]):
-        out = torch.ops.scanrnn.layer(x, h_0, params, seed, training, *description)
+    training, steps, tensors = wanted or seed is not None, _RECTANGULAR, [x, *h_0, *params]
+    if ragged is not None:
+        steps = ragged[:3]
+        tensors += [value for value in steps if value is not None]
+    if not is_eager(tensors):
+        out = torch.ops.scanrnn.layer(x, h_0, params, *steps, seed, training, *description)
     elif wanted:
-        out = _Eager.apply(description, len(h_0), seed, x, *h_0, *params)
+        out = _Eager.apply(description, len(h_0), steps, seed, x, *h_0, *params)
     else:
-        out = _layer(x, h_0, params, seed, training, *description)
+        out = _layer(x, h_0, params, *steps, seed, training, *description)
     return list(out[: 1 + description.states])
 
 
@@ -272,13 +296,15 @@ def _call_by_call(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _layer_mapped(
-    info: Any, in_dims: Any, x: Tensor, h_0: list[Tensor], params: list[Tensor],
-    seed: Tensor | None, training: bool, *description: Any,
+    info: Any, in_dims: Any, x: Tensor, h_0: list[Tensor], params: list[Tensor], lengths: Any,
+    cu_seqlens: Any, reset: Any, seed: Tensor | None, training: bool, *description: Any,
 ) -> Any:  # fmt: skip
-    x_dim, h_dims, param_dims, seed_dim, *_ = in_dims
-    if training or seed_dim is not None or any(d is not None for d in param_dims):
+    steps = lengths, cu_seqlens, reset
+    x_dim, h_dims, param_dims, *_ = in_dims
+    seed_dim, ragged = in_dims[6], any(value is not None for value in steps)
+    if training or ragged or seed_dim is not None or any(d is not None for d in param_dims):
         return _call_by_call(torch.ops.scanrnn.layer)(
-            info, in_dims, x, h_0, params, seed, training, *description
+            info, in_dims, x, h_0, params, *steps, seed, training, *description
         )
     count, batch_axis = info.batch_size, Description(*description).batch_axis
 
@@ -294,7 +320,7 @@ def _layer_mapped(
     y, h_n, c_n, reserve = torch.ops.scanrnn.layer(
         fold(x, x_dim, batch_axis),
         [fold(h, dim, 1) for h, dim in zip(h_0, h_dims, strict=True)],
-        params, seed, training, *description,
+        params, *steps, seed, training, *description,
     )  # fmt: skip
     pair = c_n.dim() == 3
     out = unfold(y, batch_axis), unfold(h_n, 1), unfold(c_n, 1) if pair else c_n, reserve

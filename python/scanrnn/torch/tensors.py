@@ -40,7 +40,7 @@ def ready(value: Tensor) -> Tensor:
 
 
 class Operands:
-    """A scan's tensors, checked: all where the first one is."""
+    """A call's tensors, checked: all where the first one is."""
 
     def __init__(self, name: str, first: Any) -> None:
         self.device = self._tensor(name, first).device
@@ -63,6 +63,15 @@ class Operands:
         if isinstance(value, np.ndarray):
             value = torch.tensor(arguments.checked(name, value, ("bool",)), device=self.device)
         return self.operand(name, value, ("bool",))
+
+    def integers(self, name: str, value: Any) -> Tensor:
+        """Those on the CPU are moved, as they are what lengths mostly are."""
+        if isinstance(value, np.ndarray):
+            value = torch.tensor(arguments.integers(name, value))
+        value = self._tensor(name, value)
+        if value.device.type == "cpu":
+            value = value.to(self.device, non_blocking=True)
+        return self.operand(name, value, arguments.INTEGERS)
 
     def check_signs(self, name: str, value: Any) -> None:
         """Looking would wait for the device."""

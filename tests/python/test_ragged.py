@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences of many lengths in one call: each is to the letter what a call on it alone gives."""
+
+import numpy as np
+import pytest
+from ragged_support import Batch, as_state, flat
+from scanrnn.description import STATES
+from support import (
+    ALL_CELLS,
+    ALL_VARIANTS,
+    DENSE,
+    DEVICE,
+    STRATEGIES,
+    assert_close,
+    assert_close_rms,
+    gradient_tolerance,
+    make,
+    normal,
+    tolerance,
+)
+
+if DEVICE != "cpu":
+    pytest.skip("layers on CUDA take no ragged batches yet", allow_module_level=True)
+
+LENGTHS = {
+    "unsorted": [5, 0, 37, 1, 20, 36],
+    "none": [0, 0, 0],
+    "all": [9, 9, 9, 9],
+    "one": [17],
+    "steps": [2, 1, 2, 1, 1],
+}
+LAYOUTS = ["padded", "packed", "padded_reset", "packed_reset", "reset"]
+
+
+def layers(cell, *sizes, **options):
+    """The layer, and the same one with steps first."""
+    rnn = make(cell, *sizes, **options)
+    plain = make(cell, *sizes, **{**options, "batch_first": False})
+    plain.load_state_dict(rnn.state_dict())
+    return rnn, plain
+
+
+def batch_of(rnn, plain, lengths, layout, **options):
+    if layout == "reset":
+        lengths = [max(lengths)] * len(lengths)
+    return Batch(rnn, plain, lengths, packed="packed" in layout, reset="reset" in layout, **options)
+
+
+def check(batch, strategy=None):
+    """Forward, training and gradients of a call against single calls on each stretch."""
+    rnn, dtype = batch.rnn, str(batch.rnn.dtype)
+    x, options = batch.lay(batch.xs), batch.options()
+    given = as_state(batch.h_0)
+    share = 2 * rnn.num_layers * tolerance(dtype, batch.steps)
+    wanted, finals = batch.wanted()
+    y, h_n = rnn(x, given, strategy=strategy, **options)
+    (again, h_again), pullback = rnn.vjp(x, given, strategy=strategy, **options)
+    for got, state_n, name in ((y, h_n, "y"), (again, h_again, "y in training")):
+        assert_close(got, wanted, share, name)
+        for part, final in zip(flat(state_n), finals, strict=True):
+            assert_close(part, final, share, f"state with {name}")
+    dx, dh_0, dparams = pullback(batch.lay(batch.dys), as_state(batch.dh_n))
+    wanted_dx, wanted_dh_0, wanted_params = batch.gradients()
+    share = 3 * rnn.num_layers * gradient_tolerance(dtype)
+    assert_close_rms(dx, wanted_dx, share, "dx")
+    for got, part in zip(flat(dh_0), wanted_dh_0, strict=True):
+        assert_close_rms(got, part, share, "dh_0")
+    for name, got in dparams.items():
+        assert_close_rms(got, wanted_params[name], share, f"d{name}", floor=1e-30)
+    absent = batch.lay([np.ones(n, bool) for n in batch.lengths], False) == 0
+    assert not y[absent].any()
+    assert not again[absent].any()
+    assert not dx[absent].any()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_lengths(cell, lengths, layout):
+    check(batch_of(*layers(cell), LENGTHS[lengths], layout))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("num_layers", [1, 3])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_stacks(cell, batch_first, num_layers, bidirectional, layout):
+    options = {
+        "num_layers": num_layers, "bidirectional": bidirectional, "batch_first": batch_first,
+        "dtype": "float64",
+    }  # fmt: skip
+    check(batch_of(*layers(cell, 4, 6, **options), [3, 19, 0, 11], layout))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("variant", ALL_VARIANTS, ids="-".join)
+def test_dtypes_and_variants(variant, dtype, layout):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    cell, variant = variant
+    options = {"variant": variant} if variant and cell not in DENSE else {}
+    check(batch_of(*layers(cell, 16, 16, dtype=dtype, **options), [8, 21, 1, 0, 13], layout))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("domain", ["log", "linear"])
+@pytest.mark.parametrize("cell", ["MinGRU", "MinLSTM", "SRU"])
+def test_strategies(cell, domain, strategy, layout):
+    """Long enough that time is split between threads."""
+    rnn, plain = layers(cell, 3, 40, domain=domain, bidirectional=True, dtype="float64")
+    check(batch_of(rnn, plain, [700, 3, 1024, 300], layout), strategy)
+
+
+@pytest.mark.parametrize("hidden", [1, 7, 33, 130])
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_sizes(cell, hidden):
+    for layout in LAYOUTS:
+        check(batch_of(*layers(cell, 2, hidden), [4, 0, 9, 9, 1, 2, 8, 3, 5], layout))
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_dropout_is_that_of_the_tokens_places(cell):
+    """The same seed drops the same places whatever the padding holds."""
+    rnn = make(cell, 4, 6, num_layers=2, dropout=0.5)
+    x, lengths = normal(9, 3, 4), np.array([9, 2, 5])
+    other = x.copy()
+    for row, n in enumerate(lengths):
+        other[n:, row] = np.nan
+    (y, _), pullback = rnn.vjp(x, seed=3, lengths=lengths)
+    (again, _), other_pullback = rnn.vjp(other, seed=3, lengths=lengths)
+    np.testing.assert_array_equal(y, again)
+    for one, two in zip(pullback(y)[2].values(), other_pullback(again)[2].values(), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+# ---- what does not exist reaches nothing
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_nothing_crosses_a_reset(cell, bidirectional):
+    rnn = make(cell, 3, 5, num_layers=1, bidirectional=bidirectional, dtype="float64")
+    x, reset = normal(12, 2, 3, dtype=np.float64), np.zeros((12, 2), bool)
+    reset[7] = True
+    count, rows = STATES[cell], 1 + bidirectional
+    h_0 = as_state([normal(rows, 2, 5, dtype=np.float64, seed=i) for i in range(count)])
+    (y, _), pullback = rnn.vjp(x, h_0, reset=reset)
+    dy = np.zeros_like(y)
+    dy[7:] = normal(5, *y.shape[1:], dtype=np.float64)
+    dx, dh_0, _ = pullback(dy)
+    assert not dx[:7].any()
+    assert np.abs(dx[7:]).min() > 0
+    for part in flat(dh_0):
+        assert not part[0].any()
+        assert part[1:].all()
+    dy = np.zeros_like(y)
+    dy[:7] = 1
+    dx, dh_0, _ = pullback(dy)
+    assert not dx[7:].any()
+    for part in flat(dh_0):
+        assert part[0].all()
+        assert not part[1:].any()
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_resets_at_the_ends_everywhere_and_nowhere(cell):
+    rnn = make(cell, 3, 5, dtype="float64")
+    x, count = normal(9, 2, 3, dtype=np.float64), STATES[cell]
+    h_0 = as_state([normal(1, 2, 5, dtype=np.float64, seed=i) for i in range(count)])
+
+    def reset(*where):
+        out = np.zeros((9, 2), bool)
+        out[list(where)] = True
+        return out
+
+    plain, last = rnn(x, h_0)
+    y, h_n = rnn(x, h_0, reset=reset())
+    assert_close(y, plain, 1e-12)
+    assert_close(flat(h_n)[0], flat(last)[0], 1e-12)
+    assert_close(rnn(x, h_0, reset=reset(0))[0], rnn(x)[0], 1e-12, "at t = 0")
+    y, h_n = rnn(x, h_0, reset=reset(8))
+    assert_close(y[:8], plain[:8], 1e-12, "before t = T-1")
+    assert_close(y[8:], rnn(x[8:])[0], 1e-12, "at t = T-1")
+    y, h_n = rnn(x, h_0, reset=reset(*range(9)))
+    alone = np.concatenate([rnn(x[t : t + 1])[0] for t in range(9)])
+    assert_close(y, alone, 1e-12, "everywhere")
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_of_one_sequence(cell):
+    """reset is [T], and x may be a single step."""
+    rnn = make(cell, 3, 5, batch_first=True)
+    x, reset = normal(8, 3), np.arange(8) % 3 == 2
+    (y, h_n), pullback = rnn.vjp(x, reset=reset)
+    (batch, h_batch), whole = rnn.vjp(x[None], reset=reset[None])
+    np.testing.assert_array_equal(y, batch[0])
+    np.testing.assert_array_equal(flat(h_n)[0], flat(h_batch)[0][:, 0])
+    np.testing.assert_array_equal(pullback(y)[0], whole(batch)[0][0])
+    assert rnn(x[:0], reset=reset[:0])[0].shape == (0, 5)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (5, 0, 4), (0, 0, 4)])
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_empty(cell, shape):
+    rnn, x = make(cell, 4, 6), np.ones(shape, np.float32)
+    steps, batch, _ = shape
+    options = {"lengths": np.zeros(batch, int), "reset": np.ones((steps, batch), bool)}
+    (y, h_n), pullback = rnn.vjp(x, **options)
+    assert y.shape == (steps, batch, 6)
+    assert not flat(h_n)[0].any()
+    dx, _, dparams = pullback(y)
+    assert dx.shape == shape
+    assert not any(value.any() for value in dparams.values())
+    for ends in ([0], [0, 0], [0, 0, 0, 0]):
+        (y, h_n), pullback = rnn.vjp(x.reshape(-1, 4)[:0], cu_seqlens=np.array(ends))
+        assert y.shape == (0, 6)
+        assert flat(h_n)[0].shape == (1, len(ends) - 1, 6)
+        pullback(y)
+
+
+# ---- the arrays themselves
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_integers_of_every_dtype_and_stride(cell):
+    rnn, x = make(cell), normal(9, 3, 3)
+    lengths = np.array([4, 9, 0])
+    wanted, _ = rnn(x, lengths=lengths)
+    for dtype in "bBhHiIlLqQ":
+        np.testing.assert_array_equal(rnn(x, lengths=lengths.astype(dtype))[0], wanted)
+    np.testing.assert_array_equal(rnn(x, lengths=lengths.astype(">i8"))[0], wanted)
+    spread = np.repeat(lengths[::-1], 2)[::-2]
+    np.testing.assert_array_equal(rnn(x, lengths=spread)[0], wanted)
+    reset = np.zeros((3, 9), bool)
+    reset[1, 4] = True
+    np.testing.assert_array_equal(
+        rnn(x, reset=reset.T)[0], rnn(x, reset=np.ascontiguousarray(reset.T))[0]
+    )
+    row = np.broadcast_to(reset[1, :, None], (9, 3))
+    np.testing.assert_array_equal(rnn(x, reset=row)[0], rnn(x, reset=row.copy())[0])
+
+
+def test_a_pullback_holds_copies():
+    rnn, x = make("GRU"), normal(9, 3, 3)
+    lengths, reset = np.array([4, 9, 0]), np.zeros((9, 3), bool)
+    (y, _), pullback = rnn.vjp(x, lengths=lengths, reset=reset)
+    before = pullback(y)[0]
+    lengths[:], reset[:] = 0, True
+    np.testing.assert_array_equal(pullback(y)[0], before)
+
+
+def test_plans():
+    rnn = make("MinGRU")
+    assert "12 tokens of 3 sequences" in str(rnn.plan(12, 3, packed=True))
+    assert "T=12 B=3" in str(rnn.plan(12, 3))
+    with pytest.raises(TypeError, match="packed: expected True or False, got 1"):
+        rnn.plan(12, 3, packed=1)
+
+
+# ---- a pool of states
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_steps_of_a_pool(cell, dtype):
+    rnn = make(cell, 4, 6, num_layers=2, dtype=dtype)
+    pool = [normal(2, 7, 6, dtype=dtype, seed=i) for i in range(STATES[cell])]
+    before = [part.copy() for part in pool]
+    x_t, rows = normal(5, 4, dtype=dtype), np.array([6, -1, 0, 3, -1], np.int32)
+    y, h = rnn.step(x_t, as_state(pool), state_indices=rows)
+    for given, back in zip(pool, flat(h), strict=True):
+        assert given is back
+    taken = rows >= 0
+    alone, after = rnn.step(x_t[taken], as_state([part[:, rows[taken]] for part in before]))
+    share = 4 * tolerance(dtype, 1)
+    assert not y[~taken].any()
+    assert_close(y[taken], alone, share, "y")
+    for part, was, wanted in zip(pool, before, flat(after), strict=True):
+        assert_close(part[:, rows[taken]], wanted, share, "pool")
+        others = [1, 2, 4, 5]
+        np.testing.assert_array_equal(part[:, others], was[:, others])
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_decoding_from_a_pool_is_the_sequence(cell):
+    rnn = make(cell, 4, 6, num_layers=2)
+    x = normal(8, 3, 4)
+    pool = as_state([np.zeros((2, 9, 6), np.float32) for _ in range(STATES[cell])])
+    ys = [rnn.step(x_t, pool, state_indices=np.array([8, 2, 5]))[0] for x_t in x]
+    assert_close(np.stack(ys), rnn(x)[0], 1e-6)
+    y, _ = rnn.step(x[0], pool, state_indices=np.full(3, -1))
+    assert not y.any()
+
+
+# ---- malformed
+
+
+def raises(kind, *parts):
+    return pytest.raises(kind, match="".join(rf"(?=^.*?{part})" for part in parts))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "parts"),
+    [
+        ({"lengths": [3, 2, 1]}, TypeError, ("lengths: expected an array of int", "got list")),
+        ({"lengths": np.ones(3)}, TypeError, ("lengths: expected integers", "float64")),
+        ({"lengths": np.ones(3, bool)}, TypeError, ("lengths: expected integers", "bool")),
+        ({"lengths": np.ones(2, int)}, ValueError, (r"lengths: .* \(3,\) = \(batch,\)", r"\(2,\)")),
+        ({"lengths": np.ones((3, 1), int)}, ValueError, ("lengths: expected shape", r"\(3, 1\)")),
+        ({"lengths": np.array([1, 10, 2])}, ValueError, ("lengths: .*9", "got 10 at 1")),
+        ({"lengths": np.array([1, 2, -1])}, ValueError, ("lengths: expected", "got -1 at 2")),
+        ({"lengths": np.array([1, 2, 2**40])}, ValueError, ("lengths:", f"got {2**40}")),
+        (
+            {"lengths": np.ones(3, int), "cu_seqlens": np.array([0, 9])},
+            ValueError,
+            ("lengths: expected None beside cu_seqlens",),
+        ),
+        ({"cu_seqlens": np.array([0, 9])}, ValueError, (r"x: expected \(tokens, C\)", r"9, 3, 3")),
+        ({"reset": np.ones((9, 3))}, TypeError, ("reset: expected dtype bool", "got float64")),
+        ({"reset": np.ones((9, 3), int)}, TypeError, ("reset: expected dtype bool", "got int64")),
+        ({"reset": np.ones((3, 9), bool)}, ValueError, (r"reset: .*\(9, 3\)", r"got \(3, 9\)")),
+        ({"reset": np.ones(9, bool)}, ValueError, (r"reset: .*\(9, 3\)", r"got \(9,\)")),
+        ({"reset": True}, TypeError, ("reset: expected", "got bool")),
+    ],
+)
+@pytest.mark.parametrize("cell", ["MinGRU", "LSTM"])
+def test_malformed(cell, options, kind, parts):
+    rnn = make(cell)
+    for call in (rnn, rnn.vjp):
+        with raises(kind, *parts):
+            call(normal(9, 3, 3), **options)
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind", "parts"),
+    [
+        ([1, 4, 9], ValueError, ("cu_seqlens: expected 0 at first", "got 1 and 9")),
+        ([0, 4, 8], ValueError, ("cu_seqlens: .* tokens, 9, at last", "got 0 and 8")),
+        ([0, 5, 4, 9], ValueError, ("cu_seqlens:", "got 4 at 2")),
+        ([0, 10, 9], ValueError, ("cu_seqlens:", "got 10 at 1")),
+        ([-1, 9], ValueError, ("cu_seqlens:", "got -1 at 0")),
+        ([], ValueError, (r"cu_seqlens: expected shape \(N \+ 1,\)", r"got \(0,\)")),
+        ([[0, 9]], ValueError, ("cu_seqlens: expected shape", r"got \(1, 2\)")),
+        ([0.0, 9.0], TypeError, ("cu_seqlens: expected integers", "float64")),
+    ],
+)
+def test_malformed_cu_seqlens(ends, kind, parts):
+    ends = np.array(ends, None if ends else int)
+    for batch_first in (False, True):
+        rnn = make("MinGRU", batch_first=batch_first)
+        with raises(kind, *parts):
+            rnn(normal(9, 3), cu_seqlens=ends)
+
+
+def test_malformed_calls_of_one_sequence_and_packed():
+    rnn, x = make("MinGRU"), normal(9, 3)
+    with raises(ValueError, "lengths: expected None for one sequence"):
+        rnn(x, lengths=np.array([4]))
+    with raises(ValueError, r"reset: expected shape \(9,\)", r"got \(9, 1\)"):
+        rnn(x, reset=np.ones((9, 1), bool))
+    ends = np.array([0, 4, 9])
+    with raises(ValueError, r"h_0: expected shape \(1, 2, 5\)", r"got \(1, 3, 5\)"):
+        rnn(x, np.zeros((1, 3, 5), np.float32), cu_seqlens=ends)
+    with raises(ValueError, "h_0: expected 3 axes, x being packed"):
+        rnn(x, np.zeros((1, 5), np.float32), cu_seqlens=ends)
+    with raises(ValueError, r"reset: expected shape \(9,\)"):
+        rnn(x, cu_seqlens=ends, reset=np.ones((3, 3), bool))
+    _, pullback = rnn.vjp(x, cu_seqlens=ends)
+    with raises(ValueError, "dy: expected 2 axes, x being packed"):
+        pullback(np.zeros((1, 9, 5), np.float32))
+
+
+def test_malformed_steps():
+    rnn, x_t = make("LSTM"), normal(2, 3)
+    rows = np.array([1, 0])
+
+    def pool(**options):
+        return tuple(np.zeros((1, 4, 5), **{"dtype": np.float32, **options}) for _ in range(2))
+
+    def step(state, rows=rows, x_t=x_t):
+        return rnn.step(x_t, state, state_indices=rows)
+
+    with raises(TypeError, "h: expected", "got None|got NoneType"):
+        step(None)
+    with raises(TypeError, r"h: expected the pair \(h, c\)"):
+        step(pool()[0])
+    with raises(TypeError, "h: expected dtype float32", "got float64"):
+        step(pool(dtype=np.float64))
+    h, c = pool()
+    c.flags.writeable = False
+    with raises(ValueError, "c: expected memory .* can write", "read-only"):
+        step((h, c))
+    with raises(ValueError, "h: expected memory in C order"):
+        step((np.zeros((1, 4, 10), np.float32)[..., ::2], c))
+    with raises(ValueError, "c: expected shape", r"got \(1, 3, 5\)"):
+        step((h, np.zeros((1, 3, 5), np.float32)))
+    with raises(ValueError, r"h: expected .*3 axes|h: expected \(num_layers", r"\(4, 5\)"):
+        step((h[0], h[0]))
+    with raises(ValueError, "state_indices: expected shape", r"got \(3,\)"):
+        step(pool(), np.array([1, 0, 2]))
+    with raises(ValueError, "state_indices:", "got 4 at 1"):
+        step(pool(), np.array([0, 4]))
+    with raises(ValueError, "state_indices:", "got -2 at 0"):
+        step(pool(), np.array([-2, 1]))
+    with raises(ValueError, "state_indices: expected each state once"):
+        step(pool(), np.array([1, 1]))
+    with raises(ValueError, "state_indices: expected None for one sequence"):
+        step(pool(), np.array([1]), x_t[0])

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ragged batches in scanrnn.torch: torch's PackedSequence beside torch.nn, and lengths, cu_seqlens
+and resets under autograd and torch's transformations."""
+
+import numpy as np
+import pytest
+from support import ALL_CELLS, DEVICE
+from test_errors import raises
+from torch_support import (
+    COMPILES,
+    TORCHS_OWN,
+    WIDE,
+    flat,
+    module,
+    numpy,
+    operands,
+    same,
+    st,
+    state,
+    tensor,
+    torch,
+)
+
+if DEVICE != "cpu":
+    pytest.skip("layers on CUDA take no ragged batches yet", allow_module_level=True)
+
+rnn_utils = torch.nn.utils.rnn
+LENGTHS = [5, 9, 1, 4]
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew():
+    """torch compiles one function, here `forward`, only so many times."""
+    torch.compiler.reset()
+
+
+def packed(x, lengths, batch_first=False, enforce_sorted=False):
+    return rnn_utils.pack_padded_sequence(x, torch.tensor(lengths), batch_first, enforce_sorted)
+
+
+def options_of(form, steps=9, batch=4):
+    """Arguments beside x, which is packed where its name says so."""
+    reset = torch.arange(steps * batch).reshape(steps, batch) % 5 == 3
+    return {
+        "lengths": {"lengths": torch.tensor(LENGTHS)},
+        "reset": {"reset": reset},
+        "lengths_reset": {"lengths": torch.tensor(LENGTHS, dtype=torch.int32), "reset": reset},
+        "packed": {"cu_seqlens": torch.tensor([0, 5, 5, 14, 19])},
+        "packed_reset": {
+            "cu_seqlens": torch.tensor([0, 5, 5, 14, 19]),
+            "reset": torch.arange(19) % 6 == 2,
+        },
+    }[form]
+
+
+def input_of(form, grad=False):
+    return tensor(19, 4, grad=grad) if "packed" in form else tensor(9, 4, 4, grad=grad)
+
+
+FORMS = ["lengths", "reset", "lengths_reset", "packed", "packed_reset"]
+
+
+# ---- torch's PackedSequence
+
+
+def pulled_back(rnn, sequence, x, hx):
+    """y and the states, and gradients of a loss of all of them."""
+    y, h_n = rnn(sequence, hx)
+    out = [y.data, *flat([h_n])]
+    rnn.zero_grad()
+    sum((v * tensor(*v.shape, seed=i)).sum() for i, v in enumerate(out)).backward()
+    given = [] if hx is None else flat([hx])
+    return y, [*out, x.grad, *(h.grad for h in given), *(p.grad for p in rnn.parameters())]
+
+
+@pytest.mark.parametrize("initial", [False, True])
+@pytest.mark.parametrize("enforce_sorted", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True, "num_layers": 2}],
+)
+@pytest.mark.parametrize("cell", TORCHS_OWN)
+def test_packed_sequences_are_those_of_torch(cell, options, enforce_sorted, initial):
+    ours, theirs = module(cell, 4, 6, **options), getattr(torch.nn, cell)(4, 6, **options)
+    theirs = theirs.to(DEVICE, WIDE)
+    ours.load_state_dict(theirs.state_dict())
+    lengths = sorted(LENGTHS, reverse=True) if enforce_sorted else LENGTHS
+    results = []
+    for rnn in (ours, theirs):
+        x = tensor(9, 4, 4, grad=True)
+        hx = state(ours, 4, grad=True) if initial else None
+        given = x.transpose(0, 1) if ours.batch_first else x
+        sequence = packed(given, lengths, ours.batch_first, enforce_sorted)
+        y, found = pulled_back(rnn, sequence, x, hx)
+        results.append((y, found))
+        for name in ("batch_sizes", "sorted_indices", "unsorted_indices"):
+            one, other = getattr(y, name), getattr(sequence, name)
+            assert (one is None) == (other is None)
+            assert one is None or torch.equal(one, other)
+    (one, ours), (other, theirs) = results
+    same(ours, theirs, share=1e-10)
+    padded = [rnn_utils.pad_packed_sequence(y, total_length=11) for y in (one, other)]
+    same([padded[0][0]], [padded[1][0]], share=1e-10)
+    assert torch.equal(padded[0][1], padded[1][1])
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_packed_sequences_and_lengths_are_one(cell):
+    rnn = module(cell, 4, 6, 2, bidirectional=True)
+    x, h_0 = tensor(9, 4, 4), state(rnn, 4)
+    y, h_n = rnn(packed(x, LENGTHS), h_0)
+    wanted, last = rnn(x, h_0, lengths=torch.tensor(LENGTHS))
+    same([rnn_utils.pad_packed_sequence(y)[0]], [wanted])
+    same([h_n], [last])
+
+
+def test_one_packed_sequence_and_equal_ones():
+    rnn = module("GRU", 4, 6)
+    for batch, lengths in ((1, [7]), (3, [9, 9, 9]), (3, [1, 1, 1])):
+        x = tensor(max(lengths), batch, 4)
+        y, h_n = rnn(packed(x, lengths))
+        wanted, last = rnn(x)
+        same([rnn_utils.pad_packed_sequence(y)[0], h_n], [wanted, last])
+
+
+def test_what_a_packed_sequence_cannot_have():
+    rnn, given = module("LSTM", 4, 6), packed(tensor(9, 4, 4), LENGTHS)
+    with raises(ValueError, "lengths: expected None with a PackedSequence"):
+        rnn(given, lengths=torch.tensor(LENGTHS))
+    with raises(ValueError, "reset: expected None with a PackedSequence"):
+        rnn(given, reset=torch.ones(9, 4, dtype=torch.bool))
+    with raises(TypeError, "h_0: expected a pair of tensors"):
+        rnn(given, tensor(1, 4, 6))
+    with raises(ValueError, r"h_0: expected shape \(1, 4, 6\)", r"got \(1, 3, 6\)"):
+        rnn(given, (tensor(1, 3, 6), tensor(1, 4, 6)))
+    with raises(ValueError, "input: expected .* C = 4"):
+        rnn(packed(tensor(9, 4, 5), LENGTHS))
+
+
+# ---- lengths, cu_seqlens, reset
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_values_are_those_of_the_plain_layers(cell, form):
+    import scanrnn
+
+    rnn = module(cell, 4, 6, 2, bidirectional=True, dtype=WIDE)
+    plain = getattr(scanrnn, cell)(
+        4, 6, num_layers=2, bidirectional=True, dtype="float64", device=DEVICE
+    )
+    plain.load_state_dict({name: numpy(value) for name, value in rnn.state_dict().items()})
+    x, h_0, options = input_of(form), state(rnn, 4), options_of(form)
+    numpys = {name: value.numpy() for name, value in options.items()}
+    (wanted, last), pullback = plain.vjp(x, h_0, **numpys)
+    with torch.no_grad():
+        inferred = rnn(x, h_0, **options)
+    leaf = x.clone().requires_grad_()
+    y, h_n = rnn(leaf, h_0, **options)
+    same([y, h_n], [wanted, last], share=0.0)
+    same(inferred, [wanted, last])
+    y.sum().backward()
+    dx, _, dparams = pullback(torch.ones_like(wanted))
+    same([leaf.grad], [dx], share=0.0)
+    same([p.grad for p in rnn.parameters()], list(dparams.values()), share=0.0)
+    same([rnn(x, h_0, **numpys)[0]], [y], share=0.0)
+    same([plain(x, h_0, **options)[0]], [inferred[0]], share=0.0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_gradcheck(cell, form):
+    rnn = module(cell, 4, 3, bidirectional=True)
+    x, h_0, params = input_of(form), flat([state(rnn, 4)]), list(rnn.parameters())
+    names = [name for name, _ in rnn.named_parameters()]
+
+    def call(x, *rest):
+        h_0, params = rest[: -len(names)], rest[-len(names) :]
+        hx = h_0 if len(h_0) > 1 else h_0[0]
+        y, h_n = torch.func.functional_call(
+            rnn, dict(zip(names, params, strict=True)), (x, hx), options_of(form)
+        )
+        return y, *flat([h_n])
+
+    leaves = [v.detach().requires_grad_() for v in (x, *h_0, *params)]
+    assert torch.autograd.gradcheck(call, leaves)
+
+
+def test_of_one_sequence_and_batch_first():
+    rnn, other = module("MinGRU", 4, 6), module("MinGRU", 4, 6, batch_first=True)
+    other.load_state_dict(rnn.state_dict())
+    x, reset = tensor(9, 4), torch.arange(9) % 4 == 1
+    same([rnn(x, reset=reset)[0]], [rnn(x[:, None], reset=reset[:, None])[0][:, 0]], 0.0)
+    same([other(x, reset=reset)[0]], [rnn(x, reset=reset)[0]], 0.0)
+    x, lengths = tensor(9, 4, 4), torch.tensor(LENGTHS)
+    same(
+        [other(x.transpose(0, 1), lengths=lengths)[0].transpose(0, 1)], [rnn(x, lengths=lengths)[0]]
+    )
+
+
+def test_changed_lengths_are_noticed():
+    rnn, lengths = module("GRU", 4, 6), torch.tensor(LENGTHS)
+    y, _ = rnn(tensor(9, 4, 4), lengths=lengths)
+    lengths.zero_()
+    with raises(RuntimeError, "one of the variables needed .* modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_malformed():
+    rnn, x = module("GRU", 4, 6), tensor(9, 4, 4)
+    with raises(TypeError, "lengths: expected dtype one of 'int64', 'int32'", "got float64"):
+        rnn(x, lengths=torch.ones(4, dtype=WIDE))
+    with raises(TypeError, "lengths: expected a tensor", "got list"):
+        rnn(x, lengths=LENGTHS)
+    with raises(ValueError, r"lengths: expected shape \(4,\)", r"got \(3,\)"):
+        rnn(x, lengths=torch.ones(3, dtype=torch.int64))
+    with raises(ValueError, "lengths: expected integers in", "got 10 at 2"):
+        rnn(x, lengths=torch.tensor([1, 2, 10, 3]))
+    with raises(TypeError, "reset: expected dtype bool", "got int64"):
+        rnn(x, reset=torch.ones(9, 4, dtype=torch.int64))
+    with raises(ValueError, r"reset: expected shape \(9, 4\)", r"got \(4, 9\)"):
+        rnn(x, reset=torch.ones(4, 9, dtype=torch.bool))
+    with raises(ValueError, r"input: expected \(tokens, C\) with C = 4", r"\(9, 4, 4\)"):
+        rnn(x, cu_seqlens=torch.tensor([0, 9]))
+    with raises(ValueError, "lengths: expected None beside cu_seqlens"):
+        rnn(x, lengths=torch.ones(4), cu_seqlens=torch.tensor([0, 9]))
+    with raises(ValueError, "lengths: expected None for one sequence"):
+        rnn(x[:, 0], lengths=torch.tensor([4]))
+
+
+# ---- torch's transformations
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cell", ["MinGRU", "LSTM"])
+def test_opcheck(cell, form):
+    rnn = module(cell, 4, 8, 2)
+    big = {"packed": (256, 4), "packed_reset": (256, 4)}.get(form, (64, 4, 4))
+    x, (_, h_0, params) = tensor(*big, grad=True), operands(rnn, 1, 4, grad=True)
+    given = options_of(form, 64)
+    if "lengths" in given:  # all of them: what the reserve holds of other steps is undefined
+        given["lengths"] = torch.full((4,), 64)
+    if "packed" in form:
+        given["cu_seqlens"] = torch.tensor([0, 5, 5, 100, 256])
+    if form == "packed_reset":
+        given["reset"] = torch.arange(256) % 7 == 3
+    steps = [given.get(name) for name in ("lengths", "cu_seqlens", "reset")]
+    description = rnn._description(0.0)
+    layer, backward = torch.ops.scanrnn.layer, torch.ops.scanrnn.layer_backward
+    torch.library.opcheck(layer.default, (x, h_0, params, *steps, None, True, *description))
+    x, h_0, params = (
+        torch.utils._pytree.tree_map(torch.Tensor.detach, v) for v in (x, h_0, params)
+    )
+    y, h_n, c_n, reserve = layer(x, h_0, params, *steps, None, True, *description)
+    dh_n = [h_n, c_n][: len(h_0)]
+    arguments = (y, dh_n, x, h_0, y, params, *steps, reserve, None, True, True, *description)
+    torch.library.opcheck(backward.default, arguments)
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_the_reserve_is_large_enough(cell):
+    """Its symbolic size against what the library asks for."""
+    for hidden, layers, steps, batch in (
+        (h, 2, t, b) for h in (1, 5, 64) for t in (0, 1, 3, 17, 300) for b in (1, 2, 33, 400)
+    ):
+        description = module(cell, 3, hidden, layers, bidirectional=True)._description(0.0)
+        layer, device = description.layer(3, "float64"), torch.device(DEVICE)
+        for layout in ("ragged", "packed"):
+            sizes = st.ops.Batch(steps, batch, layout)
+            plan = layer.plan(st.tensors.device_of(device), steps, batch, True, None, layout)
+            rows, width = st.ops._reserve_shape(layer, device, sizes)
+            assert rows * width >= plan.reserve_bytes, (hidden, layers, *sizes)
+
+
+@COMPILES
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cell", ["MinGRU", "LSTM"])
+def test_compile(cell, form, dynamic):
+    rnn = module(cell, 4, 6, 2, bidirectional=True)
+    compiled = torch.compile(rnn, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    results = []
+    for call in (rnn, compiled):
+        leaf = input_of(form, grad=True)
+        out = flat(call(leaf, state(rnn, 4), **options_of(form)))
+        rnn.zero_grad()
+        sum(v.square().sum() for v in out).backward()
+        results.append([*out, leaf.grad, *(p.grad.clone() for p in rnn.parameters())])
+    same(*results)
+
+
+@COMPILES
+def test_compile_of_a_packed_sequence():
+    """What pack_padded_sequence sorts has its number of sequences in a shape."""
+    rnn = module("GRU", 4, 6)
+    compiled = torch.compile(rnn, fullgraph=True, backend="aot_eager")
+    given = packed(tensor(9, 4, 4), LENGTHS)
+    (y, h_n), (wanted, last) = compiled(given), rnn(given)
+    same([y.data, h_n], [wanted.data, last])
+
+
+def test_export():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = module("MinLSTM", 4, 6)
+
+        def forward(self, x, lengths):
+            return self.rnn(x, lengths=lengths)[0]
+
+    net, x, lengths = Net(), tensor(9, 4, 4), torch.tensor(LENGTHS)
+    program = torch.export.export(net, (x, lengths))
+    same([program.module()(x, lengths)], [net(x, lengths)])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_autocast(form):
+    rnn = module("GRU", 4, 6, dtype=torch.float32)
+    x, options = input_of(form, grad=True), options_of(form)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        y, _ = rnn(x.float(), **options)
+    assert y.dtype == torch.bfloat16
+    y.sum().backward()
+    wanted, _ = rnn(x.float(), **options)
+    np.testing.assert_allclose(numpy(y), numpy(wanted), rtol=0, atol=0.05)
+    assert x.grad.abs().sum() > 0
+
+
+def test_autocast_of_a_packed_sequence():
+    rnn, x = module("LSTM", 4, 6, dtype=torch.float32), tensor(9, 4, 4, dtype=torch.float32)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        y, (h_n, _) = rnn(packed(x, LENGTHS))
+    assert y.data.dtype == h_n.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("cell", ["MinGRU", "LSTM"])
+def test_vmap(cell):
+    rnn, x = module(cell, 4, 6), tensor(3, 9, 4, 4)
+    lengths = torch.tensor([LENGTHS, LENGTHS[::-1], [9, 9, 0, 9]])
+    with torch.no_grad():
+        found = torch.vmap(lambda x, n: rnn(x, lengths=n)[0])(x, lengths)
+        same(
+            [found], [torch.stack([rnn(v, lengths=n)[0] for v, n in zip(x, lengths, strict=True)])]
+        )
+        shared = torch.vmap(lambda x: rnn(x, lengths=lengths[0])[0])(x)
+        same([shared], [torch.stack([rnn(v, lengths=lengths[0])[0] for v in x])])
