@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scanrnn
 from scanrnn import __main__, _core, profile
-from scanrnn.tools import calls, layer_bench, measure
+from scanrnn.tools import calls, layer_bench, measure, ragged_bench
 from support import CELLS, DENSE
 
 PROVENANCE = {"device", "processor", "threads", "commit", "dirty", "command", "date"}
@@ -184,6 +184,19 @@ def test_bench_calls(tmp_path, capsys, monkeypatch):
     assert all(0 < row["least_us"] <= row["us"] for row in content["rows"])
     impls = {"scanrnn, torch tensors", "scanrnn.torch", "torch.nn"} if find_spec("torch") else set()
     assert {row["impl"] for row in content["rows"]} == {"scanrnn, NumPy"} | impls
+
+
+def test_bench_ragged(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "ragged.json"
+    for name, size in (("B", 3), ("T", 9), ("H", 8), ("SECONDS", 0.01)):
+        monkeypatch.setattr(ragged_bench, name, size)
+    __main__.main(["bench", "ragged", "--cells", "MinGRU", "GRU", "--out", str(out)])
+    assert "of the padded tokens are there" in capsys.readouterr().out
+    content = json.loads(out.read_text())
+    assert set(content) >= PROVENANCE | {"tokens"}
+    ways = ["padded", "padded, resets", "lengths", "cu_seqlens"]
+    assert [row["way"] for row in content["rows"]] == 4 * ways  # cells, passes
+    assert all(row["ms"] > 0 for row in content["rows"])
 
 
 @pytest.mark.parametrize("to_file", [False, True])

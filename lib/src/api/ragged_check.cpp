@@ -59,10 +59,9 @@ Ragged check_ragged(const Ragged& ragged, const dispatch::Problem& p, bool batch
   const bool packed = p.layout == Batch::packed;
   require(!ragged.lengths || !ragged.cu_seqlens,
           "lengths: expected none with cu_seqlens, which tells them");
+  const std::string given = ragged.lengths ? "lengths" : ragged.cu_seqlens ? "cu_seqlens" : "reset";
   require(!ragged || p.layout != Batch::rectangular, [&] {
-    const char* name = ragged.lengths ? "lengths" : ragged.cu_seqlens ? "cu_seqlens" : "reset";
-    return std::string(name) +
-           ": expected a plan for a ragged batch, got one for a rectangular one";
+    return given + ": expected a plan for a ragged batch, got one for a rectangular one";
   });
   require(packed == static_cast<bool>(ragged.cu_seqlens), [&] {
     return std::string("cu_seqlens: expected ") +
@@ -72,7 +71,7 @@ Ragged check_ragged(const Ragged& ragged, const dispatch::Problem& p, bool batch
   if (!ragged) return {};
   // Nothing is run that was not seen right.
   if (device.kind == Device::Kind::cuda) {
-    throw value_error("lengths, cu_seqlens, reset: layers on CUDA do not take them yet");
+    throw value_error(given + ": layers on CUDA take no ragged batches yet, those on the CPU do");
   }
   Ragged out;
   out.lengths = check_integers("lengths", ragged.lengths, p.batch, "(batch,)", device);
@@ -98,7 +97,8 @@ Ragged check_ragged(const Ragged& ragged, const dispatch::Problem& p, bool batch
 void check_state_indices(const TensorView& indices, std::int64_t batch, std::int64_t states,
                          Device device) {
   if (device.kind == Device::Kind::cuda) {
-    throw value_error("state_indices: layers on CUDA do not take them yet");
+    throw value_error(
+        "state_indices: layers on CUDA have no pools of states yet, those on the CPU do");
   }
   const TensorView view = check_integers("state_indices", indices, batch, "(batch,)", device);
   const Integers values(view);

@@ -21,6 +21,7 @@ from . import measure
 
 B, T, H = 32, 512, 256  # and C = H
 RESETS = 0.03  # of the steps
+SECONDS = 1.0
 TOLERANCE = 1e-4
 
 
@@ -61,7 +62,7 @@ def run(out: Path, cells: list[str]) -> None:
     for cell in cells:
         rnn = getattr(scanrnn, cell)(H, H, device="cpu", seed=0)
         for backward in (False, True):
-            taken = measure.timed(calls_of(rnn, backward, lengths), seconds=1)
+            taken = measure.timed(calls_of(rnn, backward, lengths), seconds=SECONDS)
             name = "forward_backward" if backward else "forward"
             for way, timing in taken.items():
                 share = timing.ms / taken["padded"].ms
