@@ -59,11 +59,8 @@ class Call:
     x: Any  # [T,B,C] or [B,T,C]; for one step [B,C]; packed [tokens,C]
     h_0: list[Any]  # each [L*D,B,H]; none for zeros; with state_indices a pool, to be written
     ragged: Ragged | None  # None: a rectangular batch
+    pooled: bool  # with state_indices
     training: bool
     seed: int
     one_step: bool
     names: tuple[str, str, str]  # what errors call x and the initial state
-
-    @property
-    def pooled(self) -> bool:
-        return self.ragged is not None and self.ragged.state_indices is not None

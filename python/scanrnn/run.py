@@ -45,6 +45,7 @@ class Run(Call):
         self.single = single = len(shape) == axes - 1 and not packed
         if len(shape) != (2 if packed else axes) and not single:
             raise ValueError(f"{name}: expected {self._wanted()}, got shape {tuple(shape)}")
+        self.pooled = ragged is not None and ragged.state_indices is not None
         if ragged is not None:
             ragged = checked(library, ragged, shape, batch_axis)
             if single and ragged.reset is not None:
