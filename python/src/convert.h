@@ -38,6 +38,8 @@ inline const char* name_of(dispatch::Reason reason) {
       return "measured";
     case dispatch::Reason::predicted:
       return "predicted";
+    case dispatch::Reason::adjacent_steps:
+      return "adjacent_steps";
     case dispatch::Reason::no_rule:
       return "no_rule";
     case dispatch::Reason::every_step:

@@ -243,7 +243,7 @@ def test_tune_from_a_sweep(tmp_path, capsys):
     for name in ("another", content["processor"]):
         assert f"tuned, on {name}:\non the grid: 8 points" in shown
     measure.save(other, content | {"threads": content["threads"] + 1})
-    with pytest.raises(SystemExit, match="^--from: expected sweeps of one kind of device"):
+    with pytest.raises(SystemExit, match=r"^--from: expected sweeps of one kind of device"):
         __main__.main(["tune", "--from", str(other), str(sweep), "--out", str(out)])
     content |= {"device": "cuda", "units": 132}
     for row in content["rows"]:
