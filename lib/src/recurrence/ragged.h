@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ragged batches as a layer call walks them: which steps of a line are one sequence, and where on
-// the way its state is zero (docs/ragged.md).
+// The integers that say which steps of a ragged batch there are (docs/ragged.md).
 #pragma once
 
 #include "scanrnn/layer.h"
