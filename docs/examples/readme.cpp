@@ -25,7 +25,10 @@ int main() {
   const scanrnn::Layer layer(options);
   const auto plan = layer.plan(context, steps, batch, scanrnn::Mode::inference);
   const scanrnn::Buffer workspace(context, layer.sizes(plan).workspace);
-  layer.forward(context, plan, {params, x, h0, y, hn, workspace.span(), {}});
+  scanrnn::ForwardArgs args;
+  args.params = params, args.x = x, args.y = y, args.h0 = h0, args.hn = hn;
+  args.workspace = workspace.span();
+  layer.forward(context, plan, args);
   std::puts(explain(plan).c_str());  // what ran, and why
   // [readme]
 

@@ -79,7 +79,8 @@ class Run {
     out.batch_major = batch_major();
     out.steps = p.steps;
     out.batch = lines();
-    out.layout = p.layout;
+    // A ragged batch that is told nothing is a rectangular one.
+    out.layout = ragged || counting() ? p.layout : dispatch::Batch::rectangular;
     out.ragged = ragged;
     out.sequences = p.batch;
     out.input = layer == 0 ? o_.input_size : features();
@@ -93,6 +94,17 @@ class Run {
       out.recurrent_bias = own.recurrent_bias;
     }
     return out;
+  }
+
+  // work(memory to work in), which a layer call gives up again.
+  template <class F>
+  void with_scratch(LayerCall& call, F&& work) const {
+    Arena scratch = stack_.workspace.rest();
+    work(scratch);
+    stack_.workspace.saw(scratch);
+    if (!counting() || call.layout != dispatch::Batch::ragged) return;
+    call.layout = dispatch::Batch::rectangular;  // which it may turn out to be
+    with_scratch(call, work);
   }
 
   // One direction's share of all parameters, or of their cotangents, in Layer's order.
@@ -220,9 +232,7 @@ void Stack::forward(const ForwardArgs& args) {
       call.hn = run.state(hn, layer, direction);
       call.c0 = run.state(c0, layer, direction);
       call.cn = run.state(cn, layer, direction);
-      Arena scratch = workspace.rest();
-      backend.forward(plan, call, scratch);
-      workspace.saw(scratch);
+      run.with_scratch(call, [&](Arena& scratch) { backend.forward(plan, call, scratch); });
     }
     run.clear_padding(out, args.ragged);
     in = out;
@@ -299,9 +309,7 @@ void Stack::backward(const BackwardArgs& args) {
         call.drecurrent_weight = own.recurrent_weight;
         call.drecurrent_bias = own.recurrent_bias;
       }
-      Arena scratch = workspace.rest();
-      backend.backward(plan, call, scratch);
-      workspace.saw(scratch);
+      run.with_scratch(call, [&](Arena& scratch) { backend.backward(plan, call, scratch); });
     }
     if (drop_input && !workspace.counting()) backend.dropout(din, din, options.dropout, seed);
     dy = din;
