@@ -174,7 +174,7 @@ class Layer:
     ) -> _core.Plan:
         """What would run for T steps of a batch of B, and why; print it.
 
-        Of packed sequences, those of cu_seqlens, T is the number of tokens of all B of them.
+        With `packed`, as for cu_seqlens, T is the number of tokens of all B sequences.
         """
         steps, batch = arguments.count("T", T), arguments.count("B", B)
         return self._stack.core.plan(

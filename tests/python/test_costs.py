@@ -107,13 +107,13 @@ def test_the_fit_finds_what_a_sweep_is_made_of():
 def test_the_better_of_rules_and_costs_is_kept(capsys, monkeypatch):
     pytest.importorskip("scipy")
     content = drawn_sweep(count=80)
-    kept = tune.fitted(content, "mine")
+    kept = tune.fitted([content], "mine")
     assert "costs" in kept
     assert "rules" not in kept
     assert "rules, " in capsys.readouterr().out
     one_way = [cost for cost in kept["costs"] if cost["strategy"] == "direct"]
     monkeypatch.setattr(costs, "fit", lambda *_: one_way)
-    assert "costs" not in tune.fitted(content, "mine")
+    assert "costs" not in tune.fitted([content], "mine")
 
 
 def test_drawn_problems_are_the_seeds():
