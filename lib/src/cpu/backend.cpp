@@ -7,8 +7,8 @@
 
 #include "cpu/kernels/table.h"
 #include "cpu/linear.h"
+#include "cpu/ragged.h"
 #include "cpu/runtime.h"
-#include "recurrence/ragged.h"
 
 namespace scanrnn {
 namespace {
@@ -96,10 +96,9 @@ class CpuBackend : public Backend {
     (from.dtype == Dtype::float64 ? drop<double> : drop<float>)(from, to, share, seed);
   }
   void clear_padding(const TensorView& view, const TensorView& lengths) override {
-    const Integers length(lengths);
-    for (Index line = 0; line < view.sizes[1]; ++line) {
-      for (Index t = length[line]; t < view.sizes[0]; ++t) clear_row(view, t, line);
-    }
+    const auto clear = view.dtype == Dtype::float64 ? scanrnn::clear_padding<double>
+                                                    : scanrnn::clear_padding<float>;
+    clear(scan::Team(), view, lengths);
   }
   void clear_skipped(const TensorView& view, const TensorView& indices) override {
     const Integers index(indices);

@@ -119,15 +119,15 @@ struct Walk {
   // The h before each step of a ragged batch, [T,B,H], zeros where there is no step.
   void keep_before(const Team& team, T* values) const {
     const Tile all{0, call.steps, 0, call.batch};
-    const auto to = walked<T>(dense(values, call.steps, call.batch, call.hidden, call.batch_major),
-                              all, call.reverse);
+    const TensorView view = dense(values, call.steps, call.batch, call.hidden, call.batch_major);
+    const auto to = walked<T>(view, all, call.reverse);
     const auto y = walked<T>(call.y, all, call.reverse);
-    clear_padding(team, call, values, call.hidden);
+    clear_padding<T>(team, view, call.ragged.lengths);
     for (Index line = team.rank; line < lines; line += team.size) {
       const Sequence& s = sequences->begin()[line];
       for (Index t = 0; t < s.count; ++t) {
         const T* from = t > 0 ? y.at_line(s.line).at(s.first + t - 1) : state(call.h0, line);
-        if (sequences->resets(s, s.first + t)) from = nullptr;
+        if (sequences->lines().resets(s, s.first + t)) from = nullptr;
         std::copy_n(from ? from : zeros, call.hidden, to.at_line(s.line).at(s.first + t));
       }
     }
@@ -278,7 +278,7 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     walk.load(team, call.dhn, walk.h);
     if (call.pair()) walk.load(team, call.dcn, walk.c);
     if (ragged) {
-      clear_padding(team, call, dsums, kept);
+      clear_padding<T>(team, dtokens, call.ragged.lengths);
       walk.keep_before(team, before);
     }
     team.barrier();

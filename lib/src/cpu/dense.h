@@ -37,10 +37,16 @@ struct Sequence {
 // ended are the last ones. Where groups of threads have lines of their own, each has every so
 // many-th.
 struct DenseLines {
-  const Sequence* sequences = nullptr;  // null: a rectangular batch
-  Strided<const std::uint8_t> resets;   // in the order of the forward walk; null: none
-  bool reverse = false;                 // then a sequence's first step is not reset
-  Index steps = 0;                      // of the layer call
+  Sequence* sequences = nullptr;      // null: a rectangular batch
+  Strided<const std::uint8_t> reset;  // in the order of the forward walk; null: none
+  bool reverse = false;               // then a sequence's first step is not reset
+  Index steps = 0;                    // of the layer call
+
+  // Whether the state before a step of the sequence is zero.
+  SCANRNN_HD bool resets(const Sequence& s, Index step) const {
+    if (!reset.data || (reverse && step == s.first)) return false;
+    return *reset.at_line(s.line).at(step) != 0;
+  }
 };
 
 // The sums of a step are row blocks of H, as step_cell.h orders them.

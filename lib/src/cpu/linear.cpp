@@ -256,12 +256,14 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     schedule.lines = call.batch;
     schedule.hidden = call.hidden;
     schedule.steps = call.steps;
-    const auto args = backward_args(
-        call, bias, dgates, dense(dskip, call.steps, call.batch, call.hidden, call.batch_major));
+    const auto rows = [&](T* values, Index columns) {
+      return dense(values, call.steps, call.batch, columns, call.batch_major);
+    };
+    const auto args = backward_args(call, bias, dgates, rows(dskip, call.hidden));
     if (ragged) {
       walk_stretches(team, schedule, RaggedWalk<T>{call, *sequences}, kernel, args);
-      clear_padding(team, call, dgates, width);
-      if (adds_skip) clear_padding(team, call, dskip, call.hidden);
+      clear_padding<T>(team, rows(dgates, width), call.ragged.lengths);
+      if (adds_skip) clear_padding<T>(team, rows(dskip, call.hidden), call.ragged.lengths);
       team.barrier();
     } else {
       table.load_carry(schedule, static_cast<const T*>(call.dhn.data), call.dhn.strides[0]);

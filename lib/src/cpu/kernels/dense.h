@@ -46,9 +46,8 @@ class WalkedLines {
   }
   // Whether the state before step t, counted forward, is zero.
   bool resets(Index line, Index t) const {
-    if (!of_.resets.data || (of_.reverse && t == 0)) return false;
-    const Sequence& s = of_.sequences[line];
-    return *of_.resets.at_line(s.line).at(s.first + t) != 0;
+    if (!of_.sequences) return false;
+    return of_.resets(of_.sequences[line], of_.sequences[line].first + t);
   }
 
  private:
