@@ -28,7 +28,7 @@ _forward = calls.underivable(
 )
 
 
-class Jax(ArrayLibrary):
+class Jax(calls.Operands, ArrayLibrary):
     library = "jax"
 
     def array(self, name: str, value: Any, dtype: Any) -> Any:
@@ -55,11 +55,6 @@ class Jax(ArrayLibrary):
         if type(value) is np.ndarray:
             return jnp.asarray(arguments.checked(name, value, ("bool",)))
         return self.operand(name, value, ("bool",))
-
-    def integers(self, name: str, value: Any) -> Any:
-        if type(value) is np.ndarray:
-            return jnp.asarray(arguments.integers(name, value))
-        return self.operand(name, value, arguments.INTEGERS)
 
     def writable(self, name: str, value: Any, dtype: Any) -> Any:
         raise TypeError(

@@ -8,7 +8,7 @@ steps, B batch, C input size, H hidden size, L layers, D directions.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -167,3 +167,25 @@ def check_sizes(name: str, value: Any) -> None:
             f"{name}: expected sizes that are known when a function is traced, got "
             f"{shape_of(value)}"
         )
+
+
+class Operands:
+    """The arrays of a call, or what stands for them in a function that is traced."""
+
+    def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
+        if not hasattr(value, "shape"):
+            raise ValueError(f"{name}: expected an array, got {shape_of(value)}")
+        arguments.check_dtype(name, arguments.dtype_name(value), dtypes)
+        check_sizes(name, value)
+        return value
+
+    def bools(self, name: str, value: Any) -> Any:
+        return jnp.asarray(self.operand(name, value, ("bool",)))
+
+    def integers(self, name: str, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            return jnp.asarray(arguments.integers(name, value))
+        return self.operand(name, value, arguments.INTEGERS)
+
+    def check_signs(self, name: str, value: Any) -> None:
+        """Looking would wait for the device, and nothing is there where it is traced."""

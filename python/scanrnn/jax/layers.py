@@ -13,8 +13,7 @@ from .. import arguments
 from ..description import Batch, Description
 from ..ragged import checked, of_sequence
 from ..registry import CellInfo
-from .calls import check, check_sizes, layer, shape_of
-from .scans import Operands
+from .calls import Operands, check, check_sizes, layer, shape_of
 
 STATE_AXES = "(num_layers * num_directions, batch, hidden_size)"
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _core, arguments, profile
+from .. import _core, profile
 from ..adjoint import scan_vjp
 from ..scan_call import LINEAR, LOG_OUTPUT, ScanCall, checked
-from .calls import call, check_sizes, kinds_of_device, shape_of, work_memory
+from .calls import Operands, call, kinds_of_device, work_memory
 
 # Arrays of a call here are [B,T,N], states [B,N], a reset [B,T,N] or [B,T,1]; absent ones are None.
 _ARRAYS = ScanCall._fields[3:]
@@ -164,31 +164,6 @@ def _conj(value: Any) -> Any:
 
 _states.defvjp(_states_forward, _states_backward)
 _pulled_back.defvjp(_pulled_back_forward, _pulled_back_backward)
-
-
-# ---- arguments
-
-
-class Operands:
-    """A scan's arrays, or what stands for them in a function that is traced."""
-
-    def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
-        if not hasattr(value, "shape"):
-            raise ValueError(f"{name}: expected an array, got {shape_of(value)}")
-        arguments.check_dtype(name, arguments.dtype_name(value), dtypes)
-        check_sizes(name, value)
-        return value
-
-    def bools(self, name: str, value: Any) -> Any:
-        return jnp.asarray(self.operand(name, value, ("bool",)))
-
-    def integers(self, name: str, value: Any) -> Any:
-        if type(value) is np.ndarray:
-            return jnp.asarray(arguments.integers(name, value))
-        return self.operand(name, value, arguments.INTEGERS)
-
-    def check_signs(self, name: str, value: Any) -> None:
-        """Looking would wait for the device, and nothing is there where it is traced."""
 
 
 def run(told: ScanCall) -> tuple[Any, Any]:

@@ -21,7 +21,7 @@ from .. import _core
 from ..arguments import short_name
 from ..call import log
 from ..description import Batch, Description, Planned
-from ..ragged import PACKED, Ragged
+from ..ragged import PACKED, Ragged, of_sequence
 from .tensors import device_of, ready, stream_of, workspace
 
 library = torch.library.Library("scanrnn", "DEF")
@@ -63,11 +63,6 @@ def _reserve_width(layer: _core.Layer, device: _core.Device, layout: str) -> int
     return layer.plan(device, *sizes, True, None, layout).reserve_bytes // 256
 
 
-def _ragged(lengths: Any, cu_seqlens: Any, reset: Any) -> Ragged | None:
-    absent = lengths is None and cu_seqlens is None and reset is None
-    return None if absent else Ragged(lengths, cu_seqlens, reset)
-
-
 def _reserve_shape(layer: _core.Layer, device: torch.device, batch: Batch) -> tuple[Any, Any]:
     """At least what forward leaves for backward, as an expression that may hold symbolic sizes.
 
@@ -102,7 +97,7 @@ def _layer(
     x: Tensor, h_0: list[Tensor], params: list[Tensor], lengths: Any, cu_seqlens: Any, reset: Any,
     seed: Tensor | None, training: bool, *described: Any,
 ) -> Any:  # fmt: skip
-    description, ragged = Description(*described), _ragged(lengths, cu_seqlens, reset)
+    description, ragged = Description(*described), of_sequence(lengths, cu_seqlens, reset)
     batch = description.batch(x.shape, ragged)
     y, h_n, c_n, reserve = _outputs(x, batch, training, description)
     planned = _planned(x, batch, training, description)
@@ -120,7 +115,7 @@ def _layer_fake(
     seed: Tensor | None, training: bool, *described: Any,
 ) -> Any:  # fmt: skip
     description = Description(*described)
-    batch = description.batch(x.shape, _ragged(lengths, cu_seqlens, reset))
+    batch = description.batch(x.shape, of_sequence(lengths, cu_seqlens, reset))
     return _outputs(x, batch, training, description)
 
 
@@ -155,7 +150,7 @@ def _pulled_back(
         return None, [None] * len(h_0), [None] * len(params)
     dy, *finals = cotangents[: 1 + ctx.description.states]
     if any(d is not None for d in finals):
-        batch = ctx.description.batch(x.shape, _ragged(lengths, cu_seqlens, reset))
+        batch = ctx.description.batch(x.shape, of_sequence(lengths, cu_seqlens, reset))
         shape = ctx.description.state_shape(batch.sequences)
         finals = [x.new_zeros(shape) if d is None else d for d in finals]
     else:
@@ -185,7 +180,7 @@ def _layer_backward(
 ) -> list[Tensor]:  # fmt: skip
     out = _gradients(x, h_0, params, need_x, need_params)
     dx, dh_0, dparams = out[0], out[1 : 1 + len(h_0)], out[1 + len(h_0) :]
-    description, ragged = Description(*described), _ragged(lengths, cu_seqlens, reset)
+    description, ragged = Description(*described), of_sequence(lengths, cu_seqlens, reset)
     planned = _planned(x, description.batch(x.shape, ragged), True, description)
     alignment = 128 if x.is_cuda else 64
     if reserve.data_ptr() % alignment or not reserve.is_contiguous():
