@@ -8,6 +8,7 @@
 #include "support/cases.h"
 #include "support/library.h"
 #include "support/ragged_case.h"
+#include "support/thrown.h"
 
 namespace scanrnn::test {
 namespace {
@@ -58,16 +59,6 @@ const Fault kFaults[] = {
     {"reset: expected shape (9,) = (tokens,), got (8,)", true,
      [](Ragged& r) { r.reset.sizes[0] = 8; }},
 };
-
-template <class F>
-std::string message(F&& work) {
-  try {
-    work();
-  } catch (const error& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(RaggedErrors, NameTheArgumentAndWriteNothing) {
   if (on_cuda()) GTEST_SKIP() << "layers on CUDA take no ragged batches yet";

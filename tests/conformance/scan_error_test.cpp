@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the bare recurrence refuses: each error names the argument, and nothing is written.
 #include "support/scan_case.h"
+#include "support/thrown.h"
 
 namespace scanrnn::test {
 namespace {
@@ -22,15 +23,6 @@ class ScanErrors : public testing::Test {
   template <class F>
   std::string backward(const ScanCase& c, F&& change) {
     return message([&] { run(c, draw(c, random_), context_, true, Nothing(), change); });
-  }
-  template <class F>
-  static std::string message(F&& work) {
-    try {
-      work();
-    } catch (const error& e) {
-      return e.what();
-    }
-    return "nothing was thrown";
   }
   static ScanCase of(ScanForm form, Dtype dtype = Dtype::float32) {
     ScanCase c{6, 2, 4, dtype, form};
