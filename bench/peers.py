@@ -35,6 +35,7 @@ import cudnn
 import peer_dense
 import peer_flashrnn
 import peer_layers
+import peer_ragged
 import peer_scans
 from gpu_timing import GPU, Bench, clock_mhz
 from rows import Row
@@ -48,6 +49,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "dense": peer_dense.dense,
     "large": peer_dense.large,
     "deepbench": peer_dense.deepbench,
+    "ragged": peer_ragged.ragged,
     "served": peer_dense.served,
     **peer_flashrnn.PARTS,
 }

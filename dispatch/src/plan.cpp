@@ -241,13 +241,32 @@ std::string misfit(const Problem& problem, const DeviceLimits& device) {
 namespace {
 
 // The rectangular problem whose times are those of a packed one: a scan walks all tokens as one
-// sequence, a dense cell as many sequences at once as there are, here of the mean length.
+// sequence, a dense cell as many sequences at once as there are, of the mean length where the
+// longest is not known.
 Problem rectangle(Problem problem) {
   if (problem.layout != Batch::packed || problem.batch == 0) return problem;
-  const bool dense = problem.recurrence == Recurrence::dense;
-  if (dense) problem.steps = divide_up(problem.steps, problem.batch);
-  if (!dense) problem.batch = 1;
+  if (problem.recurrence != Recurrence::dense) {
+    problem.batch = 1;
+  } else {
+    const std::int64_t mean = divide_up(problem.steps, problem.batch);
+    problem.steps = problem.longest > 0 ? problem.longest : mean;
+  }
   return problem;
+}
+
+// The host launches the steps of a loop, and of packed tokens does not know when they end: one
+// kernel that does is taken wherever there is one.
+void prefer_whole(Plan& out) {
+  const Problem& p = out.problem;
+  const bool loop = out.strategy == Strategy::step_loop && p.forced == Strategy::automatic;
+  if (p.layout != Batch::packed || !loop || out.device.processor == Processor::cpu) return;
+  if (out.persistent.tile < 0 || p.batch == 0 || p.steps == 0) return;
+  out.runner_up = out.strategy;
+  out.runner_up_us = out.expected_us;
+  out.strategy = Strategy::persistent;
+  out.reason = Reason::on_chip;
+  out.expected_us = 0;
+  out.fused_steps = false;
 }
 
 Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const Profile& profile) {
@@ -312,6 +331,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
 Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile) {
   Plan out = rectangular_plan(rectangle(problem), device, profile);
   out.problem = problem;
+  prefer_whole(out);
   return out;
 }
 

@@ -32,21 +32,28 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 SYMBOLS = 128  # bytes above ASCII are left out
+BORDER = 0  # between two documents
 Recurrent = Callable[..., nn.Module]
 
 
 class LanguageModel(nn.Module):
-    """p(next symbol | symbols so far). The state goes from one window of a text to the next."""
+    """p(next symbol | symbols so far). The state goes from one window of a text to the next.
+
+    A document knows nothing of the one before it: where scanrnn's modules read a border, no state
+    comes into the step. torch's have no such argument, and read on.
+    """
 
     def __init__(self, recurrent: Recurrent, width: int, layers: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(SYMBOLS, width)
         self.recurrent = recurrent(width, width, num_layers=layers)  # [T,B,C], as torch.nn.LSTM
         self.head = nn.Linear(width, SYMBOLS)
+        self.resets = not isinstance(self.recurrent, nn.RNNBase)
 
     def forward(self, symbols: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """symbols [T,B] -> logits [T,B,SYMBOLS], state."""
-        hidden, state = self.recurrent(self.embedding(symbols), state)
+        told = {"reset": symbols == BORDER} if self.resets else {}
+        hidden, state = self.recurrent(self.embedding(symbols), state, **told)
         return self.head(hidden), state
 
 
@@ -79,7 +86,8 @@ def widest(recurrent: Recurrent, layers: int, parameters: int) -> int:
 
 
 def load_text(path: Path | None, limit: int) -> Tensor:
-    """Symbols of a file, or of the standard library's source files in the order of their names."""
+    """Symbols of a file, or of the standard library's source files in the order of their names,
+    with borders between them."""
     files = [path] if path else sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))
     raw, size = [], 0
     for file in files:
@@ -87,7 +95,7 @@ def load_text(path: Path | None, limit: int) -> Tensor:
             continue
         raw.append(file.read_bytes().translate(None, bytes(range(SYMBOLS, 256))))
         size += len(raw[-1])
-    text = torch.frombuffer(bytearray(b"\n".join(raw)[:limit]), dtype=torch.uint8)
+    text = torch.frombuffer(bytearray(bytes([BORDER]).join(raw)[:limit]), dtype=torch.uint8)
     if len(text) < 1000:
         raise SystemExit(f"too little text: {len(text)} characters in {files[:3]}")
     return text

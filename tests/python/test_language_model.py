@@ -45,6 +45,21 @@ def test_every_model_learns(example, tmp_path, capsys):
     assert "bits a character" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_documents_know_nothing_of_one_another(example, cell):
+    torch.manual_seed(0)
+    model = example.LanguageModel(example.recurrences()[f"scanrnn.{cell}"], 16, 2).to(DEVICE)
+    text = torch.randint(1, 128, (12, 1), device=DEVICE)
+    text[5] = example.BORDER
+    logits, _ = model(text)
+    alone, _ = model(text[5:])
+    torch.testing.assert_close(logits[5:], alone, rtol=0, atol=1e-5)
+    text[2] = 1 + text[2] % 127
+    other, _ = model(text)
+    assert (other[5:] == logits[5:]).all()
+    assert not torch.equal(other[:5], logits[:5])
+
+
 def test_windows_are_of_the_text(example):
     text = torch.arange(100, dtype=torch.uint8)
     window = next(example.windows(text, 3, 7, 0))

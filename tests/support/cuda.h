@@ -80,6 +80,8 @@ class Training {
   }
 
   const TensorView& x() const { return forward_.x; }
+  // Of a ragged batch: tensors on the device that outlive this.
+  void tell(const Ragged& ragged) { forward_.ragged = backward_.ragged = ragged; }
   void enqueue() {
     layer_.forward(context_, plan_, forward_);
     layer_.backward(context_, plan_, backward_);

@@ -78,6 +78,28 @@ class Mirror {
   std::vector<Copy> copies_;
 };
 
+// A contiguous tensor on the host as a context's device sees it: the tensor itself, or a copy.
+class Uploaded {
+ public:
+  Uploaded(Context& context, const TensorView& host) : view_(host) {
+    const Device device = context.options().device;
+    if (device.kind == Device::Kind::cpu || !host) return;
+    std::size_t bytes = size_of(host.dtype);
+    for (int axis = 0; axis < host.rank; ++axis) {
+      bytes *= static_cast<std::size_t>(host.sizes[static_cast<std::size_t>(axis)]);
+    }
+    memory_ = std::make_unique<Buffer>(context, std::max<std::size_t>(bytes, 1));
+    memory_->upload(host.data, bytes);
+    view_.data = memory_->data();
+    view_.device = device;
+  }
+  const TensorView& view() const { return view_; }
+
+ private:
+  TensorView view_;
+  std::unique_ptr<Buffer> memory_;
+};
+
 // Workspace of exactly so many bytes between guards, new and poisoned on the CPU. A GPU's is tens
 // of MiB, so that there one serves all cases of a thread, with what the last one left in it.
 class Scratch {

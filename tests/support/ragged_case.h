@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/case.h"
+#include "support/mirror.h"
 
 namespace scanrnn::test {
 
@@ -48,10 +49,11 @@ inline void reset_some(RaggedCase& c, double share, Random& random) {
   for (auto& flag : c.reset) flag = random.uniform(1, 0, 1)[0] < share;
 }
 
-// The tensors that say which steps there are; what is asked for lives as long as this.
+// The tensors that say which steps there are, on the device of a context; what is asked for lives
+// as long as this.
 class Arguments {
  public:
-  Arguments(const RaggedCase& c, bool wide) : wide_(wide) {
+  Arguments(const RaggedCase& c, bool wide, Context& context) : wide_(wide) {
     std::vector<std::int64_t> values = c.lengths;
     if (c.whole.packed()) {
       values.assign(1, 0);
@@ -59,12 +61,14 @@ class Arguments {
     }
     narrow_.assign(values.begin(), values.end());
     values_ = std::move(values);
-    (c.whole.packed() ? ragged_.cu_seqlens : ragged_.lengths) = integers();
+    (c.whole.packed() ? ragged_.cu_seqlens : ragged_.lengths) = moved(context, integers());
     if (c.reset.empty()) return;
     reset_ = c.reset;
-    ragged_.reset = TensorView::of(reset_.data(), Dtype::boolean, {c.whole.steps, c.whole.batch});
-    if (c.whole.packed())
-      ragged_.reset = TensorView::of(reset_.data(), Dtype::boolean, {c.whole.steps});
+    const TensorView flags =
+        c.whole.packed()
+            ? TensorView::of(reset_.data(), Dtype::boolean, {c.whole.steps})
+            : TensorView::of(reset_.data(), Dtype::boolean, {c.whole.steps, c.whole.batch});
+    ragged_.reset = moved(context, flags);
     if (!c.whole.packed() && c.whole.layer.batch_first) {
       std::swap(ragged_.reset.sizes[0], ragged_.reset.sizes[1]);
       std::swap(ragged_.reset.strides[0], ragged_.reset.strides[1]);
@@ -75,6 +79,10 @@ class Arguments {
   const Ragged& ragged() const { return ragged_; }
 
  private:
+  TensorView moved(Context& context, const TensorView& host) {
+    there_.emplace_back(context, host);
+    return there_.back().view();
+  }
   TensorView integers() const {
     const auto count = static_cast<std::int64_t>(values_.size());
     return wide_ ? TensorView::of(values_.data(), Dtype::int64, {count})
@@ -84,6 +92,7 @@ class Arguments {
   std::vector<std::int64_t> values_;
   std::vector<std::int32_t> narrow_;
   std::vector<std::uint8_t> reset_;
+  std::vector<Uploaded> there_;
   Ragged ragged_;
 };
 

@@ -48,7 +48,11 @@ struct State {
 
 // Which steps there are, on the device of x; all absent: every sequence has T steps. lengths and
 // cu_seqlens exclude one another. Integers are int32 or int64, `reset` is boolean. On the CPU
-// values out of range are an error.
+// values out of range are an error. On CUDA they are read by kernels alone and brought to what is
+// there, lengths to [0, T] and cu_seqlens to [0, tokens], as if the first were 0 and the last the
+// number of tokens; of values that make no sense nothing is touched but the call's own tensors.
+// With SCANRNN_CHECK=1 in the environment they are an error there, too, and the call waits for the
+// device.
 struct Ragged {
   // [B], in [0, T], in any order: the steps of a sequence from there on do not exist. y is 0 there,
   // the state at the end is that after the last step, or h_0; whatever x and dy hold there, nothing
@@ -68,6 +72,9 @@ struct Ragged {
 struct BatchShape {
   std::int64_t steps = 0, batch = 0;
   dispatch::Batch layout = dispatch::Batch::rectangular;
+  // Packed: no sequence has more steps; 0: not known. Then a dense cell on CUDA, which has no way
+  // to ask the device, launches what the longest possible would take, and the rest ends at once.
+  std::int64_t longest = 0;
 };
 
 // Bytes that a call needs, in whole multiples of 256. The reserve carries what backward needs.
@@ -84,11 +91,11 @@ struct ForwardArgs {
   Span workspace;
   Span reserve;            // out, training mode only
   std::uint64_t seed = 0;  // of dropout
-  Ragged ragged;           // of a plan that is not for a rectangular batch
+  Ragged ragged = {};      // of a plan that is not for a rectangular batch
   // [B] integers, step() alone: h0 is a pool of states, [L*D,S,H], that is updated in place, and
-  // row b goes on from state state_indices[b]; -1: the row is left alone, and its y is 0. hn is
-  // absent. The plan is one for a ragged batch.
-  TensorView state_indices;
+  // row b goes on from state state_indices[b]; -1, and on CUDA any that is none of them: the row is
+  // left alone, and its y is 0. hn is absent. The plan is one for a ragged batch.
+  TensorView state_indices = {};
 };
 
 struct BackwardArgs {
@@ -104,7 +111,7 @@ struct BackwardArgs {
   Span workspace;
   Span reserve;  // as forward left it; it is not changed
   std::uint64_t seed = 0;
-  Ragged ragged;  // forward's
+  Ragged ragged = {};  // forward's
 };
 
 // What the overloads that allocate give: contiguous tensors, and the memory that they are views of.

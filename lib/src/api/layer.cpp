@@ -62,7 +62,8 @@ TensorView time_first(TensorView view, bool batch_first, Batch layout) {
 struct Shapes {
   const Layer& layer;
   const dispatch::Plan& plan;
-  Device device;
+  const Context& context;
+  Device device = context.options().device;
 
   Expected tokens(const char* name, std::int64_t width, const char* axes, const char* swapped,
                   const char* packed, bool optional = false) const {
@@ -143,7 +144,7 @@ struct Shapes {
       return std::string(h) + ": the state of " + cell.name + " is one tensor, got a pair";
     });
     const State out{pool_of(h, args.h0.h), cell.states == 2 ? pool_of(c, args.h0.c) : TensorView{}};
-    check_state_indices(indices, plan.problem.batch, states, device);
+    check_state_indices(indices, plan.problem.batch, states, context);
     return out;
   }
   void check_params(const char* prefix, const std::vector<TensorView>& params) const {
@@ -187,7 +188,7 @@ Sizes sizes_of(const Layer& layer, const dispatch::Plan& plan, const Sizes* coun
 void run_forward(const Layer& layer, Context& context, const dispatch::Plan& plan,
                  const Sizes* counted, const ForwardArgs& args, const char* h, const char* c) {
   check_plan(layer, context, plan, false);
-  const Shapes shapes{layer, plan, context.options().device};
+  const Shapes shapes{layer, plan, context};
   const LayerOptions& o = layer.options();
   shapes.check_params("", args.params);
   ForwardArgs inner = args;
@@ -196,7 +197,7 @@ void run_forward(const Layer& layer, Context& context, const dispatch::Plan& pla
       args.state_indices ? shapes.check_pool(h, c, args) : shapes.check_initial(h, c, args.h0);
   inner.y = shapes.over_time(args.y, shapes.output("y"));
   inner.hn = shapes.check_state("h_n", "c_n", args.hn);
-  inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, shapes.device);
+  inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, context);
   const Sizes need = sizes_of(layer, plan, counted);
   check(args.workspace, "workspace", need.workspace, plan);
   if (plan.problem.training) check(args.reserve, "reserve", need.reserve, plan);
@@ -214,7 +215,7 @@ void run_sequence(const Layer& layer, Context& context, const dispatch::Plan& pl
 void run_backward(const Layer& layer, Context& context, const dispatch::Plan& plan,
                   const Sizes* counted, const BackwardArgs& args) {
   check_plan(layer, context, plan, true);
-  const Shapes shapes{layer, plan, context.options().device};
+  const Shapes shapes{layer, plan, context};
   const LayerOptions& o = layer.options();
   shapes.check_params("", args.params);
   BackwardArgs inner = args;
@@ -226,7 +227,7 @@ void run_backward(const Layer& layer, Context& context, const dispatch::Plan& pl
   inner.dx = shapes.over_time(args.dx, shapes.input("dx", true));
   inner.dh0 = shapes.check_state("dh_0", "dc_0", args.dh0);
   if (!args.dparams.empty()) shapes.check_params("d", args.dparams);
-  inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, shapes.device);
+  inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, context);
   const Sizes need = sizes_of(layer, plan, counted);
   check(args.workspace, "workspace", need.workspace, plan);
   check(args.reserve, "reserve", need.reserve, plan);
@@ -296,6 +297,10 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
           [&] { return "steps: expected a number >= 0, got " + std::to_string(steps); });
   require(batch >= 0,
           [&] { return "batch: expected a number >= 0, got " + std::to_string(batch); });
+  require(shape.longest >= 0 && shape.longest <= steps, [&] {
+    return "longest: expected a number in [0, " + std::to_string(steps) + "], got " +
+           std::to_string(shape.longest);
+  });
   const auto what = [&] {
     return "steps: " + std::to_string(steps) + " steps of a batch of " + std::to_string(batch);
   };
@@ -309,6 +314,7 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
   problem.batch = batch;
   problem.steps = steps;
   problem.layout = shape.layout;
+  problem.longest = shape.longest;
   problem.input_size = options_.input_size;
   problem.hidden_size = options_.hidden_size;
   problem.gates = info(options_.cell).gates;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/ragged_check.h"
 
+#include <cstdlib>
+#include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "api/check.h"
 #include "recurrence/ragged.h"
+#include "stack/runtime.h"
 
 namespace scanrnn {
 namespace {
@@ -35,14 +39,48 @@ void check_values(const char* name, const TensorView& view, const Integers& valu
   }
 }
 
-void check_values(const Ragged& ragged, const dispatch::Problem& p) {
+// Whether values are looked at.
+bool sees_values(const Context& context) {
+  if (context.options().device.kind == Device::Kind::cpu) return true;
+  const char* asked = std::getenv("SCANRNN_CHECK");
+  return asked && std::strcmp(asked, "1") == 0;
+}
+
+// Integers that the host can read: those of a device are copied.
+class HostIntegers {
+ public:
+  HostIntegers(const TensorView& view, const Context& context) : view_(view) {
+    const Device device = context.options().device;
+    if (device.kind == Device::Kind::cpu || !view) return;
+    const std::size_t size = size_of(view.dtype), count = static_cast<std::size_t>(view.sizes[0]);
+    memory_.resize(count * size);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto offset = static_cast<std::int64_t>(i) * view.strides[0];
+      find_runtime(device.kind)
+          ->download(place_of(context), memory_.data() + i * size,
+                     static_cast<const char*>(view.data) + offset * static_cast<std::int64_t>(size),
+                     size);
+    }
+    view_.data = memory_.data();
+    view_.strides[0] = 1;
+  }
+  Integers values() const { return Integers(view_); }
+
+ private:
+  TensorView view_;
+  std::vector<char> memory_;
+};
+
+void check_values(const Ragged& ragged, const dispatch::Problem& p, const Context& context) {
   if (ragged.lengths) {
+    const HostIntegers lengths(ragged.lengths, context);
     check_values(
-        "lengths", ragged.lengths, Integers(ragged.lengths),
-        [](std::int64_t) { return std::int64_t{0}; }, p.steps);
+        "lengths", ragged.lengths, lengths.values(), [](std::int64_t) { return std::int64_t{0}; },
+        p.steps);
   }
   if (!ragged.cu_seqlens) return;
-  const Integers ends(ragged.cu_seqlens);
+  const HostIntegers on_host(ragged.cu_seqlens, context);
+  const Integers ends = on_host.values();
   check_values(
       "cu_seqlens", ragged.cu_seqlens, ends,
       [&](std::int64_t i) { return i == 0 ? 0 : ends[i - 1]; }, p.steps);
@@ -52,10 +90,21 @@ void check_values(const Ragged& ragged, const dispatch::Problem& p) {
   });
 }
 
+// What 32 bits on a device must count.
+void check_countable(const char* name, const dispatch::Problem& p) {
+  const std::int64_t most = std::int64_t{1} << (32 - mark::kSequenceBit);
+  require(p.batch < most && p.steps <= std::numeric_limits<std::int32_t>::max(), [&] {
+    return std::string(name) + ": expected less than " + std::to_string(most) +
+           " sequences and at most 2^31 - 1 steps, or packed tokens, on CUDA, got " +
+           std::to_string(p.batch) + " and " + std::to_string(p.steps);
+  });
+}
+
 }  // namespace
 
 Ragged check_ragged(const Ragged& ragged, const dispatch::Problem& p, bool batch_first,
-                    Device device) {
+                    const Context& context) {
+  const Device device = context.options().device;
   const bool packed = p.layout == Batch::packed;
   require(!ragged.lengths || !ragged.cu_seqlens,
           "lengths: expected none with cu_seqlens, which tells them");
@@ -69,10 +118,7 @@ Ragged check_ragged(const Ragged& ragged, const dispatch::Problem& p, bool batch
                    : "a plan for a packed batch with them, got another");
   });
   if (!ragged) return {};
-  // Nothing is run that was not seen right.
-  if (device.kind == Device::Kind::cuda) {
-    throw value_error(given + ": layers on CUDA take no ragged batches yet, those on the CPU do");
-  }
+  if (device.kind == Device::Kind::cuda) check_countable(given.c_str(), p);
   Ragged out;
   out.lengths = check_integers("lengths", ragged.lengths, p.batch, "(batch,)", device);
   out.cu_seqlens =
@@ -90,18 +136,17 @@ Ragged check_ragged(const Ragged& ragged, const dispatch::Problem& p, bool batch
     std::swap(out.reset.sizes[0], out.reset.sizes[1]);
     std::swap(out.reset.strides[0], out.reset.strides[1]);
   }
-  check_values(out, p);
+  if (sees_values(context)) check_values(out, p, context);
   return out;
 }
 
 void check_state_indices(const TensorView& indices, std::int64_t batch, std::int64_t states,
-                         Device device) {
-  if (device.kind == Device::Kind::cuda) {
-    throw value_error(
-        "state_indices: layers on CUDA have no pools of states yet, those on the CPU do");
-  }
-  const TensorView view = check_integers("state_indices", indices, batch, "(batch,)", device);
-  const Integers values(view);
+                         const Context& context) {
+  const TensorView view =
+      check_integers("state_indices", indices, batch, "(batch,)", context.options().device);
+  if (!sees_values(context)) return;
+  const HostIntegers on_host(view, context);
+  const Integers values = on_host.values();
   check_values(
       "state_indices", view, values, [](std::int64_t) { return std::int64_t{-1}; }, states - 1);
   std::vector<bool> taken(static_cast<std::size_t>(states));

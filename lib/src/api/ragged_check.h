@@ -6,11 +6,12 @@
 
 namespace scanrnn {
 
-// The same with `reset` as [T,B]. On the CPU values are looked at, too.
+// The same with `reset` as [T,B]. On the CPU values are looked at, too, and on CUDA, which takes a
+// wait for the device, where the environment has SCANRNN_CHECK=1.
 Ragged check_ragged(const Ragged& ragged, const dispatch::Problem& problem, bool batch_first,
-                    Device device);
+                    const Context& context);
 // `states`: of the pool.
 void check_state_indices(const TensorView& indices, std::int64_t batch, std::int64_t states,
-                         Device device);
+                         const Context& context);
 
 }  // namespace scanrnn

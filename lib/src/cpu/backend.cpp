@@ -100,7 +100,7 @@ class CpuBackend : public Backend {
                                                     : scanrnn::clear_padding<float>;
     clear(scan::Team(), view, lengths);
   }
-  void clear_skipped(const TensorView& view, const TensorView& indices) override {
+  void clear_skipped(const TensorView& view, const TensorView& indices, Index) override {
     const Integers index(indices);
     for (Index line = 0; line < view.sizes[1]; ++line) {
       if (index[line] < 0) clear_row(view, 0, line);

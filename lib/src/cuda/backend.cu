@@ -5,6 +5,7 @@
 #include "cuda/kernels/scan.h"
 #include "cuda/linear.h"
 #include "cuda/pointwise.cuh"
+#include "cuda/ragged.cuh"
 #include "cuda/run.cuh"
 #include "cuda/runtime.h"
 
@@ -56,8 +57,15 @@ class CudaBackend : public Backend {
     on_device(arena, [&] { cuda_scan_backward(plan, args, arena, stream_); });
   }
   void copy(const TensorView& from, const TensorView& to) override {
-    throw type_error(std::string("copy: CUDA works in the tensors' own dtype, got ") +
-                     name(from.dtype) + " and " + name(to.dtype));
+    if (from.dtype != to.dtype) {
+      throw type_error(std::string("copy: CUDA works in the tensors' own dtype, got ") +
+                       name(from.dtype) + " and " + name(to.dtype));
+    }
+    over_rows(to, [&](auto type, unsigned blocks) {
+      using T = decltype(type);
+      ragged::copy<T><<<blocks, pointwise::kThreads, 0, stream_>>>(ragged::Cube<const T>(from),
+                                                                   ragged::Cube<T>(to));
+    });
   }
   void dropout(const TensorView& from, const TensorView& to, double share,
                std::uint64_t seed) override {
@@ -74,7 +82,55 @@ class CudaBackend : public Backend {
     });
   }
 
+  RaggedTables prepare(const dispatch::Problem& problem, const Ragged& told,
+                       Arena& arena) override {
+    RaggedTables out;
+    on_device(arena, [&] { out = ragged::prepare(problem, told, arena, stream_); });
+    return out;
+  }
+  void clear_padding(const TensorView& view, const TensorView& lengths) override {
+    over_rows(view, [&](auto type, unsigned blocks) {
+      ragged::clear_padding<<<blocks, pointwise::kThreads, 0, stream_>>>(
+          ragged::Cube<decltype(type)>(view), Integers(lengths));
+    });
+  }
+  void clear_skipped(const TensorView& view, const TensorView& indices, Index states) override {
+    over_rows(view, [&](auto type, unsigned blocks) {
+      ragged::clear_skipped<<<blocks, pointwise::kThreads, 0, stream_>>>(
+          ragged::Cube<decltype(type)>(view), ragged::PoolRows{Integers(indices), states});
+    });
+  }
+  void take_states(const TensorView& pool, const TensorView& indices,
+                   const TensorView& rows) override {
+    over_rows(rows, [&](auto type, unsigned blocks) {
+      using T = decltype(type);
+      ragged::take_states<T><<<blocks, pointwise::kThreads, 0, stream_>>>(
+          ragged::Cube<const T>(pool), ragged::PoolRows{Integers(indices), pool.sizes[1]},
+          ragged::Cube<T>(rows));
+    });
+  }
+  void put_states(const TensorView& rows, const TensorView& indices,
+                  const TensorView& pool) override {
+    over_rows(rows, [&](auto type, unsigned blocks) {
+      using T = decltype(type);
+      ragged::put_states<T><<<blocks, pointwise::kThreads, 0, stream_>>>(
+          ragged::Cube<const T>(rows), ragged::PoolRows{Integers(indices), pool.sizes[1]},
+          ragged::Cube<T>(pool));
+    });
+  }
+
  private:
+  // launch(T(), blocks) for a tensor that is worked on by rows.
+  template <class F>
+  void over_rows(const TensorView& view, F&& launch) {
+    const Index rows = view.sizes[0] * (view.rank > 1 ? view.sizes[1] : 1);
+    if (rows == 0) return;
+    const DeviceGuard guard(device_);
+    with_type(view.dtype, [&](auto type) {
+      launch(type, ragged::blocks_for_rows(rows));
+      SCANRNN_CUDA(cudaGetLastError());
+    });
+  }
   template <class F>
   void on_device(const Arena& arena, F&& work) {
     if (arena.counting()) return work();

@@ -46,7 +46,9 @@ struct DenseRun : CudaWalk<T> {
     const auto& kernels = kernels_of<T>(call.cell);
     const bool whole = plan.strategy == dispatch::Strategy::persistent;
     const bool fused = !whole && plan.fused_steps;
-    const bool projects = fused && call.steps == 1;  // the step's kernel reads W, too
+    const bool ragged = call.is_ragged();
+    // The step's kernel reads W, too.
+    const bool projects = fused && call.steps == 1 && !ragged;
     const bool keep = call.preactivations != nullptr || (arena.counting() && plan.problem.training);
     const Index stride = keep ? kept() : this->width();
     Args args;
@@ -60,22 +62,19 @@ struct DenseRun : CudaWalk<T> {
       exchange = arena.take(
           static_cast<std::size_t>(dispatch::exchange_bytes(plan.problem, plan.persistent, false)));
     } else if (!fused) {
-      products = this->template take<V>(call.batch * this->width());
+      products = this->template take<V>(this->lines() * this->width());
     }
-    if (arena.counting() || call.batch == 0) return;
+    // What a step's product reads of a ragged batch, and what it leaves for the next one.
+    T* states[2] = {};
+    if (ragged && !whole) {
+      for (T*& rows : states) rows = this->take(this->lines() * hidden());
+    }
+    if (arena.counting() || this->lines() == 0) return;
 
-    const auto walked_here = [&](const TensorView& v) {
-      return walked<T>(v, this->all(), call.reverse);
-    };
-    args.batch = call.batch;
-    args.hidden = hidden();
-    args.steps = call.steps;
-    args.weight = this->data(call.recurrent_weight);
-    args.weight_stride = call.recurrent_weight.strides[0];
+    const auto walked_here = [&](const TensorView& v) { return this->in_order(v, false); };
+    this->begin(args, call.h0, call.c0, false, states[0]);
     args.bias = this->data(call.bias);
     args.recurrent_bias = this->data(call.recurrent_bias);
-    args.h_from = this->from(call.h0);
-    args.c_from = this->from(call.c0);
     args.h_to = this->to(call.hn);
     args.c_to = this->to(call.cn);
     args.y = walked_here(call.y);
@@ -84,7 +83,7 @@ struct DenseRun : CudaWalk<T> {
     args.initial = {this->data(call.h0), call.h0.strides[0], 0};
     if (keep) args.kept = walked_here(kept_rows(projected));
     if (keep && call.pair()) args.cells = walked_here(this->rows(call.states, hidden()));
-    if (call.steps == 0) {
+    if (call.steps == 0 && !ragged) {
       this->copy_state(call.h0, call.hn);
       this->copy_state(call.c0, call.cn);
       return;
@@ -94,7 +93,7 @@ struct DenseRun : CudaWalk<T> {
       args.input_weight_stride = call.weight.strides[0];
       args.input = call.input;
       args.x = as_const(walked_here(call.x));
-    } else {
+    } else if (call.steps > 0) {
       args.sums = as_const(walked_here(this->rows(projected, stride)));
       for_runs<T>(call, this->all(), call.x,
                   [&](const T* from, Index spacing, Index first, Index count) {
@@ -105,29 +104,40 @@ struct DenseRun : CudaWalk<T> {
     }
     if (whole) {
       this->walk_persistent(args, plan.persistent, false, exchange, kernels.persistent);
-    } else if (fused) {
+    } else {
       args.exact_products = plan.problem.split_products || call.y.dtype == Dtype::float64;
       // Other blocks still read h_0 when the first of them has made its step.
-      const bool in_place = call.steps == 1 && call.h0 && call.h0.data == call.hn.data;
+      const bool in_place =
+          fused && call.steps == 1 && !ragged && call.h0 && call.h0.data == call.hn.data;
       if (in_place) args.h_to = {};
-      walk(args, call.batch, 1, false,
-           [&](const Args& part) { SCANRNN_CUDA(kernels.fused_step(part, stream)); });
+      walk(args, this->lines(), 1, false, [&](Args part) {
+        if (ragged) {
+          part.initial = {states[part.first_step % 2], hidden(), 0};
+          part.h_to.tensor = states[(part.first_step + 1) % 2];
+        }
+        step(kernels, part, fused, products);
+      });
       if (in_place) {
         copy(this->data(call.y), call.y.strides[1], static_cast<T*>(call.hn.data),
              call.hn.strides[0], hidden());
       }
-    } else {
-      walk(args, call.batch, 1, false, [&](Args part) {
-        if (part.initial.data) {
-          this->product(call.batch, this->width(), hidden(),
-                        {part.initial.data, std::max(part.initial.line, hidden())},
-                        {args.weight, args.weight_stride, true}, products, this->width(), false,
-                        nullptr, gemm_space, true);
-          part.products = products;
-        }
-        SCANRNN_CUDA(kernels.step(part, stream));
-      });
     }
+    if (ragged) this->end_ragged(call.hn, call.cn);
+  }
+  // A forward step: in one launch, or a product and what follows it.
+  void step(const CudaDenseKernels<T>& kernels, Args& args, bool fused, V* products) {
+    if (fused) {
+      SCANRNN_CUDA(kernels.fused_step(args, stream));
+      return;
+    }
+    if (args.initial.data) {
+      this->product(args.batch, this->width(), hidden(),
+                    {args.initial.data, std::max(args.initial.line, hidden())},
+                    {args.weight, args.weight_stride, true}, products, this->width(), false,
+                    nullptr, gemm_space, true);
+      args.products = products;
+    }
+    SCANRNN_CUDA(kernels.step(args, stream));
   }
 
   void backward() {
@@ -144,30 +154,27 @@ struct DenseRun : CudaWalk<T> {
       exchange = arena.take(static_cast<std::size_t>(
           dispatch::exchange_bytes(plan.problem, plan.persistent_vjp, true)));
     } else {
-      args.fed = this->take(call.batch * this->width());
+      args.fed = this->take(this->lines() * this->width());
     }
+    const bool ragged = call.is_ragged();
+    T* before = ragged ? this->take(this->tokens() * hidden()) : nullptr;
     if (arena.counting()) return;
 
-    if (call.batch > 0 && call.steps == 0) {
+    if (ragged && this->tokens() > 0) prepare_tokens(dsums, before);
+    if (call.batch > 0 && call.steps == 0 && !ragged) {
       this->copy_state(call.dhn, call.dh0);
       this->copy_state(call.dcn, call.dc0);
-    } else if (call.batch > 0) {
-      const auto against = [&](const TensorView& v) {
-        return walked<T>(v, this->all(), !call.reverse);
-      };
-      args.batch = call.batch;
-      args.hidden = hidden();
-      args.steps = call.steps;
-      args.weight = this->data(call.recurrent_weight);
-      args.weight_stride = call.recurrent_weight.strides[0];
-      args.h_from = this->from(call.dhn);
-      args.c_from = this->from(call.dcn);
+    } else if (this->lines() > 0) {
+      const auto against = [&](const TensorView& v) { return this->in_order(v, true); };
+      this->begin(args, call.dhn, call.dcn, true, nullptr);
       args.h_to = this->to(call.dh0);
       args.c_to = this->to(call.dc0);
       args.sums = as_const(against(kept_rows(call.preactivations)));
       args.kept = against(kept_rows(dsums));
       args.before = as_const(against(call.pair() ? this->rows(call.states, hidden()) : call.y));
-      args.before.data += args.before.step;  // from a step to the one before it
+      // From a step to the one before it, which a walk against the layer's comes to next.
+      const Index back = ragged && !call.reverse ? -args.before.step : args.before.step;
+      args.before.data += back;
       const TensorView& initial = call.pair() ? call.c0 : call.h0;
       args.initial = {this->data(initial), initial.strides[0], 0};
       if (call.dy) args.dy = as_const(against(call.dy));
@@ -175,17 +182,18 @@ struct DenseRun : CudaWalk<T> {
         this->walk_persistent(args, plan.persistent_vjp, true, exchange, kernels.persistent_vjp);
       } else {
         args.h_to = {h_carry, nullptr, hidden()};  // to which each step's product adds
-        walk(args, call.batch, 1, true, [&](const Args& part) {
+        walk(args, this->lines(), 1, true, [&](const Args& part) {
           SCANRNN_CUDA(kernels.step_vjp(part, stream));
-          this->product(call.batch, hidden(), this->width(), {args.fed, this->width()},
+          this->product(this->lines(), hidden(), this->width(), {args.fed, this->width()},
                         {args.weight, args.weight_stride}, h_carry, hidden(), true, nullptr,
                         gemm_space, true);
         });
-        if (call.dh0) {
+        if (call.dh0 && !ragged) {
           copy(static_cast<const V*>(h_carry), hidden(), static_cast<T*>(call.dh0.data),
                call.dh0.strides[0], hidden());
         }
       }
+      if (ragged) this->end_ragged(call.dh0, call.dc0);
     }
     if (call.dx && this->tokens() > 0) {
       this->input_cotangent(dsums, kept(), call.accumulate_dx, gemm_space);
@@ -200,12 +208,28 @@ struct DenseRun : CudaWalk<T> {
         this->sum_tokens(dsums + this->width(), kept(), own, parts, out + in_order);
       }
     }
-    if (call.drecurrent_weight) recurrent_cotangent(dsums);
+    if (call.drecurrent_weight) recurrent_cotangent(dsums, before);
+  }
+
+  // Ragged: cotangents of steps that there are not, and the h before each token.
+  void prepare_tokens(T* dsums, T* before) {
+    const unsigned blocks = ragged::blocks_for_rows(this->tokens());
+    if (call.ragged.lengths) {
+      ragged::clear_padding<<<blocks, pointwise::kThreads, 0, stream>>>(
+          ragged::Cube<T>(kept_rows(dsums)), Integers(call.ragged.lengths));
+      SCANRNN_CUDA(cudaGetLastError());
+    }
+    const Marks marks{call.tables.marks, call.steps, 1, call.reverse};
+    ragged::keep_before<T><<<blocks, pointwise::kThreads, 0, stream>>>(
+        marks, ragged::Cube<const T>(call.y),
+        Strided<const T>{this->data(call.h0), call.h0.strides[0], 0},
+        ragged::Cube<T>(this->rows(before, hidden())));
+    SCANRNN_CUDA(cudaGetLastError());
   }
 
   // dR = sum over tokens of d(R h)^T and the h before; the rows of R h as their sums lie. It may
-  // clear dsums where there is no step before.
-  void recurrent_cotangent(T* dsums) {
+  // clear dsums where there is no step before. A ragged batch has `before`, [tokens,H].
+  void recurrent_cotangent(T* dsums, const T* before) {
     auto* d = static_cast<T*>(call.drecurrent_weight.data);
     const Index stride = call.drecurrent_weight.strides[0];
     this->clear(d, stride, hidden());
@@ -220,6 +244,7 @@ struct DenseRun : CudaWalk<T> {
                           {with, along}, d + in_order * stride, stride, true, nullptr, gemm_space);
           });
     };
+    if (before) return add(kept_rows(dsums), this->rows(before, hidden()));
     const RecurrentPairs pairs = recurrent_pairs(call, kept_rows(dsums));
     if (pairs.h_first) add(pairs.d_first, pairs.h_first);
     if (call.steps == 1) return;

@@ -3,6 +3,7 @@
 #include "cuda/linear.h"
 
 #include "cuda/kernels/linear.h"
+#include "cuda/ragged.cuh"
 #include "cuda/run.cuh"
 #include "recurrence/linear_layer.h"
 
@@ -45,10 +46,29 @@ struct LayerRun : CudaRun<T> {
     out.strategy = plan.strategy;
     out.across_blocks = plan.across_blocks;
     out.log_domain = plan.problem.log_domain;
+    out.ragged = call.is_ragged();
     out.units = static_cast<int>(plan.device.units);
     out.shared = static_cast<std::size_t>(plan.device.shared_bytes);
     out.stream = stream;
     return out;
+  }
+
+  // Those of a ragged batch, walked from the last step to the first where `backward`.
+  Marks marks(bool backward) const {
+    if (!call.is_ragged()) return {};
+    const Index step = backward ? -1 : 1;
+    return {call.tables.marks + (backward ? call.steps - 1 : 0), call.steps, step, call.reverse};
+  }
+  // Sequences without a step leave the state that they enter with.
+  void pass_states(const TensorView& from, const TensorView& to) {
+    if (!call.is_ragged() || !to || call.sequences == 0) return;
+    const ragged::Sequences all(call.ragged, call.steps, call.sequences,
+                                call.layout == dispatch::Batch::packed);
+    ragged::
+        pass_states<<<ragged::blocks_for_rows(call.sequences), pointwise::kThreads, 0, stream>>>(
+            all, Strided<const T>{data(from), from.strides[0], 0},
+            Strided<T>{static_cast<T*>(to.data), to.strides[0], 0}, call.hidden);
+    SCANRNN_CUDA(cudaGetLastError());
   }
 
   // The bias of every row block, null where none has one: the parameter itself, or a copy with
@@ -83,6 +103,8 @@ struct LayerRun : CudaRun<T> {
     s.initial_line = call.h0.strides[0];
     s.final = call.hn.data;
     s.final_line = call.hn.strides[0];
+    s.marks = marks(call.reverse);
+    pass_states(call.h0, call.hn);
     const TensorView states = rows(call.states, call.hidden);
     const Strided<T> walked_gates = walked<T>(rows(gates, width()), all(), call.reverse);
     const Strided<T> y = walked<T>(call.y, all(), call.reverse);
@@ -133,6 +155,8 @@ struct LayerRun : CudaRun<T> {
     s.initial_line = call.dhn.strides[0];
     s.final = call.dh0.data;
     s.final_line = call.dh0.strides[0];
+    s.marks = marks(!call.reverse);
+    pass_states(call.dhn, call.dh0);
     const auto args =
         backward_args(call, bias, dgates, skip_aside ? rows(dskip, call.hidden) : call.dx);
     if (call.batch > 0) SCANRNN_CUDA(kernels.backward(s, args));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/kernels/dense.h"
+#include "cuda/ragged.cuh"
 #include "cuda/run.cuh"
 
 namespace scanrnn {
@@ -29,9 +30,11 @@ struct CudaWalk : CudaRun<T> {
   V *h_carry = nullptr, *c_carry = nullptr;  // [B,H], what launches carry from one to the next
 
   Index hidden() const { return call.hidden; }
+  // Lines that are walked: of a packed batch the sequences.
+  Index lines() const { return call.is_ragged() ? call.sequences : call.batch; }
   void take_carries() {
-    h_carry = this->template take<V>(call.batch * hidden());
-    c_carry = call.pair() ? this->template take<V>(call.batch * hidden()) : nullptr;
+    h_carry = this->template take<V>(lines() * hidden());
+    c_carry = call.pair() ? this->template take<V>(lines() * hidden()) : nullptr;
   }
 
   template <class From, class To>
@@ -52,35 +55,96 @@ struct CudaWalk : CudaRun<T> {
     return {nullptr, static_cast<T*>(state.data), state.strides[0]};
   }
 
+  // A tensor of tokens in the order of the walk; of a ragged batch in that of time, from which each
+  // line finds its own way.
+  Strided<T> in_order(const TensorView& view, bool backward) const {
+    return walked<T>(view, this->all(), !call.is_ragged() && call.reverse != backward);
+  }
+  // What walks of both kinds begin with; states of a ragged batch go to its lines first, and
+  // `rounded`, where a product reads h, too.
+  void begin(Args& args, const TensorView& h, const TensorView& c, bool backward, T* rounded) {
+    args.batch = lines();
+    args.hidden = hidden();
+    args.steps = call.steps;
+    args.weight = this->data(call.recurrent_weight);
+    args.weight_stride = call.recurrent_weight.strides[0];
+    if (!call.is_ragged()) {
+      args.h_from = from(h);
+      args.c_from = from(c);
+      return;
+    }
+    args.lines = call.tables.lines;
+    args.against_time = call.reverse != backward;
+    args.reverse = call.reverse;
+    const TensorView& reset = call.ragged.reset;
+    args.reset = {static_cast<const std::uint8_t*>(reset.data), reset.strides[1], reset.strides[0]};
+    const auto take = [&](const TensorView& state, V* to, T* beside) {
+      ragged::to_lines<<<ragged::blocks_for_rows(lines()), pointwise::kThreads, 0, stream>>>(
+          args.lines, lines(), Strided<const T>{this->data(state), state.strides[0], 0}, to, beside,
+          hidden());
+      SCANRNN_CUDA(cudaGetLastError());
+    };
+    take(h, h_carry, rounded);
+    if (call.pair()) take(c, c_carry, nullptr);
+  }
+  // Hands the lines' states back to the sequences.
+  void end_ragged(const TensorView& h, const TensorView& c) {
+    const auto give = [&](const V* states, const TensorView& to) {
+      if (!to) return;
+      ragged::from_lines<<<ragged::blocks_for_rows(lines()), pointwise::kThreads, 0, stream>>>(
+          call.tables.lines, lines(), states,
+          Strided<T>{static_cast<T*>(to.data), to.strides[0], 0}, hidden());
+      SCANRNN_CUDA(cudaGetLastError());
+    };
+    give(h_carry, h);
+    if (call.pair()) give(c_carry, c);
+  }
+
+  // Steps that lines from this one on have at most: those of a packed batch are told on the device,
+  // but it and those before it, which are as long, have all of the tokens at most.
+  Index steps_from(Index line) const {
+    if (call.layout != dispatch::Batch::packed) return call.steps;
+    const Index most = call.steps / (line + 1), longest = plan.problem.longest;
+    return longest > 0 ? std::min(most, longest) : most;
+  }
+
   // Walks lines and steps in launches of so many each, every one from where the last ended.
   template <class Launch>
   void walk(const Args& args, Index lines, Index steps, bool backward, Launch&& launch) {
     for (Index line = 0; line < args.batch; line += lines) {
-      for (Index step = 0; step < args.steps; step += steps) {
+      const Index most = steps_from(line);
+      for (Index step = 0; step < most; step += steps) {
         Args part = args;
         part.batch = std::min(args.batch - line, lines);
-        part.steps = std::min(args.steps - step, steps);
-        const bool first = step == 0, last = step + part.steps == args.steps;
+        part.steps = std::min(most - step, steps);
+        const bool first = step == 0, last = step + part.steps == most;
+        const bool is_ragged = args.lines;
         const auto carry = [&](V* values) { return values ? values + line * hidden() : nullptr; };
         part.h_from = args.h_from.at_line(line);
         part.c_from = args.c_from.at_line(line);
         part.h_to = args.h_to.at_line(line);
         part.c_to = args.c_to.at_line(line);
-        if (!first) {
+        if (is_ragged) {
+          part.lines += line;
+          part.first_step = step;
+        }
+        if (!first || is_ragged) {
           part.h_from = {carry(h_carry), nullptr, hidden()};
           part.c_from = {carry(c_carry), nullptr, hidden()};
         }
-        if (!last) {
+        if (!last || is_ragged) {
           part.h_to = {carry(h_carry), nullptr, hidden()};
           part.c_to = {carry(c_carry), nullptr, hidden()};
         }
         const auto move = [&](auto& s) {
-          if (s.data) s.data += line * s.line + step * s.step;
+          if (s.data && !is_ragged) s.data += line * s.line + step * s.step;
         };
         move(part.sums), move(part.kept), move(part.y), move(part.cells), move(part.x);
         move(part.before), move(part.dy);
         // The first step in time is the walk's first one, or backward its last.
-        if (backward ? last : first) {
+        if (is_ragged) {
+          part.initial = args.initial;
+        } else if (backward ? last : first) {
           part.initial = args.initial.at_line(line);
         } else {
           part.initial = {part.before.at(backward ? part.steps - 1 : 0), part.before.line, 0};
@@ -93,10 +157,17 @@ struct CudaWalk : CudaRun<T> {
   void walk_persistent(const Args& args, const dispatch::PersistentShape& shape, bool backward,
                        void* exchange, Kernel&& kernel) {
     const auto bytes = dispatch::exchange_bytes(plan.problem, shape, backward);
-    walk(args, shape.lines, shape.steps, backward, [&](const Args& part) {
+    const Index steps = shape.in_block ? std::max<Index>(args.steps, 1) : shape.steps;
+    walk(args, shape.lines, steps, backward, [&](const Args& part) {
       dispatch::PersistentShape own = shape;
       own.groups = static_cast<int>(std::min<Index>(shape.groups, part.batch));
-      if (bytes > 0) {
+      if (bytes > 0 && part.lines) {
+        const Index slots = std::min(plan.problem.steps, shape.steps) + 1;
+        ragged::clear_slots<<<static_cast<unsigned>(2 * plan.device.units), pointwise::kThreads, 0,
+                              stream>>>(part.lines, part.first_step, static_cast<uint4*>(exchange),
+                                        bytes / slots / static_cast<Index>(sizeof(uint4)), slots);
+        SCANRNN_CUDA(cudaGetLastError());
+      } else if (bytes > 0) {
         SCANRNN_CUDA(cudaMemsetAsync(exchange, 0xff, static_cast<std::size_t>(bytes), stream));
       }
       SCANRNN_CUDA(kernel(part, own, exchange, stream));

@@ -270,6 +270,13 @@ struct BackwardSink {
           d, [&](int gate, V value) { Memory::write(step + gate * hidden, row, hidden, value); });
     }
   }
+  // A step that there is not.
+  SCANRNN_HD void store_zeros(Index row, Index t) const {
+    for (int gate = 0; gate < Cell::kGates; ++gate) {
+      Memory::write(dpreactivations.at(t) + gate * hidden, row, hidden, V(0));
+    }
+    if constexpr (Cell::kReadout) Memory::write(dskip.at(t), row, hidden, V(0));
+  }
 };
 
 // ---- both: the states at the ends of time

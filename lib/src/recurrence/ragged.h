@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integers that say which steps of a ragged batch there are (docs/ragged.md).
+// The integers that say which steps of a ragged batch there are (docs/ragged.md), and what kernels
+// on a device are told of them.
 #pragma once
 
+#include "recurrence/linear.h"
 #include "scanrnn/layer.h"
 
 namespace scanrnn {
@@ -11,15 +13,66 @@ class Integers {
  public:
   explicit Integers(const TensorView& view)
       : data_(view.data), stride_(view.strides[0]), wide_(view.dtype == Dtype::int64) {}
-  std::int64_t operator[](std::int64_t i) const {
+  SCANRNN_HD std::int64_t operator[](std::int64_t i) const {
     return wide_ ? static_cast<const std::int64_t*>(data_)[i * stride_]
                  : static_cast<const std::int32_t*>(data_)[i * stride_];
   }
+  SCANRNN_HD explicit operator bool() const { return data_ != nullptr; }
 
  private:
   const void* data_;
   std::int64_t stride_;
   bool wide_;
+};
+
+// A mark says of a step, in the order of time, what a linear cell must know: the lower bits are
+// these, the upper ones the sequence that the step belongs to.
+namespace mark {
+inline constexpr std::uint32_t kAbsent = 1;      // there is no such step
+inline constexpr std::uint32_t kReset = 2;       // no state comes into it from the step before,
+inline constexpr std::uint32_t kResetAfter = 4;  // and none into the step after it
+inline constexpr std::uint32_t kFirst = 8, kLast = 16;  // of its sequence
+inline constexpr int kSequenceBit = 5;
+}  // namespace mark
+
+// The marks of a line, walked as its tokens are. A layer that goes against time has the ends of a
+// sequence, and both sides of a reset, the other way round; backward is told as forward is.
+struct Marks {
+  const std::uint32_t* data = nullptr;
+  Index line = 0, step = 1;
+  bool reverse = false;  // the layer's direction
+
+  SCANRNN_HD Marks at_line(Index i) const { return {data + i * line, line, step, reverse}; }
+  SCANRNN_HD std::uint32_t at(Index t) const { return data[t * step]; }
+
+  SCANRNN_HD static bool absent(std::uint32_t m) { return m & mark::kAbsent; }
+  SCANRNN_HD static Index sequence(std::uint32_t m) { return m >> mark::kSequenceBit; }
+  // Forward's walk enters a sequence with its initial state and leaves its final one.
+  SCANRNN_HD bool enters(std::uint32_t m) const {
+    return m & (reverse ? mark::kLast : mark::kFirst);
+  }
+  SCANRNN_HD bool leaves(std::uint32_t m) const {
+    return m & (reverse ? mark::kFirst : mark::kLast);
+  }
+  // The state before the step is zero; the state after it goes nowhere.
+  SCANRNN_HD bool cut(std::uint32_t m) const {
+    return m & (reverse ? mark::kResetAfter : mark::kReset);
+  }
+  SCANRNN_HD bool cut_after(std::uint32_t m) const {
+    return m & (reverse ? mark::kReset : mark::kResetAfter);
+  }
+};
+
+// A sequence as a dense cell walks it: whose states it has, and where its tokens are.
+struct RaggedLine {
+  std::int32_t sequence, line, first, count;
+};
+
+// What a device has prepared for all layers of a stack: a mark for each token, a line's one after
+// another, and a line for each sequence, the longest first.
+struct RaggedTables {
+  const std::uint32_t* marks = nullptr;
+  const RaggedLine* lines = nullptr;
 };
 
 }  // namespace scanrnn

@@ -62,16 +62,20 @@ class Backend {
   virtual void dropout(const TensorView& from, const TensorView& to, double share,
                        std::uint64_t seed) = 0;
 
-  // Ragged batches; a processor that has none of these is never asked.
+  // Ragged batches. What layer calls of one stack share, in memory of the workspace.
+  virtual RaggedTables prepare(const dispatch::Problem& /*problem*/, const Ragged& /*ragged*/,
+                               Arena& /*workspace*/) {
+    return {};
+  }
   // [T,B,.]: zeros at the steps of a line from its length on.
-  virtual void clear_padding(const TensorView& /*view*/, const TensorView& /*lengths*/) {}
-  // [1,B,.]: zeros at the lines whose index is -1.
-  virtual void clear_skipped(const TensorView& /*view*/, const TensorView& /*indices*/) {}
+  virtual void clear_padding(const TensorView& view, const TensorView& lengths) = 0;
+  // [1,B,.]: zeros at the lines whose index is none of a pool of so many states.
+  virtual void clear_skipped(const TensorView& view, const TensorView& indices, Index states) = 0;
   // States of a pool [L*D,S,.] to rows [L*D,B,.], zeros for the index -1; and back, but for those.
-  virtual void take_states(const TensorView& /*pool*/, const TensorView& /*indices*/,
-                           const TensorView& /*rows*/) {}
-  virtual void put_states(const TensorView& /*rows*/, const TensorView& /*indices*/,
-                          const TensorView& /*pool*/) {}
+  virtual void take_states(const TensorView& pool, const TensorView& indices,
+                           const TensorView& rows) = 0;
+  virtual void put_states(const TensorView& rows, const TensorView& indices,
+                          const TensorView& pool) = 0;
 };
 
 // One that needs no device and runs nothing: how sizes(plan) counts.

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "recurrence/linear.h"
+#include "recurrence/ragged.h"
 #include "scanrnn/layer.h"
 
 namespace scanrnn {
@@ -29,6 +29,7 @@ struct LayerCall {
   // Which steps there are; of a packed batch B is 1, and states are [sequences,H].
   dispatch::Batch layout = dispatch::Batch::rectangular;
   Ragged ragged;
+  RaggedTables tables;  // what the backend has prepared of it
   Index sequences = 0;
   void* preactivations = nullptr;  // kept for backward: [tokens, kept_width()]; null in inference
   void* states = nullptr;          // the same, [tokens,H]: the states that the output does not show

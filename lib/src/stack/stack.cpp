@@ -68,6 +68,13 @@ class Run {
     return out;
   }
 
+  // Before the first layer call of a ragged batch.
+  void prepare(const Ragged& ragged) {
+    if (stack_.plan.problem.layout == dispatch::Batch::rectangular) return;
+    if (!ragged && !counting()) return;
+    tables_ = stack_.backend.prepare(stack_.plan.problem, ragged, stack_.workspace);
+  }
+
   LayerCall layer_call(int layer, int direction, const Ragged& ragged) const {
     const auto& p = stack_.plan.problem;
     const CellInfo& cell = info(o_.cell);
@@ -82,6 +89,7 @@ class Run {
     // A ragged batch that is told nothing is a rectangular one.
     out.layout = ragged || counting() ? p.layout : dispatch::Batch::rectangular;
     out.ragged = ragged;
+    out.tables = tables_;
     out.sequences = p.batch;
     out.input = layer == 0 ? o_.input_size : features();
     out.hidden = o_.hidden_size;
@@ -199,6 +207,7 @@ class Run {
   const LayerOptions& o_;
   Dtype dtype_;
   std::vector<TensorView> params_;
+  RaggedTables tables_;
 };
 
 }  // namespace
@@ -208,6 +217,7 @@ void Stack::forward(const ForwardArgs& args) {
   const bool drops = run.training() && options.dropout > 0;
   const bool may_pool = plan.problem.layout == dispatch::Batch::ragged && plan.problem.steps == 1;
   const bool pooled = args.state_indices || (may_pool && run.counting());
+  run.prepare(args.ragged);
   TensorView h0, c0, hn, cn;
   if (!args.state_indices) {
     h0 = run.inner(args.h0.h), hn = run.target(args.hn.h);
@@ -244,7 +254,7 @@ void Stack::forward(const ForwardArgs& args) {
     }
   }
   if (args.state_indices) {
-    backend.clear_skipped(y, args.state_indices);
+    backend.clear_skipped(y, args.state_indices, args.h0.h.sizes[1]);
     backend.put_states(hn, args.state_indices, args.h0.h);
     if (cn) backend.put_states(cn, args.state_indices, args.h0.c);
   }
@@ -257,6 +267,7 @@ void Stack::backward(const BackwardArgs& args) {
   Run run(*this, args.params);
   const bool drops = options.dropout > 0;
   const int layers = options.num_layers;
+  run.prepare(args.ragged);
   const TensorView x = run.without_padding(args.x, args.ragged);
   const TensorView h0 = run.inner(args.h0.h), y = run.inner(args.y);
   const TensorView dhn = run.inner(args.dhn.h), dh0 = run.target(args.dh0.h);

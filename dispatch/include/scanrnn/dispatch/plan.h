@@ -25,9 +25,10 @@ struct Problem {
   Recurrence recurrence = Recurrence::linear;
   std::int64_t batch = 0, steps = 0, input_size = 0, hidden_size = 0;
   Batch layout = Batch::rectangular;
-  int gates = 0;          // none: a bare scan, which projects nothing
-  bool highway = false;   // beside them each step reads x, or a projection of it
-  int storage_bytes = 4;  // of an element of the tensors
+  std::int64_t longest = 0;  // packed: no sequence has more steps; 0: not known
+  int gates = 0;             // none: a bare scan, which projects nothing
+  bool highway = false;      // beside them each step reads x, or a projection of it
+  int storage_bytes = 4;     // of an element of the tensors
   int compute_bytes = 4;  // of the type that is computed in: half of a complex one that is stored
   // Of a bare scan: its states are kept by logarithms; its steps are adjacent, its rows are not.
   bool log_states = false, time_contiguous = false;

@@ -9,6 +9,7 @@
 
 #include "cuda/gemm.h"
 #include "recurrence/dense.h"
+#include "recurrence/ragged.h"
 #include "scanrnn/scan/cuda/memory.cuh"
 #include "stack/layer_call.h"
 
@@ -60,6 +61,48 @@ struct CudaDenseArgs {
   bool exact_products = false;  // of float64, and of float32 where TF32 is not allowed
   Strided<const T> x;
   T* fed = nullptr;  // backward: what the product reads, d(R h), [B,G*H]
+
+  // A ragged batch: a line of the walk is one of these, where its states are carried; tensors of
+  // tokens are those of the whole layer from the first step in time on, `initial` has a state for
+  // each sequence. A launch begins at step first_step of each line.
+  const RaggedLine* lines = nullptr;
+  Index first_step = 0;
+  bool against_time = false;  // the walk; the layer's forward walk
+  bool reverse = false;
+  Strided<const std::uint8_t> reset;  // of each token, or absent
+
+  // Line i of a tensor of tokens, from this launch's first step on; of a ragged batch there is one.
+  template <class U>
+  SCANRNN_HD Strided<U> walked(const Strided<U>& tensor, Index i) const {
+    if (!lines) return tensor.at_line(i);
+    const RaggedLine own = lines[i];
+    const Index step = against_time ? own.count - 1 - first_step : first_step;
+    return {tensor.data ? tensor.data + own.line * tensor.line + (own.first + step) * tensor.step
+                        : nullptr,
+            tensor.line, against_time ? -tensor.step : tensor.step};
+  }
+  // Steps of line i in this launch.
+  SCANRNN_HD Index steps_of(Index i) const {
+    if (!lines) return steps;
+    const Index left = lines[i].count - first_step;
+    return left < 0 ? 0 : left < steps ? left : steps;
+  }
+  // Whether line i ends with this launch, or has before.
+  SCANRNN_HD bool ends(Index i) const { return lines[i].count <= first_step + steps; }
+  // The flag of each of a line's steps that says that no state comes into it. Against time that is
+  // the flag of the step after it, of which a sequence's last one has none.
+  SCANRNN_HD Strided<const std::uint8_t> resets(Index i) const {
+    auto out = walked(reset, i);
+    if (reverse && out.data) out.data += reset.step;
+    return out;
+  }
+  // Whether step t of line i in this launch has such a flag.
+  SCANRNN_HD bool may_reset(Index i, Index t) const {
+    if (!reset.data) return false;
+    if (!reverse) return true;
+    const Index step = first_step + t;  // the layer's first step is the sequence's last one
+    return against_time ? step > 0 : step + 1 < lines[i].count;
+  }
 };
 
 template <class T>

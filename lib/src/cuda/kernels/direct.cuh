@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
   const auto kept = a.preactivations.at_line(line);
   const auto sink = ForwardSink<Cell, Memory>{a.y, a.states, hidden}.line(line);
   const StateEnds<Memory> ends = ends_of<Memory>(s);
-  typename Op::State state = ends.first(line, unit);
+  const Marks marks = s.marks.at_line(line);
+  typename Op::State state = s.ragged ? scan::carried(V(0)) : ends.first(line, unit);
 
   for (Index t = 0; t < s.extent.steps; t += kDirectTokens) {
     const Index left = s.extent.steps - t;
@@ -64,12 +65,17 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
         item.skip =
             kRows > Cell::kGates ? sums[k][kRows - 1] : Memory::read(skip.at(t + k), unit, hidden);
       }
+      const std::uint32_t mark = s.ragged ? marks.at(t + k) : 0;
+      if (Marks::absent(mark)) continue;
+      if (marks.enters(mark)) state = ends.first(Marks::sequence(mark), unit);
+      if (marks.cut(mark)) state = scan::carried(V(0));
       const auto before = state;
       state = Op::apply(Cell::lift(item.gates), before);
       if (writes) sink.store(unit, t + k, item, before, state);
+      if (writes && marks.leaves(mark)) ends.last(Marks::sequence(mark), unit, state);
     }
   }
-  if (writes) ends.last(line, unit, state);
+  if (writes && !s.ragged) ends.last(line, unit, state);
 }
 
 template <class Cell, class T>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A whole forward step of a dense cell for a few lines, products and all, in one launch. Weights
-// are read once and nothing but the new state is written.
+// are read once and nothing but the new state is written. Lines of a ragged batch come with their
+// sums, and a step that is cut takes nothing that R gives.
 #pragma once
 
 #include "cuda/kernels/fragment.cuh"
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(32 * kWarps) fused_by_fragments(const CudaDens
   Item<C, T, float> item;
   item.line = first + line;
   item.unit = first_unit + local;
-  const bool live = line < lines && item.unit < a.hidden;
+  const bool live = line < lines && item.unit < a.hidden && a.steps_of(item.line) > 0;
   if (live) item.load(a);  // what these loads bring is on its way during the products
 
   float input[kGroups][kTiles][4] = {}, recurrent[kGroups][kTiles][4] = {};
@@ -114,12 +115,14 @@ __global__ void __launch_bounds__(32 * kWarps) fused_by_fragments(const CudaDens
   }
   __syncthreads();
   if (!live) return;
+  if (!item.cut) {
 #pragma unroll
-  for (int i = 0; i < kWarps; ++i) {
-    const float4 part = parts[i][line][local];
-    const float sums[4] = {part.x, part.y, part.z, part.w};
+    for (int i = 0; i < kWarps; ++i) {
+      const float4 part = parts[i][line][local];
+      const float sums[4] = {part.x, part.y, part.z, part.w};
 #pragma unroll
-    for (int s = 0; s < 4; ++s) item.sums.value[s] += sums[s];
+      for (int s = 0; s < 4; ++s) item.sums.value[s] += sums[s];
+    }
   }
   item.walk(a);
 }
@@ -164,7 +167,8 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
   Item<C, T, V> item;
   item.line = first + lane;
   item.unit = unit;
-  if (lane < lines) item.load(a);  // what these loads bring is on its way during the products
+  const bool live = lane < lines && a.steps_of(item.line) > 0;
+  if (live) item.load(a);  // what these loads bring is on its way during the products
 
   V input[kLines][C::kGates] = {}, recurrent[kLines][C::kGates] = {};
   const T* rows[C::kGates];
@@ -194,9 +198,10 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
   const V total = sums_over_lanes<kLines * kSums>(parts);
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
-    item.sums.value[i] += __shfl_sync(~0u, total, (lane * kSums + i) * kApart);
+    const V sum = __shfl_sync(~0u, total, (lane * kSums + i) * kApart);
+    if (!item.cut) item.sums.value[i] += sum;
   }
-  if (lane < lines) item.walk(a);
+  if (live) item.walk(a);
 }
 
 template <class C, class T>

@@ -65,6 +65,24 @@ cudaError_t launch(const CudaSchedule& s, const Source& source, const Sink& sink
   return launch_by<scan::AffineOp<V>, scan::AffineOp<Scalar>>(s, source, sink, ends);
 }
 
+// The same over marks, by operators that know a cut; the marks say where states enter and leave.
+template <class Memory, class Source, class Sink>
+cudaError_t launch_marked(const CudaSchedule& s, const Source& source, const Sink& sink) {
+  using V = typename Memory::V;
+  const StateEnds<Memory> none{{}, {}, s.extent.rows};
+  if (s.log_domain) {
+    return launch_by<scan::ResetOp<V>, scan::LogResetOp<V>, Kernels::general>(s, source, sink,
+                                                                              none);
+  }
+  return launch_by<scan::ResetOp<V>, scan::ResetOp<V>, Kernels::general>(s, source, sink, none);
+}
+template <class Source, class Sink>
+std::size_t marked_workspace(const CudaSchedule& s) {
+  using V = typename Source::V;
+  return s.log_domain ? workspace_by<scan::LogResetOp<V>, Source, Sink, Kernels::general>(s)
+                      : workspace_by<scan::ResetOp<V>, Source, Sink, Kernels::general>(s);
+}
+
 template <class Source, class Sink>
 std::size_t workspace_of(const CudaSchedule& s) {
   using V = scan::Scalar<typename Source::V>;

@@ -2,8 +2,11 @@
 // The CUDA kernels of one cell and one dtype: SCANRNN_CUDA_CELL and SCANRNN_CUDA_TYPE. The build
 // compiles this file once for each pair and includes the header of every cell before it, so that a
 // cell costs a line in cells.def and nothing here.
+#include <algorithm>
+
 #include "cuda/kernels/direct.cuh"
 #include "cuda/kernels/launch.cuh"
+#include "recurrence/marked.h"
 
 namespace scanrnn {
 namespace {
@@ -27,19 +30,33 @@ BackwardSource<C, Memory> backward_source(const CudaSchedule& s, const BackwardK
 
 template <class C>
 cudaError_t forward(const CudaSchedule& s, const ForwardKernelArgs<T>& a) {
-  return launch<Memory>(s, forward_source<C>(s, a),
-                        ForwardSink<C, Memory>{a.y, a.states, s.extent.rows});
+  const auto source = forward_source<C>(s, a);
+  const ForwardSink<C, Memory> sink{a.y, a.states, s.extent.rows};
+  if (!s.ragged) return launch<Memory>(s, source, sink);
+  const auto ends = ends_of<Memory>(s);
+  return launch_marked<Memory>(s, MarkedForwardSource<C, Memory>{source, s.marks, {ends.initial}},
+                               MarkedForwardSink<C, Memory>{sink, s.marks, {ends.final}});
 }
 template <class C>
 cudaError_t backward(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
-  return launch<Memory>(s, backward_source<C>(s, a),
-                        BackwardSink<C, Memory>{a.dpreactivations, a.dskip, s.extent.rows});
+  auto source = backward_source<C>(s, a);
+  const BackwardSink<C, Memory> sink{a.dpreactivations, a.dskip, s.extent.rows};
+  if (!s.ragged) return launch<Memory>(s, source, sink);
+  const auto ends = ends_of<Memory>(s);
+  source.initial = {};
+  return launch_marked<Memory>(
+      s, MarkedBackwardSource<C, Memory>{source, s.marks, {a.initial}, {ends.initial}},
+      MarkedBackwardSink<C, Memory>{sink, s.marks, {ends.final}});
 }
 template <class C>
 std::size_t workspace(const CudaSchedule& s) {
-  const std::size_t one = workspace_of<ForwardSource<C, Memory>, ForwardSink<C, Memory>>(s);
-  const std::size_t other = workspace_of<BackwardSource<C, Memory>, BackwardSink<C, Memory>>(s);
-  return one < other ? other : one;
+  if (s.ragged) {
+    return std::max(
+        marked_workspace<MarkedForwardSource<C, Memory>, MarkedForwardSink<C, Memory>>(s),
+        marked_workspace<MarkedBackwardSource<C, Memory>, MarkedBackwardSink<C, Memory>>(s));
+  }
+  return std::max(workspace_of<ForwardSource<C, Memory>, ForwardSink<C, Memory>>(s),
+                  workspace_of<BackwardSource<C, Memory>, BackwardSink<C, Memory>>(s));
 }
 
 template <template <class> class CellOf, class... Options>

@@ -6,7 +6,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
-#include "recurrence/linear.h"
+#include "recurrence/ragged.h"
 #include "scanrnn/dispatch/plan.h"
 #include "scanrnn/registry.h"
 #include "scanrnn/scan/cuda/memory.cuh"
@@ -22,7 +22,8 @@ struct LayerUnits : scan::Units<T> {
 };
 
 // What a launch walks, and how. `initial` and `final` are [lines][rows], their lines apart; both
-// may be null. Every launcher is asynchronous and returns the launch's status.
+// may be null. With marks they are [sequences][rows]. Every launcher is asynchronous and returns
+// the launch's status.
 struct CudaSchedule {
   scan::Extent extent;
   dispatch::Strategy strategy = dispatch::Strategy::fused_sequential;
@@ -34,6 +35,8 @@ struct CudaSchedule {
   const void* initial = nullptr;
   void* final = nullptr;
   Index initial_line = 0, final_line = 0;
+  bool ragged = false;  // there are marks, or will be
+  Marks marks;          // walked as the tokens are
   void* workspace = nullptr;
   cudaStream_t stream = nullptr;
 };

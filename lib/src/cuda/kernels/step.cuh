@@ -8,6 +8,12 @@ namespace scanrnn::step {
 
 inline constexpr int kThreads = 128;
 
+// Whether the step of a line is cut from the one before it.
+template <class T, class V>
+__device__ __forceinline__ bool is_cut(const CudaDenseArgs<T, V>& a, Index line) {
+  return a.lines && a.may_reset(line, 0) && *a.resets(line).data;
+}
+
 // One unit of one line.
 template <class C, class T, class V>
 struct Item {
@@ -16,22 +22,25 @@ struct Item {
   Index line, unit;
   DenseSums<C, V> sums;
   cell::StepState<V> before;
+  bool cut = false;  // from the step before: no product with R adds anything
 
   // All but what the step's own products add.
   __device__ __forceinline__ void load(const Args& a) {
     sums = DenseSums<C, V>::template of_biases<Memory>(a.bias, a.recurrent_bias, unit, a.hidden);
-    const T* projected = a.sums.at_line(line).data;
+    const T* projected = a.walked(a.sums, line).data;
     sums.add_input([&](int i) {
       return projected ? Memory::read(projected + i * a.hidden, unit, a.hidden) : V(0);
     });
     before = {a.h_from.read(line, unit), C::kPair ? a.c_from.read(line, unit) : V(0)};
+    cut = is_cut(a, line);
+    if (cut) before = {V(0), V(0)};
   }
   __device__ __forceinline__ void walk(const Args& a) const {
     const auto after = C::step(sums.gates(), before);
     a.h_to.write(line, unit, after.h);
     if (C::kPair) a.c_to.write(line, unit, after.c);
-    const DenseSink<C, Memory> sink{a.y.at_line(line).data, a.kept.at_line(line).data,
-                                    a.cells.at_line(line).data, a.hidden};
+    const DenseSink<C, Memory> sink{a.walked(a.y, line).data, a.walked(a.kept, line).data,
+                                    a.walked(a.cells, line).data, a.hidden};
     sink.store(unit, sums, after);
   }
 };
@@ -44,9 +53,10 @@ __global__ void __launch_bounds__(kThreads) forward(const CudaDenseArgs<T, V> a)
   Item<C, T, V> item;
   item.line = i / a.hidden;
   item.unit = i % a.hidden;
+  if (a.steps_of(item.line) == 0) return;
   item.load(a);
   const V* products =
-      a.products ? a.products + item.line * C::kGates * a.hidden + item.unit : nullptr;
+      a.products && !item.cut ? a.products + item.line * C::kGates * a.hidden + item.unit : nullptr;
   item.sums.add_recurrent([&](int i) { return products ? products[i * a.hidden] : V(0); });
   item.walk(a);
 }
@@ -57,20 +67,32 @@ __global__ void __launch_bounds__(kThreads) backward(const CudaDenseArgs<T, V> a
   if (item >= a.batch * a.hidden) return;
   const Index line = item / a.hidden, unit = item % a.hidden;
   using Memory = scan::Units<T>;
+  T* fed = a.fed + line * C::kGates * a.hidden + unit;
+  if (a.steps_of(line) == 0) {
+#pragma unroll
+    for (int i = 0; i < C::kGates; ++i) fed[i * a.hidden] = static_cast<T>(0.0f);
+    return;
+  }
   const auto sums =
-      DenseSums<C, V>::template read<Memory>(a.sums.at_line(line).data, unit, a.hidden);
-  const T* initial = a.initial.at_line(line).data;
-  const V before = initial ? static_cast<V>(initial[unit]) : V(0);
+      DenseSums<C, V>::template read<Memory>(a.walked(a.sums, line).data, unit, a.hidden);
+  const bool cut = is_cut(a, line);
+  const T* from = a.initial.at_line(line).data;
+  if (a.lines) {
+    from = a.ends(line) ? a.initial.at_line(a.lines[line].sequence).data
+                        : a.walked(a.before, line).data;
+  }
+  const V before = from && !cut ? static_cast<V>(from[unit]) : V(0);
   V dh = a.h_from.read(line, unit);
-  if (a.dy.data) dh += static_cast<V>(a.dy.at_line(line).data[unit]);
+  if (a.dy.data) dh += static_cast<V>(a.walked(a.dy, line).data[unit]);
   const auto d =
       dense_step_vjp<C, V>(sums, before, {dh, C::kPair ? a.c_from.read(line, unit) : V(0)});
-  a.h_to.write(line, unit, d.before.h);  // the product with R adds the rest
-  if (C::kPair) a.c_to.write(line, unit, d.before.c);
-  d.sums.template write<Memory>(a.kept.at_line(line).data, unit, a.hidden);
-  T* fed = a.fed + line * C::kGates * a.hidden + unit;
+  a.h_to.write(line, unit, cut ? V(0) : d.before.h);  // the product with R adds the rest
+  if (C::kPair) a.c_to.write(line, unit, cut ? V(0) : d.before.c);
+  d.sums.template write<Memory>(a.walked(a.kept, line).data, unit, a.hidden);
 #pragma unroll
-  for (int i = 0; i < C::kGates; ++i) fed[i * a.hidden] = static_cast<T>(d.sums.recurrent(i));
+  for (int i = 0; i < C::kGates; ++i) {
+    fed[i * a.hidden] = static_cast<T>(cut ? V(0) : d.sums.recurrent(i));
+  }
 }
 
 template <auto kernel, class T, class V = typename CudaDenseKernels<T>::V>

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cuda/kernels/persistent/item.cuh"
+#include "cuda/kernels/persistent/line_share.cuh"
 #include "cuda/kernels/persistent/weights.cuh"
 #include "cuda/kernels/persistent/words.cuh"
 #include "scanrnn/dispatch/tiles.h"
@@ -114,10 +115,11 @@ __device__ __forceinline__ void leave(const typename Cut::Sums& sum, std::uint32
                          block * kGates, column);
 }
 
-template <class C, class T, bool kSplit, int kUnitBlocks>
+template <class C, class T, bool kSplit, bool kRagged, int kUnitBlocks>
 __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
     block_kernel(const __grid_constant__ CudaDenseArgs<T, float> a) {
   using Cut = BlockCut<C, T, kUnitBlocks>;
+  using Unit = Item<C, T, false, kRagged>;
   constexpr int kUnits = Cut::kUnits;
   // Operands are rounded before they are kept.
   constexpr bool kOnce = Bits<T>::kPerWord == 1 && !kSplit;
@@ -126,18 +128,19 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   auto* const states = reinterpret_cast<typename Cut::State*>(shared_weights + Cut::kShared);
   auto* const parts = reinterpret_cast<typename Cut::Parts*>(states + 2);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, quad = lane % 4;
-  const int hidden = static_cast<int>(a.hidden), steps = static_cast<int>(a.steps);
-  const int first_line = static_cast<int>(a.batch * blockIdx.x / gridDim.x);
-  const int lines = static_cast<int>(a.batch * (blockIdx.x + 1) / gridDim.x) - first_line;
+  const int hidden = static_cast<int>(a.hidden);
+  const LineShare own(static_cast<int>(a.batch), blockIdx.x, gridDim.x);
+  const int lines = own.count;
+  const int steps = static_cast<int>(kRagged ? a.steps_of(own.line<kRagged>(0)) : a.steps);
   typename Cut::Kept weights;
   load_weights<Cut, kOnce, C>(a, weights, shared_weights);
 
   constexpr int kWords = 2 * sizeof(typename Cut::State) / 4;
   for (int i = threadIdx.x; i < kWords; i += blockDim.x) states[0][0][i] = 0;
   __syncthreads();
-  Item<C, T, false> item;
+  Unit item;
   const int line = lane / kUnits, unit = warp * kUnits + lane % kUnits;
-  item.open(a, first_line + line, unit, line < lines && unit < hidden);
+  item.open(a, own.line<kRagged>(line), unit, line < lines && unit < hidden);
   // A column past the last line repeats it, and nobody reads its sums.
   const std::uint32_t read_at = kept_address(&states[0][min(row, lines - 1)][quad * 4]);
   const std::uint32_t write_at = kept_address(reinterpret_cast<T*>(states[0][line]) + unit);
@@ -151,7 +154,7 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   };
   if (item.live) keep(0);
   // Two steps ahead of their use, since a step is shorter than the way from the L2.
-  std::uint32_t ahead[Item<C, T, false>::kRead];
+  std::uint32_t ahead[Unit::kRead];
   item.fetch(a, 0);
   item.fetch_sums(a, 1, ahead);
   __syncthreads();
@@ -172,8 +175,9 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
     }
     __syncthreads();
     item.store(a);
+    item.close_at(a, t + 1);
 #pragma unroll
-    for (int i = 0; i < Item<C, T, false>::kRead; ++i) item.in[i] = ahead[i];
+    for (int i = 0; i < Unit::kRead; ++i) item.in[i] = ahead[i];
     item.fetch_sums(a, t + 2, ahead);
   }
   item.close(a);
@@ -181,7 +185,8 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
 
 template <class C, class T, bool kSplit, int kUnitBlocks>
 cudaError_t launch_block(const CudaDenseArgs<T, float>& args, int groups, cudaStream_t stream) {
-  constexpr auto kernel = block_kernel<C, T, kSplit, kUnitBlocks>;
+  const auto kernel = args.lines ? block_kernel<C, T, kSplit, true, kUnitBlocks>
+                                 : block_kernel<C, T, kSplit, false, kUnitBlocks>;
   constexpr auto kBytes = BlockCut<C, T, kUnitBlocks>::kBlock.shared_bytes;
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{kBytes});

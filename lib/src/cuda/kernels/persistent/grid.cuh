@@ -18,6 +18,7 @@
 #include <algorithm>
 
 #include "cuda/kernels/persistent/item.cuh"
+#include "cuda/kernels/persistent/line_share.cuh"
 #include "cuda/kernels/persistent/weights.cuh"
 #include "cuda/kernels/persistent/words.cuh"
 #include "scanrnn/dispatch/tiles.h"
@@ -30,11 +31,12 @@ inline constexpr int kThreads = 32 * dispatch::kPersistentWarps;
 
 // What a kernel's template arguments say: a warp has kUnitBlocks times 8 units of R, and of the sum
 // kChunks pieces of 64 bytes.
-template <class C, class T, bool kBackward_, bool kSplit_, int kUnitBlocks_, int kChunks_>
+template <class C, class T, bool kBackward_, bool kSplit_, bool kRagged_, int kUnitBlocks_,
+          int kChunks_>
 struct GridCut {
   using Cell = C;
   using Type = T;
-  static constexpr bool kBackward = kBackward_, kSplit = kSplit_;
+  static constexpr bool kBackward = kBackward_, kSplit = kSplit_, kRagged = kRagged_;
   static constexpr int kUnitBlocks = kUnitBlocks_, kChunks = kChunks_;
   static constexpr int kPerWord = Bits<T>::kPerWord;
   static constexpr int kSent = kBackward ? C::kGates : 1;    // values of an item that others read
@@ -42,7 +44,7 @@ struct GridCut {
   static constexpr int kTiles = (kUnitBlocks * kBlocks + 1) / 2;
   static constexpr int kChains = kTiles >= 4 ? 1 : kTiles >= 2 ? 2 : 4;  // that need not wait
   using Args = CudaDenseArgs<T, float>;
-  using Unit = Item<C, T, kBackward>;
+  using Unit = Item<C, T, kBackward, kRagged>;
   using Part = typename Unit::Part;
   using Weights = std::uint32_t[kChunks][kTiles][2][4];
   using Sums = float[kChains][kTiles][4];
@@ -53,7 +55,8 @@ struct Share {
   int row, quad;             // of a fragment: a lane has a word of a row, and two columns
   int warp_units, warp_sum;  // which of the block's units and of the sum's chunks a warp has
   int warps_along_sum;
-  int first_line, lines, first_unit, units;
+  LineShare own;
+  int first_unit, units;
   int block_words, words;  // of a line: of one value of its units, and of all that are sent
 
   __device__ __forceinline__ static int warp() { return threadIdx.x / 32; }
@@ -64,15 +67,11 @@ struct Share {
         warp_units(warp() % shape.warps_along_units),
         warp_sum(warp() / shape.warps_along_units),
         warps_along_sum(dispatch::kPersistentWarps / shape.warps_along_units),
+        own(static_cast<int>(a.batch), static_cast<int>(blockIdx.x) / shape.slices, shape.groups),
+        first_unit(static_cast<int>(blockIdx.x) % shape.slices * shape.units),
         units(shape.units),
         block_words(shape.block_words),
-        words(sent * shape.block_words) {
-    const int slice = static_cast<int>(blockIdx.x) % shape.slices;
-    const int group = static_cast<int>(blockIdx.x) / shape.slices;
-    first_line = static_cast<int>(a.batch * group / shape.groups);
-    lines = static_cast<int>(a.batch * (group + 1) / shape.groups) - first_line;
-    first_unit = slice * units;
-  }
+        words(sent * shape.block_words) {}
 };
 
 // The pieces of R of a chunk, whose first word of the sum is `first_word`.
@@ -179,12 +178,12 @@ struct Outbox {
 
   __device__ __forceinline__ void open(const Share& share, std::uint32_t* exchange, int batch,
                                        int line, int unit) {
-    sends =
-        line < share.lines && unit % Cut::kPerWord == 0 && unit / Cut::kPerWord < share.block_words;
+    sends = line < share.own.count && unit % Cut::kPerWord == 0 &&
+            unit / Cut::kPerWord < share.block_words;
 #pragma unroll
     for (int i = 0; i < Cut::kSent; ++i) {
       const int word = i * share.block_words + unit / Cut::kPerWord;
-      to[i] = exchange + (Index{word / 16} * batch + share.first_line + line) * 16 + word % 16;
+      to[i] = exchange + (Index{word / 16} * batch + share.own.first + line) * 16 + word % 16;
     }
   }
   template <class Value>
@@ -212,11 +211,11 @@ __device__ __forceinline__ void open_items(const typename Cut::Args& a, const Sh
     const int number = static_cast<int>(threadIdx.x) + j * kThreads;
     const int local = number % share.units, unit = share.first_unit + local;
     const int line = number / share.units;
-    items[j].open(a, share.first_line + line, unit,
-                  line < share.lines && unit < static_cast<int>(a.hidden));
+    items[j].open(a, share.own.template line<Cut::kRagged>(line), unit,
+                  line < share.own.count && unit < static_cast<int>(a.hidden));
     outboxes[j].open(share, exchange, static_cast<int>(a.batch), line, unit);
-    part[j] =
-        parts + (line < share.lines ? line * line_bytes + local * sizeof(typename Cut::Part) : 0);
+    part[j] = parts +
+              (line < share.own.count ? line * line_bytes + local * sizeof(typename Cut::Part) : 0);
   }
 }
 
@@ -227,28 +226,57 @@ __device__ __forceinline__ void item(const typename Cut::Args& a, int t,
                                      typename Cut::Unit& own, Outbox<Cut>& outbox) {
   const int steps = static_cast<int>(a.steps);
   if constexpr (Cut::kBackward) {
-    if (t == steps) {
-      own.finish(total);
-      return;
-    }
+    if (t == own.steps(a)) own.finish(total);
+    own.close_at(a, t);
+    if (t == steps) return;
   }
   own.step(t, total);
   if (Cut::kBackward || t + 1 < steps) {
     outbox.send([&](int i) { return own.sent(i); }, slot);
   }
   own.store(a);
+  if (!Cut::kBackward) own.close_at(a, t + 1);
 }
 
-template <class C, class T, bool kBackward, bool kSplit, int kUnitBlocks, int kChunks, int kFetched,
-          int kItems>
+// The lines of a group that are still walked. They end one after the other, the last one first, and
+// of each the group waits for its words at turns before `end`.
+template <class Cut>
+struct ActiveLines {
+  int count, end;
+
+  __device__ __forceinline__ ActiveLines(const typename Cut::Args& a, const LineShare& own)
+      : count(own.count) {
+    look(a, own);
+  }
+  __device__ __forceinline__ void drop_ended(const typename Cut::Args& a, const LineShare& own,
+                                             int t) {
+    while (count > 0 && end <= t) {
+      --count;
+      look(a, own);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void look(const typename Cut::Args& a, const LineShare& own) {
+    if (count == 0) return;
+    const int steps = static_cast<int>(a.steps_of(own.line<true>(count - 1)));
+    end = steps > 0 ? steps + Cut::kBackward : 0;
+  }
+};
+
+template <class C, class T, bool kBackward, bool kSplit, bool kRagged, int kUnitBlocks, int kChunks,
+          int kFetched, int kItems>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel(const __grid_constant__ CudaDenseArgs<T, float> a,
            const __grid_constant__ PersistentShape shape, std::uint32_t* const exchange) {
-  using Cut = GridCut<C, T, kBackward, kSplit, kUnitBlocks, kChunks>;
+  using Cut = GridCut<C, T, kBackward, kSplit, kRagged, kUnitBlocks, kChunks>;
   using Part = typename Cut::Part;
   extern __shared__ float4 memory[];
   const auto parts = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
   const Share share(a, shape, Cut::kSent);
+  if constexpr (kRagged) {
+    if (a.steps_of(share.own.template line<true>(0)) == 0) return;
+  }
   const int batch = static_cast<int>(a.batch);
   const int steps = static_cast<int>(a.steps);
   const Index slot = Index{(share.words + 15) / 16} * batch * 16;
@@ -257,13 +285,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   load_weights<Cut>(a, share, weights);
 
   const std::uint32_t line_bytes = 4u * shape.line_floats;
-  const std::uint32_t warp_bytes = (share.lines + 1) / 2 * 2 * line_bytes;
+  const std::uint32_t warp_bytes = (share.own.count + 1) / 2 * 2 * line_bytes;
   typename Cut::Unit items[kItems];
   Outbox<Cut> outboxes[kItems];
   std::uint32_t part[kItems];
   open_items<Cut>(a, share, exchange, parts, line_bytes, items, outboxes, part);
   const bool has_items =
-      static_cast<int>(threadIdx.x / 32 * 32) < share.units * share.lines;  // this warp
+      static_cast<int>(threadIdx.x / 32 * 32) < share.units * share.own.count;  // this warp
   if (has_items) {
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
@@ -274,7 +302,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int first_word = share.warp_sum * kChunks * 16 + share.quad * 4;
   const std::uint32_t* words_in =
-      exchange + (Index{share.warp_sum * kChunks} * batch + share.first_line + share.row) * 16 +
+      exchange + (Index{share.warp_sum * kChunks} * batch + share.own.first + share.row) * 16 +
       share.quad * 4;
   const int chunk_words = batch * 16;
   const std::uint32_t own_parts =
@@ -284,8 +312,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   std::uint32_t half = 0;  // which of two sets of partial sums, so that one barrier is enough
   // Backward ends with a product and no step: the cotangent of the state before the first one.
   const int turns = steps + kBackward;
+  [[maybe_unused]] ActiveLines<Cut> active(a, share.own);
   for (int t = 0; t < turns; ++t) {
-    for (int first = 0; first < share.lines; first += 8) {
+    int lines = share.own.count;
+    if constexpr (kRagged) {
+      active.drop_ended(a, share.own, t);
+      if (active.count == 0) return;
+      lines = active.count;
+    }
+    for (int first = 0; first < lines; first += 8) {
       typename Cut::Sums sum = {};
 #pragma unroll
       for (int done = 0; done < kChunks; done += kFetched) {
@@ -293,13 +328,13 @@ __global__ void __launch_bounds__(kThreads, 1)
         bool waits[kFetched];
 #pragma unroll
         for (int i = 0; i < kFetched; ++i) {
-          waits[i] = first + share.row < share.lines && first_word + (done + i) * 16 < share.words;
+          waits[i] = first + share.row < lines && first_word + (done + i) * 16 < share.words;
         }
         receive(words_in + first * 16 + Index{done} * chunk_words, chunk_words, waits, v);
         product<Cut>(weights, done, v, sum);
       }
       join_chains<Cut>(sum);
-      if (first + 2 * share.quad < share.lines) {
+      if (first + 2 * share.quad < lines) {
         leave<Cut>(sum, share, own_parts + half + first * line_bytes, line_bytes);
       }
     }

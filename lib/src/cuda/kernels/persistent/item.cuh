@@ -10,35 +10,47 @@ namespace scanrnn::persistent {
 
 using fragment::Bits;
 
-template <class C, class T, bool kBackward>
+// kRagged: lines have steps of their own, and a flag of each says whether it is cut from the step
+// before it.
+template <class C, class T, bool kBackward, bool kRagged>
 struct Item {
   using Args = CudaDenseArgs<T, float>;
   using Memory = scan::Units<T>;
   // What the products with R give: forward one sum for each gate of the unit, backward one.
   using Part = typename std::conditional<kBackward, float, float4>::type;
   static constexpr int kSums = C::kPreactivations;
-  static constexpr int kRead = kBackward ? kSums : C::kGates;
+  static constexpr int kValues = kBackward ? kSums : C::kGates;  // that a step reads
+  static constexpr int kRead = kValues + kRagged;
   static_assert(C::kGates <= 4, "a unit's sums are one float4");
 
   int line, unit;
-  bool live;  // an item past the last one takes part and leaves nothing
+  int own_steps;  // of a ragged line
+  bool live;      // an item past the last one takes part and leaves nothing
   float h, c;
   DenseSums<C, float> bias, values;  // values: the sums, backward their cotangents
   float direct;
   std::uint32_t in[kRead], before, dy;
   Strided<const T> sums, from, cotangents;
   Strided<T> kept, y, cells;
+  Strided<const std::uint8_t> resets;
 
+  template <class U>
+  __device__ __forceinline__ Strided<U> own(const Args& a, const Strided<U>& tensor) const {
+    if constexpr (kRagged) return a.walked(tensor, line).from(unit, 0);
+    return tensor.at_line(line).from(unit, 0);
+  }
   __device__ __forceinline__ void open(const Args& a, int at_line, int at_unit, bool exists) {
-    line = at_line;
+    line = kRagged && !exists ? 0 : at_line;
     unit = at_unit;
-    live = exists;
-    sums = a.sums.at_line(line).from(unit, 0);
-    kept = a.kept.at_line(line).from(unit, 0);
-    y = a.y.at_line(line).from(unit, 0);
-    cells = a.cells.at_line(line).from(unit, 0);
-    from = a.before.at_line(line).from(unit, 0);
-    cotangents = a.dy.at_line(line).from(unit, 0);
+    if constexpr (kRagged) own_steps = static_cast<int>(a.steps_of(line));
+    live = exists && (!kRagged || own_steps > 0);
+    sums = own(a, a.sums);
+    kept = own(a, a.kept);
+    y = own(a, a.y);
+    cells = own(a, a.cells);
+    from = own(a, a.before);
+    cotangents = own(a, a.dy);
+    if constexpr (kRagged) resets = a.resets(line);
     h = live ? a.h_from.read(line, unit) : 0.0f;
     c = live && C::kPair ? a.c_from.read(line, unit) : 0.0f;
     direct = 0.0f;
@@ -47,29 +59,44 @@ struct Item {
                                                              live ? unit : 0, a.hidden);
     }
   }
+  __device__ __forceinline__ int steps(const Args& a) const {
+    return kRagged ? own_steps : static_cast<int>(a.steps);
+  }
   // What step t reads; its sums by themselves, for who reads them further ahead.
   __device__ __forceinline__ void fetch_sums(const Args& a, int t, std::uint32_t (&to)[kRead]) {
-    if (!live || t >= static_cast<int>(a.steps)) return;
+    if (!live || t >= steps(a)) return;
 #pragma unroll
-    for (int i = 0; i < kRead; ++i) to[i] = Bits<T>::load(sums.data + i * a.hidden);
+    for (int i = 0; i < kValues; ++i) to[i] = Bits<T>::load(sums.data + i * a.hidden);
     sums.next();
+    if constexpr (kRagged) {
+      to[kValues] = a.may_reset(line, t) && *resets.data;
+      resets.next();
+    }
   }
+  __device__ __forceinline__ bool cut() const { return kRagged && in[kRead - 1] != 0; }
   __device__ __forceinline__ void fetch(const Args& a, int t) {
-    const int steps = static_cast<int>(a.steps);
     fetch_sums(a, t, in);
-    if (!kBackward || !live || t >= steps) return;
+    if (!kBackward || !live || t >= steps(a)) return;
     dy = cotangents.data ? Bits<T>::load(cotangents.data) : 0;
     if (cotangents.data) cotangents.next();
-    if (t + 1 == steps) from = a.initial.at_line(line).from(unit, 0);
+    if constexpr (kRagged) {
+      const bool first = t + 1 == own_steps && a.ends(line);  // of the sequence
+      if (first) from = a.initial.at_line(a.lines[line].sequence).from(unit, 0);
+      before = from.data && !cut() ? Bits<T>::load(from.data) : 0;
+      if (!first) from.next();
+      return;
+    }
+    if (t + 1 == steps(a)) from = a.initial.at_line(line).from(unit, 0);
     before = from.data ? Bits<T>::load(from.data) : 0;
-    if (t + 1 < steps) from.next();
+    if (t + 1 < steps(a)) from.next();
   }
   __device__ __forceinline__ void step(int t, const Part& total) {
     if constexpr (!kBackward) {
       const float products[4] = {total.x, total.y, total.z, total.w};
       values = bias;
       values.add_input([&](int i) { return Bits<T>::value(in[i]); });
-      values.add_recurrent([&](int i) { return products[i]; });
+      values.add_recurrent([&](int i) { return cut() ? 0.0f : products[i]; });
+      if (cut()) h = c = 0.0f;
       const auto after = C::template step<float>(values.gates(), {h, c});
       h = live ? after.h : 0.0f;
       c = live ? after.c : 0.0f;
@@ -80,10 +107,14 @@ struct Item {
       direct = d.before.h;
       c = d.before.c;
       values = DenseSums<C, float>::of([&](int i) { return live ? d.sums.value[i] : 0.0f; });
+      if (cut()) direct = c = 0.0f;
     }
   }
   // What the next product reads of the step: h, backward the cotangents of R h.
-  __device__ __forceinline__ float sent(int i) const { return kBackward ? values.recurrent(i) : h; }
+  __device__ __forceinline__ float sent(int i) const {
+    if (!kBackward) return h;
+    return cut() ? 0.0f : values.recurrent(i);
+  }
   __device__ __forceinline__ void store(const Args& a) {
     if (!live) return;
     if constexpr (kBackward) {
@@ -105,6 +136,12 @@ struct Item {
     if (!live) return;
     a.h_to.write(line, unit, h);
     if (C::kPair) a.c_to.write(line, unit, c);
+  }
+  // A ragged line's end, once it has made so many steps: nothing is left of it.
+  __device__ __forceinline__ void close_at(const Args& a, int made) {
+    if (!kRagged || made != own_steps) return;
+    close(a);
+    live = false;
   }
 };
 

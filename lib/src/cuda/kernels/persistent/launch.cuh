@@ -51,8 +51,10 @@ struct Launcher {
   static cudaError_t launch(const Args& args, const PersistentShape& shape, void* exchange,
                             cudaStream_t stream) {
     constexpr PersistentTile tile = dispatch::persistent_tiles<kBackward>()[kTile];
-    const auto of_tile =
-        kernel<C, T, kBackward, kSplit, tile.unit_blocks, tile.chunks, tile.fetched, tile.items>;
+    const auto of_tile = args.lines ? kernel<C, T, kBackward, kSplit, true, tile.unit_blocks,
+                                             tile.chunks, tile.fetched, tile.items>
+                                    : kernel<C, T, kBackward, kSplit, false, tile.unit_blocks,
+                                             tile.chunks, tile.fetched, tile.items>;
     const Index most = (args.batch + shape.groups - 1) / shape.groups;
     const int warps_along_sum = dispatch::kPersistentWarps / shape.warps_along_units;
     const auto bytes =

@@ -10,12 +10,23 @@
 namespace scanrnn::scan {
 namespace cuda {
 
+template <class Source_, class = void>
+struct Unmarked {
+  using Source = Source_;
+};
+template <class Source_>
+struct Unmarked<Source_, std::enable_if_t<Source_::kMarked>> {
+  using Source = typename Source_::Plain;
+};
+
 template <class Source>
 using ItemOf = decltype(std::declval<const Source&>().load(Index(0), Index(0)));
 
-// Steps that a thread keeps in registers: as many as an item's size allows, and one promotion.
-template <class Source>
+// Steps that a thread keeps in registers: as many as an item's size allows, and one promotion. The
+// same with marks as without.
+template <class Marked>
 constexpr int steps_per_thread() {
+  using Source = typename Unmarked<Marked>::Source;
   using Step = decltype(std::declval<const Source&>().step(std::declval<ItemOf<Source>>()));
   constexpr std::size_t bytes = std::max(sizeof(ItemOf<Source>), sizeof(Step));
   return bytes <= 12 ? kLocalSteps : bytes <= 28 ? kLocalSteps / 2 : kLocalSteps / 4;

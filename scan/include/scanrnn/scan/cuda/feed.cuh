@@ -8,6 +8,8 @@
 //   loaded, which spares what kLastDiffers costs
 //   Source::kReadsUnstaged, from(row, t)        where there is something that no stream has: it is
 //   counted from the tile's begin by staged(), or by from() before a staged() that is not told t
+//   Source::kMarked, marks                      where each step has a word that all rows share:
+//   marks.data, steps marks.step apart; they are a tile's, too, behind its streams
 //   Sink::from(row, t), next()                  the same line counted from there, moved on by a
 //   step
 // and a kernel is given the states at both ends of time:
@@ -21,10 +23,18 @@
 namespace scanrnn::scan {
 namespace cuda {
 
-// Elements of the tile of one warp: kSteps x kLanes of every stream.
+template <class Source, class = void>
+struct IsMarked : std::false_type {};
+template <class Source>
+struct IsMarked<Source, std::enable_if_t<Source::kMarked>> : std::true_type {};
+
+// Elements of the tile of one warp: kSteps x kLanes of every stream, and where there are marks
+// kLanes words, so that the next tile begins as this one does.
 template <class Source, int kSteps>
 constexpr int tile_elements() {
-  return Source::kStreams * kSteps * kLanes;
+  static_assert(kSteps <= kLanes, "a lane copies the mark of one step");
+  constexpr int kMarks = kLanes * sizeof(std::uint32_t) / sizeof(typename Source::T);
+  return Source::kStreams * kSteps * kLanes + (IsMarked<Source>::value ? kMarks : 0);
 }
 
 template <int kBytes>
@@ -96,10 +106,22 @@ struct Feed {
     } else {
       copy_singly(line, tile, row, t);
     }
+    if constexpr (IsMarked<Source>::value) copy_marks(line, tile, t);
     commit_copies();
   }
 
  private:
+  // A lane copies the mark of one step; those past the last are zeros.
+  __device__ __forceinline__ void copy_marks(const Source& line, T* tile, Index t) const {
+    const int lane = fresh_lane();
+    if (lane >= kSteps) return;
+    auto* to = reinterpret_cast<std::uint32_t*>(tile + Source::kStreams * kSteps * kLanes) + lane;
+    if (t + lane < extent.steps) {
+      copy_async<sizeof *to>(to, line.marks.data + (t + lane) * line.marks.step);
+    } else {
+      *to = 0;
+    }
+  }
   // Steps of this chunk.
   __device__ __forceinline__ static int steps_left(const Stream<T>& stream, Index t) {
     return static_cast<int>(min(stream.steps - t, Index{kSteps}));
@@ -135,6 +157,9 @@ struct Tiles {
   const T* first;
   int apart;
   __device__ __forceinline__ const T* operator[](int i) const { return first + i * apart; }
+  __device__ __forceinline__ const std::uint32_t* marks(int streams) const {
+    return reinterpret_cast<const std::uint32_t*>(first + streams * apart);
+  }
 };
 
 // The line as its tile holds it: rows are lanes, steps count from the tile's first.

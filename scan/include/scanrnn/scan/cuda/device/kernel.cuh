@@ -68,6 +68,16 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
   }
 }
 
+// A walk of no steps: states go from one end to the other.
+template <class Ends>
+__global__ void __launch_bounds__(kLanes)
+    pass_kernel(const Extent extent, const Index row_blocks, const Ends ends) {
+  await_stream();
+  const Index line = blockIdx.x / row_blocks;
+  const Index row = blockIdx.x % row_blocks * kLanes + threadIdx.x;
+  if (row < extent.rows) ends.last(line, row, ends.first(line, row));
+}
+
 template <class Source>
 Index device_tiles(const Extent& extent, int workers) {
   const Index tile = Index{workers} * device_steps<Source>();
@@ -93,9 +103,10 @@ cudaError_t launch_device(const Extent& extent, const Source& source, const Sink
   using namespace cuda;
   constexpr int kWarps = device_warps<Op, Source, Sink, kMostWarps>();
   const Index count = columns(extent);
-  if (count == 0 || extent.steps == 0) {
-    using Wide = typename Widened<Op, typename Source::V>::Op;
-    return launch_sequential<Wide>(extent, source, sink, ends, launch);
+  if (count == 0) return cudaSuccess;
+  if (extent.steps == 0) {
+    return cuda::launch(pass_kernel<Ends>, count, kLanes, 0, launch.stream, extent,
+                        row_blocks(extent), ends);
   }
   if (launch.shared < kLeastShared) return cudaErrorInvalidConfiguration;
   const int workers = workers_for<Op, Source, Sink, kWarps>(launch.shared);

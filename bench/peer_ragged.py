@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ragged batches: padded, told by lengths, packed, and with states that are reset on the way.
+
+Lengths are uniform in [1, T]. Every way gives the same tokens and the same gradients, since no
+cotangent comes to the padding; all are held against packed tokens in float64. A row's `share` is
+its time over that of the padded batch, of a bare scan that of a copy over its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import scanrnn.torch
+import torch
+from checks import check, numbers
+from gpu_timing import Bench, Contest, Run
+from peer_dense import BOUNDS, PASSES
+from peer_scans import DTYPES, optional
+from rows import OURS, Row
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+CELLS = ("LSTM", "GRU", "MinGRU", "MinLSTM", "SRU")
+B, T, H, DTYPE = 64, 1024, 768, "bfloat16"
+RESETS = 0.03  # of the steps
+LEARNING = (256, 128, 512)  # B, T, H of a batch of episodes
+SCANNED, CHANNELS = 2**26, 1024  # tokens times channels, of bare scans
+MEAN_LENGTHS = (None, 50, 500, 5000)
+
+Call = Callable[..., Tensor]  # from x and parameters to y
+
+
+def module(library: Any, cell: str, hidden: int, dtype: torch.dtype) -> torch.nn.Module:
+    """With the same parameters for every library and dtype."""
+    rnn: torch.nn.Module = getattr(library, cell)(hidden, hidden, device="cuda", dtype=dtype)
+    shift = ((hidden - 1).bit_length() + 1) // 2  # at most 1 / sqrt(H)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in rnn.parameters():
+            parameter.copy_(numbers(*parameter.shape, shift=shift))
+    return rnn
+
+
+def gradients(
+    call: Call, leaves: list[Tensor], names: list[str], dy: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    y = call(*leaves)
+    found = torch.autograd.grad(y, leaves, dy)
+    return y.detach(), dict(zip(names, found, strict=True))
+
+
+def timed(call: Call, leaves: list[Tensor], dy: Tensor, training: bool) -> Run:
+    def run() -> Any:
+        if training:
+            return torch.autograd.grad(call(*leaves), leaves, dy)
+        with torch.no_grad():
+            return call(*leaves)
+
+    return run
+
+
+# ---- a batch of sequences, padded or packed
+
+
+class Padded:
+    """One cell's operands, and in float64 what all ways should give."""
+
+    def __init__(self, cell: str) -> None:
+        self.cell = cell
+        self.lengths = torch.randint(1, T + 1, (B,), generator=torch.Generator().manual_seed(1))
+        present = torch.arange(T) < self.lengths[:, None]  # [B,T]
+        row, step = (index.cuda() for index in present.nonzero(as_tuple=True))
+        self.token = step, row  # of [T,B], in the order of packed tokens
+        self.told = {
+            "padded": {},
+            "padded, resets": {"reset": torch.rand(T, B, device="cuda") < RESETS},
+            "lengths": {"lengths": self.lengths.cuda()},
+            "cu_seqlens": {
+                "cu_seqlens": torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0)).cuda()
+            },
+        }
+        self.x, self.dy = numbers(T, B, H), numbers(T, B, H) * present.T.cuda()[..., None]
+        wide = module(scanrnn.torch, cell, H, torch.float64)
+        self.names = ["x", *(name for name, _ in wide.named_parameters())]
+        self.wants = {
+            way: self.as_tokens(*gradients(*self.parts(wide, way), self.dy.double()))
+            for way in ("padded", "padded, resets")
+        }
+
+    def parts(self, rnn: torch.nn.Module, way: str) -> tuple[Call, list[Tensor], list[str]]:
+        params = list(rnn.parameters())
+        x = self.x[self.token] if way == "cu_seqlens" else self.x
+        told = self.told[way]
+        call = lambda x, *_: rnn(x, **told)[0]  # noqa: E731
+        return call, [x.to(params[0].dtype).requires_grad_(), *params], self.names
+
+    def as_tokens(self, y: Tensor, found: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return y[self.token], found | ({"x": found["x"][self.token]} if found else {})
+
+    def ours(self, way: str, training: bool) -> tuple[Run, Row]:
+        packed = way == "cu_seqlens"
+        call, leaves, names = self.parts(module(scanrnn.torch, self.cell, H, DTYPES[DTYPE]), way)
+        dy = (self.dy[self.token] if packed else self.dy).to(DTYPES[DTYPE])
+        run = timed(call, leaves, dy, training)
+        y, found = gradients(call, leaves, names, dy)
+        return run, self.checked(
+            way, *((y, found) if packed else self.as_tokens(y, found)), training
+        )
+
+    def by_torch(self, training: bool) -> tuple[Run, Row]:
+        """torch.nn on a PackedSequence, which is made outside the time."""
+        rnn = module(torch.nn, self.cell, H, DTYPES[DTYPE])
+        pack = functools.partial(pack_padded_sequence, lengths=self.lengths, enforce_sorted=False)
+        x, dy = (pack(value.to(DTYPES[DTYPE])) for value in (self.x, self.dy))
+        call = lambda data, *_: rnn(PackedSequence(data, *x[1:]))[0].data  # noqa: E731
+        leaves = [x.data.requires_grad_(), *rnn.parameters()]
+        y, found = gradients(call, leaves, self.names, dy.data)
+        unpack = lambda data: pad_packed_sequence(PackedSequence(data, *x[1:]))[0]  # noqa: E731
+        found["x"] = unpack(found["x"])
+        said = self.checked("padded", *self.as_tokens(unpack(y), found), training)
+        return timed(call, leaves, dy.data, training), said
+
+    def checked(self, way: str, y: Tensor, found: dict[str, Tensor], training: bool) -> Row:
+        want, wanted = self.wants.get(way, self.wants["padded"])
+        return check(y, want, found if training else {}, wanted if training else {}, BOUNDS[DTYPE])
+
+
+def layers(bench: Bench) -> None:
+    for cell in CELLS:
+        problem = Padded(cell)
+        for direction in PASSES:
+            one_pass(bench, problem, direction)
+
+
+def one_pass(bench: Bench, problem: Padded, direction: str) -> None:
+    row: Row = {"bench": "ragged", "cell": problem.cell, "pass": direction, "layout": "TBH"}
+    row |= {"B": B, "T": T, "C": H, "H": H, "dtype": DTYPE}
+    row["tokens"] = round(problem.token[0].numel() / (B * T), 3)
+    contest, training = Contest(bench, row), direction != "forward"
+    for way in problem.told:
+        contest.enter({"impl": OURS, "way": way}, functools.partial(problem.ours, way, training))
+    if hasattr(torch.nn, problem.cell):
+        make = functools.partial(problem.by_torch, training)
+        contest.enter({"impl": "torch.nn", "way": "PackedSequence"}, make, graph=False)
+    first = len(bench.rows)
+    contest.measure()
+    rows = [row for row in bench.rows[first:] if "ms" in row]
+    padded = next((row["ms"] for row in rows if row["way"] == "padded"), None)
+    for found in rows:
+        if padded:
+            found["share"] = round(found["ms"] / padded, 3)
+    bench.save()
+
+
+# ---- episodes: TorchRL's kernels for states that are reset on the way
+
+
+class Episodes:
+    def __init__(self, cell: str) -> None:
+        batch, steps, hidden = LEARNING
+        self.cell = cell
+        self.reset = torch.rand(steps, batch, device="cuda") < RESETS
+        self.x, self.dy = numbers(steps, batch, hidden), numbers(steps, batch, hidden)
+        wide = module(scanrnn.torch, cell, hidden, torch.float64)
+        self.names = ["x", *(name for name, _ in wide.named_parameters())]
+        self.want, self.wanted = gradients(*self.parts(wide), self.dy.double())
+
+    def parts(self, rnn: torch.nn.Module) -> tuple[Call, list[Tensor], list[str]]:
+        params = list(rnn.parameters())
+        call = lambda x, *_: rnn(x, reset=self.reset)[0]  # noqa: E731
+        return call, [self.x.to(params[0].dtype).requires_grad_(), *params], self.names
+
+    def ours(self, math: str, training: bool) -> tuple[Run, Row]:
+        kind = torch.bfloat16 if math == "bfloat16" else torch.float32
+        return self.run(
+            math, training, *self.parts(module(scanrnn.torch, self.cell, LEARNING[2], kind))
+        )
+
+    def theirs(self, kernels: Any, math: str, training: bool) -> tuple[Run, Row]:
+        """All tensors are float32, the products' operands in the type that is asked for; x and y
+        turned to and from the layout that it is made for."""
+        batch, steps, hidden = LEARNING
+        kind = torch.bfloat16 if math == "bfloat16" else torch.float32
+        kernel, states = getattr(kernels, f"{self.cell.lower()}_triton"), 1 + (self.cell == "LSTM")
+
+        def call(x: Tensor, *params: Tensor) -> Tensor:
+            zeros = [torch.zeros(batch, steps, hidden, device="cuda") for _ in range(states)]
+            rows, reset = x.transpose(0, 1).contiguous(), self.reset.T.contiguous()
+            y: Tensor = kernel(rows, *zeros, *params, reset, kind, input_precision="tf32")[0]
+            return y.transpose(0, 1)
+
+        _, leaves, names = self.parts(module(scanrnn.torch, self.cell, hidden, torch.float32))
+        return self.run(math, training, call, leaves, names)
+
+    def run(
+        self, math: str, training: bool, call: Call, leaves: list[Tensor], names: list[str]
+    ) -> tuple[Run, Row]:
+        dy = self.dy.to(leaves[0].dtype)
+        y, found = gradients(call, leaves, names, dy)
+        wanted = self.wanted if training else {}
+        said = check(y, self.want, found if training else {}, wanted, BOUNDS[math])
+        return timed(call, leaves, dy, training), said
+
+
+def episodes(bench: Bench) -> None:
+    kernels = optional("torchrl.modules.tensordict_module._rnn_triton")
+    batch, steps, hidden = LEARNING
+    for cell in ("LSTM", "GRU"):
+        problem = Episodes(cell)
+        for math in ("bfloat16", "tf32"):
+            torch.backends.cuda.matmul.allow_tf32 = math == "tf32"
+            for direction in PASSES:
+                row: Row = {"bench": "episodes", "cell": cell, "pass": direction, "dtype": math}
+                row |= {"B": batch, "T": steps, "C": hidden, "H": hidden}
+                contest, training = Contest(bench, row), direction != "forward"
+                contest.enter({"impl": OURS}, functools.partial(problem.ours, math, training))
+                if kernels is not None:
+                    make = functools.partial(problem.theirs, kernels, math, training)
+                    contest.enter({"impl": "TorchRL, Triton"}, make)
+                contest.measure()
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+# ---- bare scans over packed tokens
+
+
+def one_scan(bench: Bench, dtype: str, mean_length: int | None) -> None:
+    tokens = SCANNED // CHANNELS
+    shape = tokens, 1, CHANNELS
+    a = torch.sigmoid(3 * torch.rand(shape, device="cuda") - 1).to(DTYPES[dtype])
+    b = torch.rand(shape, device="cuda").to(a.dtype)
+    reset = None if mean_length is None else torch.rand(tokens, 1, device="cuda") < 1 / mean_length
+    row: Row = {"bench": "packed scan", "pass": "forward", "dtype": dtype, "impl": OURS}
+    row |= {"B": 1, "T": tokens, "H": CHANNELS, "mean_length": mean_length}
+    contest = Contest(bench, row)
+
+    def make() -> tuple[Run, Row]:
+        run = lambda: scanrnn.torch.scan(a, b, reset=reset)  # noqa: E731
+        wide = a.double() if reset is None else a.double().masked_fill(reset[..., None], 0)
+        return run, check(run(), scanrnn.torch.scan(wide, b.double()), {}, {}, BOUNDS[dtype])
+
+    def finish(row: Row, sticks: dict[str, float]) -> Row:
+        gbps = 3 * SCANNED * a.element_size() / row["ms"] / 1e6
+        return row | {"gbps": round(gbps), "share": round(gbps / row["copy_gbps"], 3)}
+
+    contest.enter({}, make)
+    contest.measure(finish)
+
+
+def ragged(bench: Bench) -> None:
+    layers(bench)
+    episodes(bench)
+    for dtype in ("float32", "bfloat16"):
+        for mean_length in MEAN_LENGTHS:
+            one_scan(bench, dtype, mean_length)

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/ragged.cuh"
+
+namespace scanrnn::ragged {
+namespace {
+
+// The mark of each token, of one line after another.
+__global__ void __launch_bounds__(kThreads)
+    mark_tokens(const Sequences all, Index lines, Strided<const std::uint8_t> reset,
+                std::uint32_t* marks) {
+  for (Index i = pointwise::first_item(); i < all.steps * lines; i += pointwise::item_stride()) {
+    const Index line = i / all.steps, t = i % all.steps;
+    const Index n = all.packed ? all.at(t) : line;
+    const Index first = all.first(n), end = all.end(n);
+    std::uint32_t out = static_cast<std::uint32_t>(n) << mark::kSequenceBit;
+    const auto resets = [&](Index step) { return reset.data && *reset.at_line(line).at(step); };
+    if (n >= all.count || t < first || t >= end) {
+      out |= mark::kAbsent;
+    } else {
+      if (t == first) out |= mark::kFirst;
+      if (t + 1 == end) out |= mark::kLast;
+      if (resets(t)) out |= mark::kReset;
+      if (t + 1 < end && resets(t + 1)) out |= mark::kResetAfter;
+    }
+    marks[i] = out;
+  }
+}
+
+// A line for each sequence, the longest first; of two as long, the one that comes first.
+__global__ void __launch_bounds__(kThreads) order_lines(const Sequences all, RaggedLine* lines) {
+  const bool alike = !all.packed && !all.lengths;
+  for (Index n = pointwise::first_item(); n < all.count; n += pointwise::item_stride()) {
+    const Index length = all.length(n);
+    Index place = alike ? n : 0;
+    for (Index other = 0; other < all.count && !alike; ++other) {
+      const Index its = all.length(other);
+      place += its > length || (its == length && other < n);
+    }
+    lines[place] = {static_cast<std::int32_t>(n), static_cast<std::int32_t>(all.packed ? 0 : n),
+                    static_cast<std::int32_t>(all.first(n)), static_cast<std::int32_t>(length)};
+  }
+}
+
+}  // namespace
+
+RaggedTables prepare(const dispatch::Problem& p, const Ragged& told, Arena& arena,
+                     cudaStream_t stream) {
+  const bool dense = p.recurrence == dispatch::Recurrence::dense;
+  const bool packed = p.layout == dispatch::Batch::packed;
+  const Index lines = packed ? 1 : p.batch, tokens = p.steps * lines;
+  const bool marks = !dense || p.training;
+  auto* of_tokens = static_cast<std::uint32_t*>(
+      marks ? arena.take(static_cast<std::size_t>(tokens) * sizeof(std::uint32_t)) : nullptr);
+  auto* of_lines = static_cast<RaggedLine*>(
+      dense ? arena.take(static_cast<std::size_t>(p.batch) * sizeof(RaggedLine)) : nullptr);
+  if (arena.counting()) return {};
+  const Sequences all(told, p.steps, p.batch, packed);
+  const Strided<const std::uint8_t> reset{static_cast<const std::uint8_t*>(told.reset.data),
+                                          told.reset.strides[1], told.reset.strides[0]};
+  if (marks && tokens > 0) {
+    mark_tokens<<<pointwise::blocks_for(tokens), kThreads, 0, stream>>>(all, lines, reset,
+                                                                        of_tokens);
+    SCANRNN_CUDA(cudaGetLastError());
+  }
+  if (dense && p.batch > 0) {
+    order_lines<<<pointwise::blocks_for(p.batch), kThreads, 0, stream>>>(all, of_lines);
+    SCANRNN_CUDA(cudaGetLastError());
+  }
+  return {of_tokens, of_lines};
+}
+
+}  // namespace scanrnn::ragged

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ragged batches on CUDA: integers are read on the device alone, once for all layers of a stack,
+// and what does not exist, or comes from a pool of states, is moved by rows.
+#pragma once
+
+#include "cuda/pointwise.cuh"
+#include "cuda/status.h"
+#include "recurrence/ragged.h"
+#include "stack/backend.h"
+
+namespace scanrnn::ragged {
+
+using pointwise::kThreads;
+
+// Where each sequence is. Integers that make no sense are brought to what is there: packed tokens
+// begin with the first sequence and end with the last.
+struct Sequences {
+  Integers lengths, ends;
+  Index steps, count;
+  bool packed;
+
+  Sequences(const Ragged& told, Index steps, Index count, bool packed)
+      : lengths(told.lengths), ends(told.cu_seqlens), steps(steps), count(count), packed(packed) {}
+
+  __device__ __forceinline__ Index first(Index n) const {
+    return packed && n > 0 ? inside(ends[n]) : 0;
+  }
+  __device__ __forceinline__ Index end(Index n) const {
+    if (packed) return n + 1 < count ? inside(ends[n + 1]) : steps;
+    return lengths ? inside(lengths[n]) : steps;
+  }
+  __device__ __forceinline__ Index length(Index n) const {
+    return max(end(n) - first(n), Index{0});
+  }
+  // The sequence of a packed token: the last one that begins there or before.
+  __device__ __forceinline__ Index at(Index token) const {
+    Index low = 0, high = count;
+    while (high - low > 1) {
+      const Index middle = (low + high) / 2;
+      (first(middle) <= token ? low : high) = middle;
+    }
+    return low;
+  }
+
+ private:
+  __device__ __forceinline__ Index inside(Index value) const {
+    return min(max(value, Index{0}), steps);
+  }
+};
+
+// The tables of a batch, in memory of the arena: lines for a dense cell, marks for a linear one and
+// for training.
+RaggedTables prepare(const dispatch::Problem& problem, const Ragged& told, Arena& arena,
+                     cudaStream_t stream);
+
+// ---- rows: a block takes one after another, a thread some of its elements
+
+// use(i, j, column) for the elements of [rows,columns,.].
+template <class F>
+__device__ __forceinline__ void for_elements(Index rows, Index columns, Index width, F&& use) {
+  for (Index row = blockIdx.x; row < rows * columns; row += gridDim.x) {
+    const Index i = row / columns, j = row % columns;
+    for (Index column = threadIdx.x; column < width; column += kThreads) use(i, j, column);
+  }
+}
+inline unsigned blocks_for_rows(Index rows) {
+  return static_cast<unsigned>(std::clamp<Index>(rows, 1, 1 << 16));
+}
+
+// A tensor of three axes as kernels see it.
+template <class T>
+struct Cube {
+  T* data;
+  Index rows, columns, width, row, column, element;
+
+  explicit Cube(const TensorView& v)
+      : data(static_cast<T*>(v.data)),
+        rows(v.sizes[0]),
+        columns(v.rank > 1 ? v.sizes[1] : 1),
+        width(v.rank > 2 ? v.sizes[2] : 1),
+        row(v.strides[0]),
+        column(v.rank > 1 ? v.strides[1] : 0),
+        element(v.rank > 2 ? v.strides[2] : 0) {}
+  __device__ __forceinline__ T& operator()(Index i, Index j, Index k) const {
+    return data[i * row + j * column + k * element];
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) copy(Cube<const T> from, Cube<T> to) {
+  for_elements(to.rows, to.columns, to.width,
+               [&](Index i, Index j, Index k) { to(i, j, k) = from(i, j, k); });
+}
+// Zeros at the steps of a line from its length on.
+template <class T>
+__global__ void __launch_bounds__(kThreads) clear_padding(Cube<T> view, Integers lengths) {
+  for_elements(view.rows, view.columns, view.width, [&](Index i, Index j, Index k) {
+    if (i >= lengths[j]) view(i, j, k) = static_cast<T>(0.0f);
+  });
+}
+
+// Which row of a pool a row of the batch is; none where there is no such one.
+struct PoolRows {
+  Integers indices;
+  Index states;
+  __device__ __forceinline__ Index of(Index row) const {
+    const Index index = indices[row];
+    return index < states ? index : -1;
+  }
+};
+// Zeros in [1,B,.] where the row is nobody's.
+template <class T>
+__global__ void __launch_bounds__(kThreads) clear_skipped(Cube<T> view, PoolRows rows) {
+  for_elements(view.rows, view.columns, view.width, [&](Index i, Index j, Index k) {
+    if (rows.of(j) < 0) view(i, j, k) = static_cast<T>(0.0f);
+  });
+}
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    take_states(Cube<const T> pool, PoolRows rows, Cube<T> to) {
+  for_elements(to.rows, to.columns, to.width, [&](Index i, Index j, Index k) {
+    const Index row = rows.of(j);
+    to(i, j, k) = row < 0 ? static_cast<T>(0.0f) : pool(i, row, k);
+  });
+}
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    put_states(Cube<const T> from, PoolRows rows, Cube<T> pool) {
+  for_elements(from.rows, from.columns, from.width, [&](Index i, Index j, Index k) {
+    const Index row = rows.of(j);
+    if (row >= 0) pool(i, row, k) = from(i, j, k);
+  });
+}
+
+// The states of sequences without a step: they pass through. [N,H]; absent ones are zeros.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    pass_states(const Sequences all, Strided<const T> from, Strided<T> to, Index hidden) {
+  for_elements(1, all.count, hidden, [&](Index, Index n, Index k) {
+    if (all.length(n) > 0) return;
+    to.at_line(n).data[k] = from.data ? from.at_line(n).data[k] : static_cast<T>(0.0f);
+  });
+}
+// Between states in the order of the sequences and those of the walk's lines, [N,H]. Absent ones
+// are zeros; `rounded` may be absent.
+template <class T, class V>
+__global__ void __launch_bounds__(kThreads)
+    to_lines(const RaggedLine* lines, Index count, Strided<const T> from, V* to, T* rounded,
+             Index hidden) {
+  for_elements(1, count, hidden, [&](Index, Index i, Index k) {
+    const T value = from.data ? from.at_line(lines[i].sequence).data[k] : static_cast<T>(0.0f);
+    to[i * hidden + k] = static_cast<V>(value);
+    if (rounded) rounded[i * hidden + k] = value;
+  });
+}
+template <class T, class V>
+__global__ void __launch_bounds__(kThreads)
+    from_lines(const RaggedLine* lines, Index count, const V* from, Strided<T> to, Index hidden) {
+  for_elements(1, count, hidden, [&](Index, Index i, Index k) {
+    to.at_line(lines[i].sequence).data[k] = static_cast<T>(from[i * hidden + k]);
+  });
+}
+// Sets all bits of as many slots as the longest line has steps from `first_step` on, and of one
+// more; where it has none, of no slot.
+template <class Piece>
+__global__ void __launch_bounds__(kThreads)
+    clear_slots(const RaggedLine* lines, Index first_step, Piece* memory, Index slot_pieces,
+                Index slots) {
+  const Index left = lines[0].count - first_step;
+  if (left <= 0) return;
+  const Index pieces = min(left + 1, slots) * slot_pieces;
+  for (Index i = pointwise::first_item(); i < pieces; i += pointwise::item_stride()) {
+    memory[i] = Piece{~0u, ~0u, ~0u, ~0u};
+  }
+}
+// The h before each token, [T,B,H], as the products with R saw it: zero behind a cut.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    keep_before(Marks marks, Cube<const T> y, Strided<const T> initial, Cube<T> before) {
+  for_elements(y.rows, y.columns, y.width, [&](Index t, Index b, Index k) {
+    const std::uint32_t m = marks.at_line(b).at(t);
+    T value = static_cast<T>(0.0f);
+    if (!Marks::absent(m) && !marks.cut(m)) {
+      if (!marks.enters(m)) {
+        value = y(marks.reverse ? t + 1 : t - 1, b, k);
+      } else if (initial.data) {
+        value = initial.at_line(Marks::sequence(m)).data[k];
+      }
+    }
+    before(t, b, k) = value;
+  });
+}
+
+}  // namespace scanrnn::ragged
