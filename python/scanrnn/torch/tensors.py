@@ -40,6 +40,18 @@ def ready(value: Tensor) -> Tensor:
 
 
 class Operands:
+def is_eager(values: list[Tensor]) -> bool:
+    """Whether nobody looks on: a compiler, a tracer, a transformation, a mode, a kind of tensor."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or any(type(v) not in (Tensor, torch.nn.Parameter) or v.is_meta for v in values)
+    )
+
+
     """A call's tensors, checked: all where the first one is."""
 
     def __init__(self, name: str, first: Any) -> None:
