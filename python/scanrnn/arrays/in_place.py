@@ -39,8 +39,12 @@ class InPlace(Memory):
         """A contiguous copy."""
         raise NotImplementedError
 
-    def uploaded(self, values: Sequence[Any]) -> list[Any]:
-        """NumPy's arrays as arrays of this library; the host waits until they are there."""
+    def uploaded(self, value: Array) -> Any:
+        """NumPy's array as one of this library, for the current stream: nothing is waited for."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Until the current stream has done what it was given."""
         raise NotImplementedError
 
     def check(self, name: str, value: Any) -> None:
@@ -87,12 +91,12 @@ class InPlace(Memory):
 
     def bools(self, name: str, value: Any) -> Any:
         if type(value) is np.ndarray:
-            value = self.uploaded([arguments.checked(name, value, ("bool",))])[0]
+            value = self.uploaded(arguments.checked(name, value, ("bool",)))
         return self.operand(name, value, ("bool",))
 
     def integers(self, name: str, value: Any) -> Any:
         if type(value) is np.ndarray:
-            value = self.uploaded([arguments.integers(name, value)])[0]
+            value = self.uploaded(arguments.integers(name, value))
         return self.operand(name, value, arguments.INTEGERS)
 
     def writable(self, name: str, value: Any, dtype: Any) -> Any:
@@ -146,7 +150,8 @@ class InPlace(Memory):
 
     def params(self, placed: Placed) -> _core.Tensors:
         def make(arrays: list[Array]) -> _core.Tensors:
-            held = self.uploaded(arrays)
+            held = [self.uploaded(value) for value in arrays]
+            self.wait()  # other streams read them, too
             return _core.Tensors("params", self.all_given("params", held))
 
         views: _core.Tensors = placed.kept((self.library, self.device), make)

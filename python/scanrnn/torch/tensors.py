@@ -73,16 +73,20 @@ def is_eager(values: list[Tensor]) -> bool:
 
     def bools(self, name: str, value: Any) -> Tensor:
         if isinstance(value, np.ndarray):
-            value = torch.tensor(arguments.checked(name, value, ("bool",)), device=self.device)
+            value = self._moved(torch.tensor(arguments.checked(name, value, ("bool",))))
         return self.operand(name, value, ("bool",))
 
     def integers(self, name: str, value: Any) -> Tensor:
+    def _moved(self, value: Tensor) -> Tensor:
+        """From the CPU, without waiting for the device."""
+        return value.to(self.device, non_blocking=True)
+
         """Those on the CPU are moved, as they are what lengths mostly are."""
         if isinstance(value, np.ndarray):
             value = torch.tensor(arguments.integers(name, value))
         value = self._tensor(name, value)
         if value.device.type == "cpu":
-            value = value.to(self.device, non_blocking=True)
+            value = self._moved(value)
         return self.operand(name, value, arguments.INTEGERS)
 
     def check_signs(self, name: str, value: Any) -> None:
