@@ -63,8 +63,8 @@ class InPlace(Memory):
         return library_of(value) == self.library and device_of("", value) == self.device
 
     def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
-        if library_of(value) == "other" and device_of(name, value) == self.device:
-            value = self.bridged(name, value)
+        if self.is_strangers(name, value):
+            value = self.bridged(name, value, False)
         if not self.owns(value):
             ours = library_of(value) == self.library
             advice = (self.advice if ours else self.making).format(device=self.device)
@@ -106,6 +106,8 @@ class InPlace(Memory):
                 f"{name}: expected memory in C order, for the call to write, got strides "
                 f"{tuple(self.strides(value))}"
             )
+        if self.is_strangers(name, value):
+            value = self.bridged(name, value, True)
         return value
 
     def for_layer(self, name: str, device: str) -> ArrayLibrary:
@@ -118,10 +120,14 @@ class InPlace(Memory):
             )
         return self
 
-    def bridged(self, name: str, value: Any) -> Any:
+    def is_strangers(self, name: str, value: Any) -> bool:
+        """Whether it is an array of a library that we do not know, on this device."""
+        return library_of(value) == "other" and device_of(name, value) == self.device
+
+    def bridged(self, name: str, value: Any, writable: bool) -> Any:
         stream = self.stream()
         if hasattr(value, "__dlpack__"):
-            tensor = dlpack.take(name, value, None if self.device == "cpu" else stream, False)
+            tensor = dlpack.take(name, value, None if self.device == "cpu" else stream, writable)
         else:
             interface = value.__cuda_array_interface__
             tensor = _core.from_interface(name, interface)
@@ -131,6 +137,8 @@ class InPlace(Memory):
                 self.producers += (theirs,)
         return self.adopted(_core.Exported(tensor, value, stream))
 
+            if writable and interface["data"][1]:
+                raise ValueError(f"{name}: expected memory to write, got read-only")
     def finish(self) -> None:
         # What a producer does next on a stream that it named waits for what we have enqueued.
         for stream in self.producers:
