@@ -99,15 +99,21 @@ class InPlace(Memory):
             value = self.uploaded(arguments.integers(name, value))
         return self.operand(name, value, arguments.INTEGERS)
 
+    def to_check(self, name: str, value: Any) -> Array | None:
+        if self.device == "cpu" or type(value) is not np.ndarray:
+            return None
+        values: Array = arguments.integers(name, value)
+        return values
+
     def writable(self, name: str, value: Any, dtype: Any) -> Any:
+        if self.is_strangers(name, value):
+            value = self.bridged(name, value, True)
         value = self.operand(name, value, (short_name(dtype),))
         if not contiguous(value.shape, self.strides(value)):
             raise ValueError(
                 f"{name}: expected memory in C order, for the call to write, got strides "
                 f"{tuple(self.strides(value))}"
             )
-        if self.is_strangers(name, value):
-            value = self.bridged(name, value, True)
         return value
 
     def for_layer(self, name: str, device: str) -> ArrayLibrary:
@@ -131,14 +137,14 @@ class InPlace(Memory):
         else:
             interface = value.__cuda_array_interface__
             tensor = _core.from_interface(name, interface)
+            if writable and interface["data"][1]:
+                raise ValueError(f"{name}: expected memory to write, got read-only")
             theirs = interface.get("stream")
             if theirs is not None:
                 _core.order_streams(_core.Device(self.device), theirs, stream)
                 self.producers += (theirs,)
         return self.adopted(_core.Exported(tensor, value, stream))
 
-            if writable and interface["data"][1]:
-                raise ValueError(f"{name}: expected memory to write, got read-only")
     def finish(self) -> None:
         # What a producer does next on a stream that it named waits for what we have enqueued.
         for stream in self.producers:

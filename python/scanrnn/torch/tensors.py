@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .. import _core, arguments
+from ..arguments import Array
 from ..arrays.in_place import walkable
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -39,7 +40,6 @@ def ready(value: Tensor) -> Tensor:
     return value.contiguous()
 
 
-class Operands:
 def is_eager(values: list[Tensor]) -> bool:
     """Whether nobody looks on: a compiler, a tracer, a transformation, a mode, a kind of tensor."""
     return not (
@@ -52,6 +52,7 @@ def is_eager(values: list[Tensor]) -> bool:
     )
 
 
+class Operands:
     """A call's tensors, checked: all where the first one is."""
 
     def __init__(self, name: str, first: Any) -> None:
@@ -76,11 +77,11 @@ def is_eager(values: list[Tensor]) -> bool:
             value = self._moved(torch.tensor(arguments.checked(name, value, ("bool",))))
         return self.operand(name, value, ("bool",))
 
-    def integers(self, name: str, value: Any) -> Tensor:
     def _moved(self, value: Tensor) -> Tensor:
         """From the CPU, without waiting for the device."""
         return value.to(self.device, non_blocking=True)
 
+    def integers(self, name: str, value: Any) -> Tensor:
         """Those on the CPU are moved, as they are what lengths mostly are."""
         if isinstance(value, np.ndarray):
             value = torch.tensor(arguments.integers(name, value))
@@ -88,6 +89,18 @@ def is_eager(values: list[Tensor]) -> bool:
         if value.device.type == "cpu":
             value = self._moved(value)
         return self.operand(name, value, arguments.INTEGERS)
+
+    def to_check(self, name: str, value: Any) -> Array | None:
+        if self.device.type == "cpu" or torch.compiler.is_compiling():
+            return None
+        if isinstance(value, np.ndarray):
+            values: Array = arguments.integers(name, value)
+            return values
+        on_host = value.device.type == "cpu" and value.layout is torch.strided
+        if not on_host or not is_eager([value]):
+            return None
+        values = value.numpy()
+        return values
 
     def check_signs(self, name: str, value: Any) -> None:
         """Looking would wait for the device."""
