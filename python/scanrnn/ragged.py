@@ -6,6 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from .arguments import Array
+
 # How a batch lies in memory, as plans know it.
 RECTANGULAR, RAGGED, PACKED = "rectangular", "ragged", "packed"
 
@@ -32,6 +36,12 @@ class Operands(Protocol):
     def bools(self, name: str, value: Any) -> Any:
         """The same of bools."""
 
+    def to_check(self, name: str, value: Any) -> Array | None:
+        """Integers that are on the host and go to a device, where nobody looks at their values.
+
+        None of all others: on the CPU the core looks, and of a device's own nobody asks.
+        """
+
 
 def of_sequence(lengths: Any, cu_seqlens: Any, reset: Any) -> Ragged | None:
     """What a call on whole sequences was given; None for a rectangular batch."""
@@ -54,6 +64,9 @@ def checked(library: Operands, told: Ragged, shape: Sequence[Any], batch_axis: i
                 "of x, or give it an axis of batch"
             )
         lengths = _integers(library, "lengths", lengths, shape[batch_axis])
+        values = library.to_check("lengths", told.lengths)
+        if values is not None:
+            _check_values("lengths", values, 0, shape[1 - batch_axis])
     if cu_seqlens is not None:
         cu_seqlens = library.integers("cu_seqlens", cu_seqlens)
         if len(cu_seqlens.shape) != 1 or cu_seqlens.shape[0] < 1:
@@ -61,6 +74,9 @@ def checked(library: Operands, told: Ragged, shape: Sequence[Any], batch_axis: i
                 "cu_seqlens: expected shape (N + 1,) for N sequences, got "
                 f"{tuple(cu_seqlens.shape)}"
             )
+        ends = library.to_check("cu_seqlens", told.cu_seqlens)
+        if ends is not None:
+            _check_ends(ends, shape[0])
     if reset is not None:
         reset, wanted = library.bools("reset", reset), tuple(shape[:-1])
         if tuple(reset.shape) != wanted:
@@ -76,6 +92,38 @@ def checked(library: Operands, told: Ragged, shape: Sequence[Any], batch_axis: i
             )
         state_indices = _integers(library, "state_indices", state_indices, shape[0])
     return Ragged(lengths, cu_seqlens, reset, state_indices)
+
+
+def check_rows(library: Operands, state_indices: Any, states: int) -> None:
+    """The values of state_indices, as `checked` those of the others, once the pool's size is
+    known."""
+    rows = library.to_check("state_indices", state_indices)
+    if rows is None:
+        return
+    _check_values("state_indices", rows, -1, states - 1)
+    again = rows >= 0
+    again[np.unique(rows, return_index=True)[1]] = False  # the first of each
+    if again.any():
+        at = int(again.argmax())
+        raise ValueError(f"state_indices: expected each state once, got {rows[at]} again at {at}")
+
+
+# Values are checked in the words of the core, which checks those on the CPU (ragged_check.cpp).
+def _check_values(name: str, values: Array, least: Any, most: int) -> None:
+    wrong = (values < least) | (values > most)
+    if wrong.any():
+        at = int(wrong.argmax())
+        low = np.broadcast_to(least, values.shape)[at]
+        raise ValueError(f"{name}: expected integers in [{low}, {most}], got {values[at]} at {at}")
+
+
+def _check_ends(ends: Array, tokens: int) -> None:
+    _check_values("cu_seqlens", ends, np.concatenate([[0], ends[:-1]]), tokens)
+    if ends[0] != 0 or ends[-1] != tokens:
+        raise ValueError(
+            f"cu_seqlens: expected 0 at first and the number of tokens, {tokens}, at last, got "
+            f"{ends[0]} and {ends[-1]}"
+        )
 
 
 def _integers(library: Operands, name: str, value: Any, batch: Any) -> Any:

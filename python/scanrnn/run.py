@@ -9,7 +9,7 @@ from . import _core
 from .arguments import strategy_name
 from .arrays import library_for
 from .call import Call, Stack, log
-from .ragged import Ragged, checked
+from .ragged import Ragged, check_rows, checked
 
 State = Any  # h, or the pair (h, c), of the library that came in
 
@@ -46,6 +46,7 @@ class Run(Call):
         if len(shape) != (2 if packed else axes) and not single:
             raise ValueError(f"{name}: expected {self._wanted()}, got shape {tuple(shape)}")
         self.pooled = ragged is not None and ragged.state_indices is not None
+        told = ragged
         if ragged is not None:
             ragged = checked(library, ragged, shape, batch_axis)
             if single and ragged.reset is not None:
@@ -55,6 +56,8 @@ class Run(Call):
             shape = x.shape
         self.x, self.ragged = x, ragged
         initial = [] if h_0 is None and not self.pooled else self.states(names[1], h_0)
+        if self.pooled and initial[0] is not None:
+            check_rows(library, told.state_indices, initial[0].shape[1])
         if training:  # small, and the caller may well reuse it
             initial = [None if value is None else library.copy(value) for value in initial]
             if ragged is not None:

@@ -43,10 +43,12 @@ Steps steps_of(py::handle values) {
                                                        {"cu_seqlens", &out.ragged.cu_seqlens},
                                                        {"reset", &out.ragged.reset},
                                                        {"state_indices", &out.state_indices}};
+  static char nothing;  // integers of no sequence are not absent ones
   auto part = std::begin(parts);
   for (const py::handle value : values) {
     if (part == std::end(parts)) break;
     *part->second = view_of(part->first, value);
+    if (!value.is_none() && !part->second->data) part->second->data = &nothing;
     ++part;
   }
   return out;

@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 from ragged_support import Batch, as_state, flat
+from scanrnn.arrays.numpy import Elsewhere, NumPy
 from scanrnn.description import STATES
 from support import (
     ALL_CELLS,
@@ -18,9 +19,6 @@ from support import (
     normal,
     tolerance,
 )
-
-if DEVICE != "cpu":
-    pytest.skip("layers on CUDA take no ragged batches yet", allow_module_level=True)
 
 LENGTHS = {
     "unsorted": [5, 0, 37, 1, 20, 36],
@@ -243,6 +241,17 @@ def test_integers_of_every_dtype_and_stride(cell):
     np.testing.assert_array_equal(rnn(x, reset=row)[0], rnn(x, reset=row.copy())[0])
 
 
+def test_numpys_arrays_on_a_device(monkeypatch):
+    """They go there and back in each call, here also where the device is the CPU."""
+    monkeypatch.setattr(NumPy, "for_layer", lambda *_: Elsewhere(DEVICE))
+    for layout in LAYOUTS:
+        check(batch_of(*layers("LSTM"), [5, 0, 9, 3], layout))
+    test_integers_of_every_dtype_and_stride("GRU")
+    test_empty("MinGRU", (0, 3, 4))
+    test_empty("MinGRU", (5, 0, 4))
+    test_steps_of_a_pool("LSTM", "float32")
+
+
 def test_a_pullback_holds_copies():
     rnn, x = make("GRU"), normal(9, 3, 3)
     lengths, reset = np.array([4, 9, 0]), np.zeros((9, 3), bool)
@@ -293,3 +302,4 @@ def test_decoding_from_a_pool_is_the_sequence(cell):
     assert_close(np.stack(ys), rnn(x)[0], 1e-6)
     y, _ = rnn.step(x[0], pool, state_indices=np.full(3, -1))
     assert not y.any()
+    assert rnn.step(x[0, :0], pool, state_indices=np.zeros(0, int))[0].shape == (0, 6)

@@ -3,11 +3,10 @@
 
 import numpy as np
 import pytest
-from support import DEVICE, make, normal
+from scanrnn import _core
+from scanrnn.arrays.numpy import Elsewhere, NumPy
+from support import make, normal
 from test_errors import raises
-
-if DEVICE != "cpu":
-    pytest.skip("layers on CUDA take no ragged batches yet", allow_module_level=True)
 
 
 @pytest.mark.parametrize(
@@ -117,3 +116,45 @@ def test_malformed_steps():
         step(pool(), np.array([1, 1]))
     with raises(ValueError, "state_indices: expected None for one sequence"):
         step(pool(), np.array([1]), x_t[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("lengths", [1, 10, 2]),
+        ("lengths", [1, 2, -1]),
+        ("lengths", [1, 2, 2**40]),
+        ("lengths", np.array([1, 2**64 - 1, 2], np.uint64)),
+        ("cu_seqlens", [1, 4, 9]),
+        ("cu_seqlens", [0, 4, 8]),
+        ("cu_seqlens", [0, 5, 4, 9]),
+        ("cu_seqlens", [0, 10, 9]),
+        ("cu_seqlens", [-1, 9]),
+        ("cu_seqlens", [0]),
+        ("state_indices", [0, 4, 1]),
+        ("state_indices", [0, -2, 1]),
+        ("state_indices", [1, 0, 1]),
+        ("state_indices", [-1, 2, 2]),
+    ],
+)
+def test_what_goes_to_a_device_is_checked_in_the_words_of_the_core(monkeypatch, name, values):
+    """Nobody else can: the core does not look at what is on a device."""
+    rnn, values = make("MinGRU", device="cpu"), np.asarray(values)
+
+    calls = {
+        "lengths": lambda: rnn(normal(9, 3, 3), lengths=values),
+        "cu_seqlens": lambda: rnn(normal(9, 3), cu_seqlens=values),
+        "state_indices": lambda: rnn.step(
+            normal(3, 3), np.zeros((1, 4, 5), np.float32), state_indices=values
+        ),
+    }
+
+    def said():
+        with pytest.raises(ValueError, match=f"^{name}: expected") as caught:
+            calls[name]()
+        return str(caught.value)
+
+    wanted = said()
+    monkeypatch.setattr(NumPy, "for_layer", lambda *_: Elsewhere("cpu"))
+    monkeypatch.setattr(_core, "forward", None)
+    assert said() == wanted

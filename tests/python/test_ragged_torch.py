@@ -4,16 +4,24 @@ and resets under autograd and torch's transformations."""
 
 import numpy as np
 import pytest
+from scanrnn import ragged
+from scanrnn.ragged import Ragged
 from support import ALL_CELLS, DEVICE
 from test_errors import raises
 from torch_support import (
     COMPILES,
+    FORMS,
+    LENGTHS,
     TORCHS_OWN,
     WIDE,
     flat,
+    input_of,
+    integers,
     module,
     numpy,
     operands,
+    options_of,
+    packed,
     same,
     st,
     state,
@@ -21,43 +29,13 @@ from torch_support import (
     torch,
 )
 
-if DEVICE != "cpu":
-    pytest.skip("layers on CUDA take no ragged batches yet", allow_module_level=True)
-
 rnn_utils = torch.nn.utils.rnn
-LENGTHS = [5, 9, 1, 4]
 
 
 @pytest.fixture(autouse=True)
 def compiled_anew():
     """torch compiles one function, here `forward`, only so many times."""
     torch.compiler.reset()
-
-
-def packed(x, lengths, batch_first=False, enforce_sorted=False):
-    return rnn_utils.pack_padded_sequence(x, torch.tensor(lengths), batch_first, enforce_sorted)
-
-
-def options_of(form, steps=9, batch=4):
-    """Arguments beside x, which is packed where its name says so."""
-    reset = torch.arange(steps * batch).reshape(steps, batch) % 5 == 3
-    return {
-        "lengths": {"lengths": torch.tensor(LENGTHS)},
-        "reset": {"reset": reset},
-        "lengths_reset": {"lengths": torch.tensor(LENGTHS, dtype=torch.int32), "reset": reset},
-        "packed": {"cu_seqlens": torch.tensor([0, 5, 5, 14, 19])},
-        "packed_reset": {
-            "cu_seqlens": torch.tensor([0, 5, 5, 14, 19]),
-            "reset": torch.arange(19) % 6 == 2,
-        },
-    }[form]
-
-
-def input_of(form, grad=False):
-    return tensor(19, 4, grad=grad) if "packed" in form else tensor(9, 4, 4, grad=grad)
-
-
-FORMS = ["lengths", "reset", "lengths_reset", "packed", "packed_reset"]
 
 
 # ---- torch's PackedSequence
@@ -109,7 +87,7 @@ def test_packed_sequences_and_lengths_are_one(cell):
     rnn = module(cell, 4, 6, 2, bidirectional=True)
     x, h_0 = tensor(9, 4, 4), state(rnn, 4)
     y, h_n = rnn(packed(x, LENGTHS), h_0)
-    wanted, last = rnn(x, h_0, lengths=torch.tensor(LENGTHS))
+    wanted, last = rnn(x, h_0, lengths=integers(LENGTHS))
     same([rnn_utils.pad_packed_sequence(y)[0]], [wanted])
     same([h_n], [last])
 
@@ -151,7 +129,7 @@ def test_values_are_those_of_the_plain_layers(cell, form):
     )
     plain.load_state_dict({name: numpy(value) for name, value in rnn.state_dict().items()})
     x, h_0, options = input_of(form), state(rnn, 4), options_of(form)
-    numpys = {name: value.numpy() for name, value in options.items()}
+    numpys = {name: value.cpu().numpy() for name, value in options.items()}
     (wanted, last), pullback = plain.vjp(x, h_0, **numpys)
     with torch.no_grad():
         inferred = rnn(x, h_0, **options)
@@ -165,6 +143,8 @@ def test_values_are_those_of_the_plain_layers(cell, form):
     same([p.grad for p in rnn.parameters()], list(dparams.values()), share=0.0)
     same([rnn(x, h_0, **numpys)[0]], [y], share=0.0)
     same([plain(x, h_0, **options)[0]], [inferred[0]], share=0.0)
+    moved = {n: v if v.dtype == torch.bool else v.cpu() for n, v in options.items()}
+    same([rnn(x, h_0, **moved)[0]], [y], share=0.0)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -189,17 +169,17 @@ def test_gradcheck(cell, form):
 def test_of_one_sequence_and_batch_first():
     rnn, other = module("MinGRU", 4, 6), module("MinGRU", 4, 6, batch_first=True)
     other.load_state_dict(rnn.state_dict())
-    x, reset = tensor(9, 4), torch.arange(9) % 4 == 1
+    x, reset = tensor(9, 4), torch.arange(9, device=DEVICE) % 4 == 1
     same([rnn(x, reset=reset)[0]], [rnn(x[:, None], reset=reset[:, None])[0][:, 0]], 0.0)
     same([other(x, reset=reset)[0]], [rnn(x, reset=reset)[0]], 0.0)
-    x, lengths = tensor(9, 4, 4), torch.tensor(LENGTHS)
+    x, lengths = tensor(9, 4, 4), integers(LENGTHS)
     same(
         [other(x.transpose(0, 1), lengths=lengths)[0].transpose(0, 1)], [rnn(x, lengths=lengths)[0]]
     )
 
 
 def test_changed_lengths_are_noticed():
-    rnn, lengths = module("GRU", 4, 6), torch.tensor(LENGTHS)
+    rnn, lengths = module("GRU", 4, 6), integers(LENGTHS)
     y, _ = rnn(tensor(9, 4, 4), lengths=lengths)
     lengths.zero_()
     with raises(RuntimeError, "one of the variables needed .* modified by an inplace operation"):
@@ -214,18 +194,34 @@ def test_malformed():
         rnn(x, lengths=LENGTHS)
     with raises(ValueError, r"lengths: expected shape \(4,\)", r"got \(3,\)"):
         rnn(x, lengths=torch.ones(3, dtype=torch.int64))
-    with raises(ValueError, "lengths: expected integers in", "got 10 at 2"):
-        rnn(x, lengths=torch.tensor([1, 2, 10, 3]))
+    for host in (torch.tensor, np.array):
+        with raises(ValueError, r"lengths: expected integers in \[0, 9\], got 10 at 2"):
+            rnn(x, lengths=host([1, 2, 10, 3]))
     with raises(TypeError, "reset: expected dtype bool", "got int64"):
         rnn(x, reset=torch.ones(9, 4, dtype=torch.int64))
     with raises(ValueError, r"reset: expected shape \(9, 4\)", r"got \(4, 9\)"):
-        rnn(x, reset=torch.ones(4, 9, dtype=torch.bool))
+        rnn(x, reset=torch.ones(4, 9, dtype=torch.bool, device=DEVICE))
     with raises(ValueError, r"input: expected \(tokens, C\) with C = 4", r"\(9, 4, 4\)"):
         rnn(x, cu_seqlens=torch.tensor([0, 9]))
     with raises(ValueError, "lengths: expected None beside cu_seqlens"):
         rnn(x, lengths=torch.ones(4), cu_seqlens=torch.tensor([0, 9]))
     with raises(ValueError, "lengths: expected None for one sequence"):
         rnn(x[:, 0], lengths=torch.tensor([4]))
+
+
+@pytest.mark.parametrize("host", [torch.tensor, np.array])
+def test_integers_that_are_moved_are_checked_before(host):
+    """x has no memory here, so that nobody else can look at them on the way."""
+    x = torch.empty(9, 4, 4, device="meta")
+    library = st.tensors.Operands("input", x)
+    told = ragged.checked(library, Ragged(lengths=host(LENGTHS)), x.shape, 1)
+    assert told.lengths.device == x.device
+    with raises(ValueError, r"lengths: expected integers in \[0, 9\], got 10 at 1"):
+        ragged.checked(library, Ragged(lengths=host([1, 10, 2, 3])), x.shape, 1)
+    with raises(ValueError, "cu_seqlens: expected 0 at first and .* tokens, 9, .* got 0 and 8"):
+        ragged.checked(library, Ragged(cu_seqlens=host([0, 8])), x[:, 0].shape, 1)
+    with raises(ValueError, "state_indices: expected each state once, got 3 again at 2"):
+        ragged.check_rows(library, host([3, -1, 3]), 4)
 
 
 # ---- torch's transformations
@@ -239,11 +235,11 @@ def test_opcheck(cell, form):
     x, (_, h_0, params) = tensor(*big, grad=True), operands(rnn, 1, 4, grad=True)
     given = options_of(form, 64)
     if "lengths" in given:  # all of them: what the reserve holds of other steps is undefined
-        given["lengths"] = torch.full((4,), 64)
+        given["lengths"] = integers([64] * 4)
     if "packed" in form:
-        given["cu_seqlens"] = torch.tensor([0, 5, 5, 100, 256])
+        given["cu_seqlens"] = integers([0, 5, 5, 100, 256])
     if form == "packed_reset":
-        given["reset"] = torch.arange(256) % 7 == 3
+        given["reset"] = torch.arange(256, device=DEVICE) % 7 == 3
     steps = [given.get(name) for name in ("lengths", "cu_seqlens", "reset")]
     description = rnn._description(0.0)
     layer, backward = torch.ops.scanrnn.layer, torch.ops.scanrnn.layer_backward
@@ -308,7 +304,7 @@ def test_export():
         def forward(self, x, lengths):
             return self.rnn(x, lengths=lengths)[0]
 
-    net, x, lengths = Net(), tensor(9, 4, 4), torch.tensor(LENGTHS)
+    net, x, lengths = Net(), tensor(9, 4, 4), integers(LENGTHS)
     program = torch.export.export(net, (x, lengths))
     same([program.module()(x, lengths)], [net(x, lengths)])
 
@@ -336,7 +332,7 @@ def test_autocast_of_a_packed_sequence():
 @pytest.mark.parametrize("cell", ["MinGRU", "LSTM"])
 def test_vmap(cell):
     rnn, x = module(cell, 4, 6), tensor(3, 9, 4, 4)
-    lengths = torch.tensor([LENGTHS, LENGTHS[::-1], [9, 9, 0, 9]])
+    lengths = integers([LENGTHS, LENGTHS[::-1], [9, 9, 0, 9]])
     with torch.no_grad():
         found = torch.vmap(lambda x, n: rnn(x, lengths=n)[0])(x, lengths)
         same(

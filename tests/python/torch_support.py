@@ -58,3 +58,36 @@ def operands(rnn, steps, batch, grad=False):
     x = tensor(steps, batch, rnn.input_size, grad=grad)
     params = [p.detach().clone().requires_grad_(grad) for p in rnn.parameters()]
     return x, flat([state(rnn, batch, grad=grad)]), params
+
+
+# ---- ragged batches
+
+FORMS = ["lengths", "reset", "lengths_reset", "packed", "packed_reset"]
+LENGTHS = [5, 9, 1, 4]
+ENDS = [0, 5, 5, 14, 19]
+
+
+def integers(values, dtype=torch.int64):
+    return torch.tensor(values, dtype=dtype, device=DEVICE)
+
+
+def options_of(form, steps=9, *, lengths=LENGTHS, ends=ENDS, shift=0):
+    """Arguments beside x, which is packed where its name says so; `shift` of the resets."""
+    step = torch.arange(shift, shift + 4 * steps, device=DEVICE).reshape(steps, 4)
+    token = torch.arange(shift, shift + 19, device=DEVICE)
+    return {
+        "lengths": {"lengths": integers(lengths)},
+        "reset": {"reset": step % 5 == 3},
+        "lengths_reset": {"lengths": integers(lengths, torch.int32), "reset": step % 5 == 3},
+        "packed": {"cu_seqlens": integers(ends)},
+        "packed_reset": {"cu_seqlens": integers(ends), "reset": token % 6 == 2},
+    }[form]
+
+
+def input_of(form, **options):
+    return tensor(*((19, 4) if "packed" in form else (9, 4, 4)), **options)
+
+
+def packed(x, lengths, batch_first=False, enforce_sorted=False):
+    given = torch.tensor(lengths)
+    return torch.nn.utils.rnn.pack_padded_sequence(x, given, batch_first, enforce_sorted)

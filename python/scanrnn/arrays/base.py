@@ -38,6 +38,10 @@ class ArrayLibrary:
         """The same of integers, as the core can walk them."""
         raise NotImplementedError
 
+    def to_check(self, name: str, value: Any) -> Array | None:
+        """Integers that are on the host and go to a device, where nobody looks at their values."""
+        return None
+
     def writable(self, name: str, value: Any, dtype: Any) -> Any:
         """`value` itself, as memory that a call reads and writes, or an error likewise."""
         raise NotImplementedError

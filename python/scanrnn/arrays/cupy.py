@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from ..arguments import Array
 from ..call import Call
 from ..scan_call import ScanCall
 from . import dlpack
@@ -92,8 +93,10 @@ class CuPy(Placing, InPlace):
         with self.on_device():
             return self.cupy.from_dlpack(value)
 
-    def uploaded(self, values: Sequence[Any]) -> list[Any]:
+    def uploaded(self, value: Array) -> Any:
         with self.on_device():
-            out = [self.cupy.asarray(value) for value in values]
+            return self.cupy.asarray(value)
+
+    def wait(self) -> None:
+        with self.on_device():
             self.cupy.cuda.get_current_stream().synchronize()
-        return out

@@ -39,8 +39,12 @@ class InPlace(Memory):
         """A contiguous copy."""
         raise NotImplementedError
 
-    def uploaded(self, values: Sequence[Any]) -> list[Any]:
-        """NumPy's arrays as arrays of this library; the host waits until they are there."""
+    def uploaded(self, value: Array) -> Any:
+        """NumPy's array as one of this library, for the current stream: nothing is waited for."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Until the current stream has done what it was given."""
         raise NotImplementedError
 
     def check(self, name: str, value: Any) -> None:
@@ -59,8 +63,8 @@ class InPlace(Memory):
         return library_of(value) == self.library and device_of("", value) == self.device
 
     def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
-        if library_of(value) == "other" and device_of(name, value) == self.device:
-            value = self.bridged(name, value)
+        if self.is_strangers(name, value):
+            value = self.bridged(name, value, False)
         if not self.owns(value):
             ours = library_of(value) == self.library
             advice = (self.advice if ours else self.making).format(device=self.device)
@@ -87,15 +91,23 @@ class InPlace(Memory):
 
     def bools(self, name: str, value: Any) -> Any:
         if type(value) is np.ndarray:
-            value = self.uploaded([arguments.checked(name, value, ("bool",))])[0]
+            value = self.uploaded(arguments.checked(name, value, ("bool",)))
         return self.operand(name, value, ("bool",))
 
     def integers(self, name: str, value: Any) -> Any:
         if type(value) is np.ndarray:
-            value = self.uploaded([arguments.integers(name, value)])[0]
+            value = self.uploaded(arguments.integers(name, value))
         return self.operand(name, value, arguments.INTEGERS)
 
+    def to_check(self, name: str, value: Any) -> Array | None:
+        if self.device == "cpu" or type(value) is not np.ndarray:
+            return None
+        values: Array = arguments.integers(name, value)
+        return values
+
     def writable(self, name: str, value: Any, dtype: Any) -> Any:
+        if self.is_strangers(name, value):
+            value = self.bridged(name, value, True)
         value = self.operand(name, value, (short_name(dtype),))
         if not contiguous(value.shape, self.strides(value)):
             raise ValueError(
@@ -114,13 +126,19 @@ class InPlace(Memory):
             )
         return self
 
-    def bridged(self, name: str, value: Any) -> Any:
+    def is_strangers(self, name: str, value: Any) -> bool:
+        """Whether it is an array of a library that we do not know, on this device."""
+        return library_of(value) == "other" and device_of(name, value) == self.device
+
+    def bridged(self, name: str, value: Any, writable: bool) -> Any:
         stream = self.stream()
         if hasattr(value, "__dlpack__"):
-            tensor = dlpack.take(name, value, None if self.device == "cpu" else stream, False)
+            tensor = dlpack.take(name, value, None if self.device == "cpu" else stream, writable)
         else:
             interface = value.__cuda_array_interface__
             tensor = _core.from_interface(name, interface)
+            if writable and interface["data"][1]:
+                raise ValueError(f"{name}: expected memory to write, got read-only")
             theirs = interface.get("stream")
             if theirs is not None:
                 _core.order_streams(_core.Device(self.device), theirs, stream)
@@ -146,7 +164,8 @@ class InPlace(Memory):
 
     def params(self, placed: Placed) -> _core.Tensors:
         def make(arrays: list[Array]) -> _core.Tensors:
-            held = self.uploaded(arrays)
+            held = [self.uploaded(value) for value in arrays]
+            self.wait()  # other streams read them, too
             return _core.Tensors("params", self.all_given("params", held))
 
         views: _core.Tensors = placed.kept((self.library, self.device), make)

@@ -133,6 +133,10 @@ class Elsewhere(Placing, NumPy):
     def given(self, name: str, value: Any) -> Any:
         return None if value is None else self.uploaded(value)
 
+    def to_check(self, name: str, value: Any) -> Array | None:
+        values: Array = self.integers(name, value)
+        return values
+
     def uploaded(self, value: Array) -> _core.Copy:
         packed = np.ascontiguousarray(value)
         copy = _core.Copy(self.core, packed)

@@ -90,14 +90,15 @@ class Torch(InPlace):
     def adopted(self, value: _core.Exported) -> Any:
         return self.torch.from_dlpack(value)
 
-    def uploaded(self, values: Sequence[Any]) -> list[Any]:
-        out = []
-        for value in values:  # through bytes, since torch does not know ml_dtypes
-            raw = self.torch.from_numpy(value.view(np.uint8).copy())
-            out.append(raw.to(self.device).view(getattr(self.torch, str(value.dtype))))
+    def uploaded(self, value: Array) -> Any:
+        # Through bytes, since torch does not know ml_dtypes.
+        raw = self.torch.from_numpy(value.reshape(-1).view(np.uint8).copy())
+        placed = raw.to(self.device, non_blocking=True).view(_dtype(value.dtype))
+        return placed.reshape(value.shape)
+
+    def wait(self) -> None:
         if self.device != "cpu":
             self.torch.cuda.current_stream(self.device).synchronize()
-        return out
 
 
 @functools.lru_cache(maxsize=64)

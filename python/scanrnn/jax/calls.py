@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core, arguments
+from ..arguments import Array
 from ..description import Batch, Description, Planned
 from ..ragged import Ragged
 from ..registry import cuda_available
@@ -186,6 +187,14 @@ class Operands:
         if type(value) is np.ndarray:
             return jnp.asarray(arguments.integers(name, value))
         return self.operand(name, value, arguments.INTEGERS)
+
+    def to_check(self, name: str, value: Any) -> Array | None:
+        # Whatever the device: JAX narrows integers to 32 bits, and a compiled function's errors
+        # are no ValueError.
+        if type(value) is not np.ndarray:
+            return None
+        values: Array = arguments.integers(name, value)
+        return values
 
     def check_signs(self, name: str, value: Any) -> None:
         """Looking would wait for the device, and nothing is there where it is traced."""

@@ -22,7 +22,7 @@ from ..arguments import short_name
 from ..call import log
 from ..description import Batch, Description, Planned
 from ..ragged import PACKED, Ragged, of_sequence
-from .tensors import device_of, ready, stream_of, workspace
+from .tensors import device_of, is_eager, ready, stream_of, workspace
 
 library = torch.library.Library("scanrnn", "DEF")
 
@@ -233,18 +233,6 @@ class _Eager(torch.autograd.Function):
         needs = ctx.needs_input_grad[4], any(ctx.needs_input_grad[5 + ctx.states :])
         dx, dh_0, dparams = _pulled_back(ctx, backward, needs, list(cotangents))
         return None, None, None, None, dx, *dh_0, *dparams
-
-
-def is_eager(values: list[Tensor]) -> bool:
-    """Whether nobody looks on: a compiler, a tracer, a transformation, a mode, a kind of tensor."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or any(type(v) not in (Tensor, torch.nn.Parameter) or v.is_meta for v in values)
-    )
 
 
 def run(

@@ -18,7 +18,8 @@ from ..adjoint import scan_vjp
 from ..arrays.identify import of_torch
 from ..arrays.torch import Torch
 from ..scan_call import LINEAR, LOG_OUTPUT, ScanCall
-from .ops import is_eager, library
+from .ops import library
+from .tensors import is_eager
 
 # reset has as many axes as a, each of a's size or of size 1. sign_h is empty but for log_output.
 _HOW = "str form, bool reverse, int axis"

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .. import _core, arguments
+from ..arguments import Array
 from ..arrays.in_place import walkable
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -39,6 +40,18 @@ def ready(value: Tensor) -> Tensor:
     return value.contiguous()
 
 
+def is_eager(values: list[Tensor]) -> bool:
+    """Whether nobody looks on: a compiler, a tracer, a transformation, a mode, a kind of tensor."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or any(type(v) not in (Tensor, torch.nn.Parameter) or v.is_meta for v in values)
+    )
+
+
 class Operands:
     """A call's tensors, checked: all where the first one is."""
 
@@ -61,8 +74,12 @@ class Operands:
 
     def bools(self, name: str, value: Any) -> Tensor:
         if isinstance(value, np.ndarray):
-            value = torch.tensor(arguments.checked(name, value, ("bool",)), device=self.device)
+            value = self._moved(torch.tensor(arguments.checked(name, value, ("bool",))))
         return self.operand(name, value, ("bool",))
+
+    def _moved(self, value: Tensor) -> Tensor:
+        """From the CPU, without waiting for the device."""
+        return value.to(self.device, non_blocking=True)
 
     def integers(self, name: str, value: Any) -> Tensor:
         """Those on the CPU are moved, as they are what lengths mostly are."""
@@ -70,8 +87,20 @@ class Operands:
             value = torch.tensor(arguments.integers(name, value))
         value = self._tensor(name, value)
         if value.device.type == "cpu":
-            value = value.to(self.device, non_blocking=True)
+            value = self._moved(value)
         return self.operand(name, value, arguments.INTEGERS)
+
+    def to_check(self, name: str, value: Any) -> Array | None:
+        if self.device.type == "cpu" or torch.compiler.is_compiling():
+            return None
+        if isinstance(value, np.ndarray):
+            values: Array = arguments.integers(name, value)
+            return values
+        on_host = value.device.type == "cpu" and value.layout is torch.strided
+        if not on_host or not is_eager([value]):
+            return None
+        values = value.numpy()
+        return values
 
     def check_signs(self, name: str, value: Any) -> None:
         """Looking would wait for the device."""
