@@ -265,6 +265,44 @@ def cpu_ragged(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
+def gpu_ragged(content: Row) -> str:
+    """A batch of sequences as shares of the padded time, episodes beside TorchRL, packed scans."""
+    lines = []
+    rows = measured(content["rows"], bench="ragged")
+    for (cell, direction), group in by(rows, lambda r: (r["cell"], r["pass"])).items():
+        ways = {row["way"]: row for row in group}
+        found = (ways.get(way) for way in RAGGED_WAYS)
+        shares = (f"{row['share']:.2f}" if row else "" for row in found)
+        lines.append([cell, PASSES[direction], f"{ways['padded']['ms']:.2f}", *shares])
+    titles = ["layer", "pass", "padded, ms", "with resets", "with lengths", "packed", "torch.nn's"]
+    text = source(content) + measure.markdown(titles, lines)
+
+    lines = []
+    rows = measured(content["rows"], bench="episodes")
+    for (cell, dtype, direction), group in by(
+        rows, lambda r: (r["cell"], r["dtype"], r["pass"])
+    ).items():
+        ms = {row["impl"]: row["ms"] for row in group}
+        theirs = next((value for impl, value in ms.items() if impl != OURS), None)
+        ratio = f"{theirs / ms[OURS]:.1f} x" if theirs and OURS in ms else ""
+        times = [number(ms[OURS]), number(theirs) if theirs else ""]
+        lines.append([cell, dtype, PASSES[direction], *times, ratio])
+    titles = ["resets at 3 % of the steps", "products", "pass", "ms", "TorchRL, Triton, ms", ""]
+    text += "\n\n" + measure.markdown(titles, lines)
+
+    lines = []
+    rows = measured(content["rows"], bench="packed scan")
+    for mean_length, group in by(rows, lambda r: r["mean_length"]).items():
+        shares = {row["dtype"]: f"{100 * row['share']:.0f} %" for row in group}
+        length = "one sequence" if mean_length is None else f"mean length {mean_length}"
+        lines.append([length, *(shares.get(dtype, "") for dtype in ("float32", "bfloat16"))])
+    titles = ["scan of 2^26 elements, of a copy", "float32", "bfloat16"]
+    return text + "\n\n" + measure.markdown(titles, lines)
+
+
+RAGGED_WAYS = ("padded, resets", "lengths", "cu_seqlens", "PackedSequence")
+
+
 # ---- docs/examples/language_model.py
 
 
@@ -294,6 +332,7 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "cpu steps": ("cpu-layer", cpu_steps),
     "cpu scans": ("cpu-scan", cpu_scans),
     "cpu ragged": ("cpu-ragged", cpu_ragged),
+    "gpu ragged": ("h200-ragged", gpu_ragged),
     "gpu calls": ("h200-calls", calls),
     "cpu calls": ("cpu-calls", calls),
     "language models": ("h200-language-model", language_models),

@@ -18,6 +18,14 @@ std::int64_t block_words(const Problem& p) {
   return ceiling(p.hidden_size * p.storage_bytes, 16) * 4;
 }
 
+// Memory for the exchange of one launch. The host does not know when packed sequences end, and each
+// launch that finds none left takes its time, so that there may be as much as the projection has.
+std::int64_t most_exchange_bytes(const Problem& p) {
+  if (p.layout != Batch::packed) return kPersistentExchangeBytes;
+  const std::int64_t projected = p.steps * p.batch * p.gates * p.hidden_size * p.storage_bytes;
+  return std::max(kPersistentExchangeBytes, 2 * projected);
+}
+
 // What a pass exchanges for each line and step: h, or the cotangents of R h.
 std::int64_t words_of(const Problem& p, bool backward) {
   return (backward ? p.gates : 1) * block_words(p);
@@ -74,7 +82,7 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   const std::int64_t step_bytes = ceiling(words_of(p, backward), kChunkWords) * kChunkWords *
                                   kWordBytes *
                                   std::max<std::int64_t>(1, std::min(p.batch, out.lines));
-  out.steps = std::max<std::int64_t>(1, kPersistentExchangeBytes / step_bytes - 1);
+  out.steps = std::max<std::int64_t>(1, most_exchange_bytes(p) / step_bytes - 1);
   out.tile = 0;
   return out;
 }

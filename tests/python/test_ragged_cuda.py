@@ -26,7 +26,11 @@ from torch_support import (
     torch,
 )
 
-pytestmark = pytest.mark.skipif(DEVICE == "cpu", reason="wants SCANRNN_TEST_DEVICE=cuda")
+pytestmark = [
+    pytest.mark.skipif(DEVICE == "cpu", reason="wants SCANRNN_TEST_DEVICE=cuda"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),  # torch's, that it is new
+    pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream"),  # torch's, of a warm-up
+]
 FLOAT = torch.float32
 OTHERS = {"lengths": [0, 2, 9, 9], "ends": [0, 7, 8, 8, 19], "shift": 2}
 

@@ -32,7 +32,7 @@ def input_of(form):
 def test_values_are_those_of_the_plain_layers(cell, form):
     rnn, params = layer(cell, 4, 6, 2, bidirectional=True)
     plain = make(cell, 4, 6, num_layers=2, bidirectional=True, dtype="float64")
-    plain.load_state_dict(params)
+    plain.load_state_dict({name: np.asarray(value) for name, value in params.items()})
     x, h_0, options = input_of(form), state(rnn, 3), options_of(form)
     numpys = {name: np.asarray(value) for name, value in options.items()}
     wanted = plain(np.asarray(x), jax.tree.map(np.asarray, h_0), **numpys)

@@ -32,7 +32,7 @@ from torch_support import (
 rnn_utils = torch.nn.utils.rnn
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def compiled_anew():
     """torch compiles one function, here `forward`, only so many times."""
     torch.compiler.reset()
@@ -269,6 +269,7 @@ def test_the_reserve_is_large_enough(cell):
 
 
 @COMPILES
+@pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cell", ["MinGRU", "LSTM"])
@@ -286,6 +287,7 @@ def test_compile(cell, form, dynamic):
 
 
 @COMPILES
+@pytest.mark.usefixtures("compiled_anew")
 def test_compile_of_a_packed_sequence():
     """What pack_padded_sequence sorts has its number of sequences in a shape."""
     rnn = module("GRU", 4, 6)
@@ -295,6 +297,7 @@ def test_compile_of_a_packed_sequence():
     same([y.data, h_n], [wanted.data, last])
 
 
+@COMPILES
 def test_export():
     class Net(torch.nn.Module):
         def __init__(self):

@@ -53,18 +53,25 @@ struct Sequences {
 RaggedTables prepare(const dispatch::Problem& problem, const Ragged& told, Arena& arena,
                      cudaStream_t stream);
 
-// ---- rows: a block takes one after another, a thread some of its elements
+// ---- rows: a warp takes one after another
 
-// use(i, j, column) for the elements of [rows,columns,.].
+inline constexpr int kLanes = scan::cuda::kLanes;
+
+// use(i, j) for the rows of [rows,columns,.].
 template <class F>
-__device__ __forceinline__ void for_elements(Index rows, Index columns, Index width, F&& use) {
-  for (Index row = blockIdx.x; row < rows * columns; row += gridDim.x) {
-    const Index i = row / columns, j = row % columns;
-    for (Index column = threadIdx.x; column < width; column += kThreads) use(i, j, column);
+__device__ __forceinline__ void for_rows(Index rows, Index columns, F&& use) {
+  const Index warps = pointwise::item_stride() / kLanes;
+  for (Index row = pointwise::first_item() / kLanes; row < rows * columns; row += warps) {
+    use(row / columns, row % columns);
   }
 }
+// use(k) for the elements of a row.
+template <class F>
+__device__ __forceinline__ void for_elements(Index width, F&& use) {
+  for (Index k = threadIdx.x % kLanes; k < width; k += kLanes) use(k);
+}
 inline unsigned blocks_for_rows(Index rows) {
-  return static_cast<unsigned>(std::clamp<Index>(rows, 1, 1 << 16));
+  return static_cast<unsigned>(std::clamp<Index>(rows * kLanes / kThreads, 1, 1 << 12));
 }
 
 // A tensor of three axes as kernels see it.
@@ -88,14 +95,16 @@ struct Cube {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) copy(Cube<const T> from, Cube<T> to) {
-  for_elements(to.rows, to.columns, to.width,
-               [&](Index i, Index j, Index k) { to(i, j, k) = from(i, j, k); });
+  for_rows(to.rows, to.columns, [&](Index i, Index j) {
+    for_elements(to.width, [&](Index k) { to(i, j, k) = from(i, j, k); });
+  });
 }
 // Zeros at the steps of a line from its length on.
 template <class T>
 __global__ void __launch_bounds__(kThreads) clear_padding(Cube<T> view, Integers lengths) {
-  for_elements(view.rows, view.columns, view.width, [&](Index i, Index j, Index k) {
-    if (i >= lengths[j]) view(i, j, k) = static_cast<T>(0.0f);
+  for_rows(view.rows, view.columns, [&](Index i, Index j) {
+    if (i < lengths[j]) return;
+    for_elements(view.width, [&](Index k) { view(i, j, k) = static_cast<T>(0.0f); });
   });
 }
 
@@ -111,24 +120,27 @@ struct PoolRows {
 // Zeros in [1,B,.] where the row is nobody's.
 template <class T>
 __global__ void __launch_bounds__(kThreads) clear_skipped(Cube<T> view, PoolRows rows) {
-  for_elements(view.rows, view.columns, view.width, [&](Index i, Index j, Index k) {
-    if (rows.of(j) < 0) view(i, j, k) = static_cast<T>(0.0f);
+  for_rows(view.rows, view.columns, [&](Index i, Index j) {
+    if (rows.of(j) >= 0) return;
+    for_elements(view.width, [&](Index k) { view(i, j, k) = static_cast<T>(0.0f); });
   });
 }
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     take_states(Cube<const T> pool, PoolRows rows, Cube<T> to) {
-  for_elements(to.rows, to.columns, to.width, [&](Index i, Index j, Index k) {
+  for_rows(to.rows, to.columns, [&](Index i, Index j) {
     const Index row = rows.of(j);
-    to(i, j, k) = row < 0 ? static_cast<T>(0.0f) : pool(i, row, k);
+    for_elements(to.width,
+                 [&](Index k) { to(i, j, k) = row < 0 ? static_cast<T>(0.0f) : pool(i, row, k); });
   });
 }
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     put_states(Cube<const T> from, PoolRows rows, Cube<T> pool) {
-  for_elements(from.rows, from.columns, from.width, [&](Index i, Index j, Index k) {
+  for_rows(from.rows, from.columns, [&](Index i, Index j) {
     const Index row = rows.of(j);
-    if (row >= 0) pool(i, row, k) = from(i, j, k);
+    if (row < 0) return;
+    for_elements(from.width, [&](Index k) { pool(i, row, k) = from(i, j, k); });
   });
 }
 
@@ -136,9 +148,11 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     pass_states(const Sequences all, Strided<const T> from, Strided<T> to, Index hidden) {
-  for_elements(1, all.count, hidden, [&](Index, Index n, Index k) {
+  for_rows(1, all.count, [&](Index, Index n) {
     if (all.length(n) > 0) return;
-    to.at_line(n).data[k] = from.data ? from.at_line(n).data[k] : static_cast<T>(0.0f);
+    for_elements(hidden, [&](Index k) {
+      to.at_line(n).data[k] = from.data ? from.at_line(n).data[k] : static_cast<T>(0.0f);
+    });
   });
 }
 // Between states in the order of the sequences and those of the walk's lines, [N,H]. Absent ones
@@ -147,17 +161,21 @@ template <class T, class V>
 __global__ void __launch_bounds__(kThreads)
     to_lines(const RaggedLine* lines, Index count, Strided<const T> from, V* to, T* rounded,
              Index hidden) {
-  for_elements(1, count, hidden, [&](Index, Index i, Index k) {
-    const T value = from.data ? from.at_line(lines[i].sequence).data[k] : static_cast<T>(0.0f);
-    to[i * hidden + k] = static_cast<V>(value);
-    if (rounded) rounded[i * hidden + k] = value;
+  for_rows(1, count, [&](Index, Index i) {
+    const T* own = from.at_line(lines[i].sequence).data;
+    for_elements(hidden, [&](Index k) {
+      const T value = own ? own[k] : static_cast<T>(0.0f);
+      to[i * hidden + k] = static_cast<V>(value);
+      if (rounded) rounded[i * hidden + k] = value;
+    });
   });
 }
 template <class T, class V>
 __global__ void __launch_bounds__(kThreads)
     from_lines(const RaggedLine* lines, Index count, const V* from, Strided<T> to, Index hidden) {
-  for_elements(1, count, hidden, [&](Index, Index i, Index k) {
-    to.at_line(lines[i].sequence).data[k] = static_cast<T>(from[i * hidden + k]);
+  for_rows(1, count, [&](Index, Index i) {
+    T* own = to.at_line(lines[i].sequence).data;
+    for_elements(hidden, [&](Index k) { own[k] = static_cast<T>(from[i * hidden + k]); });
   });
 }
 // Sets all bits of as many slots as the longest line has steps from `first_step` on, and of one
@@ -177,17 +195,15 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     keep_before(Marks marks, Cube<const T> y, Strided<const T> initial, Cube<T> before) {
-  for_elements(y.rows, y.columns, y.width, [&](Index t, Index b, Index k) {
+  for_rows(y.rows, y.columns, [&](Index t, Index b) {
     const std::uint32_t m = marks.at_line(b).at(t);
-    T value = static_cast<T>(0.0f);
+    const T* from = nullptr;
     if (!Marks::absent(m) && !marks.cut(m)) {
-      if (!marks.enters(m)) {
-        value = y(marks.reverse ? t + 1 : t - 1, b, k);
-      } else if (initial.data) {
-        value = initial.at_line(Marks::sequence(m)).data[k];
-      }
+      from = marks.enters(m) ? initial.at_line(Marks::sequence(m)).data
+                             : &y(marks.reverse ? t + 1 : t - 1, b, 0);
     }
-    before(t, b, k) = value;
+    for_elements(y.width,
+                 [&](Index k) { before(t, b, k) = from ? from[k] : static_cast<T>(0.0f); });
   });
 }
 

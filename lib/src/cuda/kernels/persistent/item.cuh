@@ -69,7 +69,9 @@ struct Item {
     for (int i = 0; i < kValues; ++i) to[i] = Bits<T>::load(sums.data + i * a.hidden);
     sums.next();
     if constexpr (kRagged) {
-      to[kValues] = a.may_reset(line, t) && *resets.data;
+      // As it is: to compare it here would be to wait for it.
+      to[kValues] = 0;
+      if (a.may_reset(line, t)) to[kValues] = *resets.data;
       resets.next();
     }
   }
