@@ -249,9 +249,7 @@ def one_scan(bench: Bench, dtype: str, mean_length: int | None) -> None:
     contest.measure(finish)
 
 
-def ragged(bench: Bench) -> None:
-    layers(bench)
-    episodes(bench)
+def scans(bench: Bench) -> None:
     for dtype in ("float32", "bfloat16"):
         for mean_length in MEAN_LENGTHS:
             one_scan(bench, dtype, mean_length)

@@ -49,7 +49,9 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "dense": peer_dense.dense,
     "large": peer_dense.large,
     "deepbench": peer_dense.deepbench,
-    "ragged": peer_ragged.ragged,
+    "ragged": peer_ragged.layers,
+    "episodes": peer_ragged.episodes,
+    "packed": peer_ragged.scans,
     "served": peer_dense.served,
     **peer_flashrnn.PARTS,
 }
