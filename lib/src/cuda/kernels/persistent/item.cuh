@@ -84,7 +84,7 @@ struct Item {
     if constexpr (kRagged) {
       const bool first = t + 1 == own_steps && a.ends(line);  // of the sequence
       if (first) from = a.initial.at_line(a.lines[line].sequence).from(unit, 0);
-      before = from.data && !cut() ? Bits<T>::load(from.data) : 0;
+      before = from.data ? Bits<T>::load(from.data) : 0;
       if (!first) from.next();
       return;
     }
@@ -105,7 +105,8 @@ struct Item {
     } else {
       const auto sums = DenseSums<C, float>::of([&](int i) { return Bits<T>::value(in[i]); });
       const float dh = Bits<T>::value(dy) + (t == 0 ? h : total + direct);
-      const auto d = dense_step_vjp<C, float>(sums, Bits<T>::value(before), {dh, c});
+      const float from_before = cut() ? 0.0f : Bits<T>::value(before);
+      const auto d = dense_step_vjp<C, float>(sums, from_before, {dh, c});
       direct = d.before.h;
       c = d.before.c;
       values = DenseSums<C, float>::of([&](int i) { return live ? d.sums.value[i] : 0.0f; });
