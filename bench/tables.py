@@ -288,15 +288,16 @@ def gpu_ragged(content: Row) -> str:
         times = [number(ms[OURS]), number(theirs) if theirs else ""]
         lines.append([cell, dtype, PASSES[direction], *times, ratio])
     titles = ["resets at 3 % of the steps", "products", "pass", "ms", "TorchRL, Triton, ms", ""]
-    text += "\n\n" + measure.markdown(titles, lines)
+    if lines:
+        text += "\n\n" + measure.markdown(titles, lines)
 
     lines = []
     rows = measured(content["rows"], bench="packed scan")
     for mean_length, group in by(rows, lambda r: r["mean_length"]).items():
-        shares = {row["dtype"]: f"{100 * row['share']:.0f} %" for row in group}
+        gbps = {row["dtype"]: f"{row['gbps']}" for row in group}
         length = "one sequence" if mean_length is None else f"mean length {mean_length}"
-        lines.append([length, *(shares.get(dtype, "") for dtype in ("float32", "bfloat16"))])
-    titles = ["scan of 2^26 elements, of a copy", "float32", "bfloat16"]
+        lines.append([length, *(gbps.get(dtype, "") for dtype in ("float32", "bfloat16"))])
+    titles = ["scan of 2^26 elements, packed", "float32, GB/s", "bfloat16, GB/s"]
     return text + "\n\n" + measure.markdown(titles, lines)
 
 
