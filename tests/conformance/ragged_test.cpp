@@ -78,6 +78,7 @@ Result one_by_one(const RaggedCase& c, const Data& data) {
   for (const Stretch& s : stretches(c)) {
     Case one = whole;
     one.layout = Batch::rectangular;
+    one.longest = 0;
     one.steps = s.end - s.begin;
     one.batch = 1;
     one.h0 = true;
@@ -291,6 +292,23 @@ TEST(Ragged, AcrossTiles) {
         if (bits > 0) reset_some(c, 0.02, random);
         expect_like_single_calls(c, random);
       }
+    }
+  }
+}
+
+// A plan may be told how long the longest packed sequence is.
+TEST(Ragged, TheLongestIsKnown) {
+  Random random(1509);
+  for (const LayerOptions& options : few_variants()) {
+    for (const Way& way : ways_of(options)) {
+      RaggedCase c = ragged_case(options, {7, 0, 12, 1, 12, 3}, true);
+      c.whole.way = way;
+      c.whole.longest = 12;
+      expect_like_single_calls(c, random);
+      c.whole.longest = c.whole.steps + 1;
+      const Layer layer(c.whole.layer);
+      const BatchShape shape{c.whole.steps, c.whole.batch, Batch::packed, c.whole.longest};
+      EXPECT_THROW(layer.problem(shape, Mode::inference), std::exception);
     }
   }
 }

@@ -42,6 +42,27 @@ TEST(RaggedPlan, PackedDenseCellsAreLinesOfTheMeanLength) {
   EXPECT_EQ(packed.problem.steps, 990);
 }
 
+TEST(RaggedPlan, OrOfTheLongestWhereItIsKnown) {
+  Problem known = problem(Recurrence::dense, Batch::packed, 990, 50);
+  known.longest = 40;
+  expect_same_way(planned(known), planned(problem(Recurrence::dense, Batch::ragged, 40, 50)));
+}
+
+// A host that launches each step does not know when packed sequences end.
+TEST(RaggedPlan, PackedDenseCellsOnAGpuAreOneKernelWhereTheyFit) {
+  const DeviceLimits gpu{Processor::cuda, 132, 232448};
+  Problem few_steps = problem(Recurrence::dense, Batch::packed, 100, 50);
+  few_steps.gates = 4;
+  const Plan packed = plan(few_steps, gpu, generic_cuda_profile());
+  EXPECT_EQ(packed.strategy, Strategy::persistent);
+  EXPECT_FALSE(packed.fused_steps);
+  few_steps.forced = Strategy::step_loop;
+  EXPECT_EQ(plan(few_steps, gpu, generic_cuda_profile()).strategy, Strategy::step_loop);
+  few_steps.forced = Strategy::automatic;
+  few_steps.storage_bytes = 8;  // of which there is none
+  EXPECT_EQ(plan(few_steps, gpu, generic_cuda_profile()).strategy, Strategy::step_loop);
+}
+
 TEST(RaggedPlan, NoTokensAndNoSequences) {
   for (const Recurrence recurrence : {Recurrence::linear, Recurrence::dense}) {
     for (std::int64_t batch : {0, 3}) {

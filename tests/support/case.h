@@ -52,6 +52,7 @@ struct Case {
   int threads = 1;
   bool h0 = true;
   dispatch::Batch layout = dispatch::Batch::rectangular;  // packed: tokens of so many sequences
+  std::int64_t longest = 0;  // of packed sequences, where a plan is told
 
   bool pair() const { return info(layer.cell).states == 2; }
 

@@ -138,8 +138,8 @@ class Buffers {
     expect_intact();
   }
   dispatch::Plan plan_for(const Context& context, Mode mode) const {
-    return case_.way.splits(layer_.plan(context, BatchShape{case_.steps, case_.batch, case_.layout},
-                                        mode, case_.way.strategy));
+    const BatchShape shape{case_.steps, case_.batch, case_.layout, case_.longest};
+    return case_.way.splits(layer_.plan(context, shape, mode, case_.way.strategy));
   }
 
   Result result() const {
