@@ -8,6 +8,7 @@
 #include "support/cases.h"
 #include "support/compare.h"
 #include "support/library.h"
+#include "support/thrown.h"
 
 namespace scanrnn::test {
 namespace {
@@ -95,14 +96,7 @@ TEST(Buffers, TheAllocatingOverloadsNameWhatIsWrong) {
   const Layer layer(c.layer);
   Mirror mirror(context);
   const BackwardArgs in = buffers.backward_args(mirror);
-  const auto message = [](auto&& call) -> std::string {
-    try {
-      call();
-    } catch (const value_error& e) {
-      return e.what();
-    }
-    return "nothing was thrown";
-  };
+  const auto message = [](auto&& call) { return test::message<value_error>(call); };
   TensorView x = in.x;
   x.rank = 2;
   EXPECT_EQ(message([&] { layer.forward(context, in.params, x); }),

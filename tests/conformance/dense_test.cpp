@@ -5,6 +5,7 @@
 
 #include "support/cases.h"
 #include "support/conform.h"
+#include "support/thrown.h"
 
 namespace scanrnn::test {
 namespace {
@@ -204,16 +205,6 @@ TEST(DenseConformance, HundredThousandSteps) {
   }
 }
 
-template <class F>
-std::string value_error_of(F&& call) {
-  try {
-    call();
-  } catch (const value_error& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
-
 TEST(DenseErrors, HalfAPair) {
   LayerOptions options;
   options.cell = Cell::LSTM;
@@ -222,7 +213,7 @@ TEST(DenseErrors, HalfAPair) {
   Buffers buffers(c, random_data(c, random));
   Context context = make_context(1);
   const auto forward = [&](auto change) {
-    return value_error_of([&] { buffers.forward(context, Mode::training, 0, change); });
+    return message<value_error>([&] { buffers.forward(context, Mode::training, 0, change); });
   };
   EXPECT_EQ(forward([](ForwardArgs& a) { a.h0.c = {}; }),
             "c_0: the state of LSTM is the pair (h_0, c_0), got h_0 alone");
@@ -236,7 +227,7 @@ TEST(DenseErrors, HalfAPair) {
   EXPECT_TRUE(buffers.outputs_untouched());
   buffers.forward(context, Mode::training);
   const auto backward = [&](auto change) {
-    return value_error_of([&] { buffers.backward(context, 0, change); });
+    return message<value_error>([&] { buffers.backward(context, 0, change); });
   };
   EXPECT_EQ(backward([](BackwardArgs& a) { a.h0.c = {}; }).rfind("c_0: ", 0), 0u);
   EXPECT_EQ(backward([](BackwardArgs& a) { ++a.dhn.c.sizes[1]; }).rfind("dc_n: ", 0), 0u);
@@ -251,7 +242,7 @@ TEST(DenseErrors, StateOfAGruIsOneTensor) {
   Random random(77);
   Buffers buffers(c, random_data(c, random));
   Context context = make_context(1);
-  EXPECT_EQ(value_error_of([&] {
+  EXPECT_EQ(message<value_error>([&] {
               buffers.forward(context, Mode::inference, 0, [](ForwardArgs& a) { a.h0.c = a.h0.h; });
             }),
             "h_0: the state of GRU is one tensor, got a pair");
@@ -265,7 +256,7 @@ TEST(DenseErrors, RecurrentParameters) {
     Buffers buffers(c, random_data(c, random));
     Context context = make_context(1);
     const auto forward = [&](auto change) {
-      return value_error_of([&] { buffers.forward(context, Mode::training, 0, change); });
+      return message<value_error>([&] { buffers.forward(context, Mode::training, 0, change); });
     };
     const std::string rows = std::to_string(info(options.cell).gates * 7);
     EXPECT_EQ(forward([](ForwardArgs& a) { a.params[1].sizes[1] = 5; }),
@@ -284,7 +275,7 @@ TEST(DenseErrors, StrategiesOfTheOtherKind) {
     const Layer layer(dense_case(options, 7).layer);
     for (Strategy strategy : dispatch::kStrategies) {
       const std::string words =
-          value_error_of([&] { layer.plan(context, 10, 2, Mode::inference, strategy); });
+          message<value_error>([&] { layer.plan(context, 10, 2, Mode::inference, strategy); });
       const std::vector<Way> fit = ways(options);
       if (std::find(fit.begin(), fit.end(), strategy) != fit.end()) {
         EXPECT_EQ(words, "nothing was thrown") << name(strategy);
@@ -295,7 +286,7 @@ TEST(DenseErrors, StrategiesOfTheOtherKind) {
       }
     }
   }
-  EXPECT_EQ(value_error_of([&] {
+  EXPECT_EQ(message<value_error>([&] {
               linear_scan_plan(context, {10, 1, 2, Dtype::float32}, Strategy::step_loop);
             }).rfind("strategy: 'step_loop'", 0),
             0u);

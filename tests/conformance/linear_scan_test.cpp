@@ -7,6 +7,7 @@
 
 #include "support/cases.h"
 #include "support/conform.h"
+#include "support/thrown.h"
 
 namespace scanrnn::test {
 namespace {
@@ -313,13 +314,8 @@ TEST(LinearScan, Errors) {
   Scan s{6, 4};
   s.log_form = true;
   const ScanData data = draw(s, random);
-  const auto message = [&](auto change) -> std::string {
-    try {
-      run(s, data, context, change);
-    } catch (const error& e) {
-      return e.what();
-    }
-    return "nothing was thrown";
+  const auto message = [&](auto change) {
+    return test::message([&] { run(s, data, context, change); });
   };
   const auto begins = [](const std::string& text, const std::string& with) {
     return text.rfind(with, 0) == 0 ? testing::AssertionSuccess()

@@ -4,6 +4,7 @@
 #include "support/cases.h"
 #include "support/conform.h"
 #include "support/cuda.h"
+#include "support/thrown.h"
 
 namespace scanrnn::test {
 namespace {
@@ -168,12 +169,8 @@ TEST_F(CudaPersistentTest, WhatDoesNotFitIsAnError) {
   for (const LayerOptions& options : dense_variants()) {
     const auto words = [&](Dtype dtype, std::int64_t hidden) {
       const Layer layer(persistent_case(options, dtype, hidden, 1, 9).layer);
-      try {
-        layer.plan(context, 9, 1, Mode::training, Strategy::persistent);
-      } catch (const value_error& e) {
-        return std::string(e.what());
-      }
-      return std::string("nothing was thrown");
+      return message<value_error>(
+          [&] { layer.plan(context, 9, 1, Mode::training, Strategy::persistent); });
     };
     EXPECT_NE(words(Dtype::float64, 64).find("tensor cores"), std::string::npos);
     const std::string bytes = std::to_string(info(options.cell).gates * 3000 * 3000 * 2);

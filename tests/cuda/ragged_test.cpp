@@ -12,13 +12,6 @@
 namespace scanrnn::test {
 namespace {
 
-std::vector<std::int64_t> of_lengths(bool packed, const std::vector<std::int64_t>& lengths) {
-  if (!packed) return lengths;
-  std::vector<std::int64_t> out{0};
-  for (const std::int64_t length : lengths) out.push_back(out.back() + length);
-  return out;
-}
-
 // A call whose integers can be changed.
 class Told {
  public:
@@ -65,13 +58,13 @@ TEST_F(RaggedOnCuda, CapturedCallsReadLengthsAnew) {
           {9, 4, 0, 12, 5}, {0, 12, 12, 1, 5}, {6, 6, 6, 6, 6}};
       std::vector<std::vector<std::uint8_t>> want;
       for (const auto& lengths : all) {
-        call.tell(of_lengths(packed, lengths));
+        call.tell(as_told(packed, lengths));
         call.enqueue();
         want.push_back(call.bits());
       }
       TimedGraph graph(call.context(), [&] { call.enqueue(); });
       for (std::size_t i = 0; i < all.size(); ++i) {
-        call.tell(of_lengths(packed, all[i]));
+        call.tell(as_told(packed, all[i]));
         graph.run();
         EXPECT_EQ(call.bits(), want[i]) << text(c.whole) << " lengths " << i;
       }

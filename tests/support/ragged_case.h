@@ -49,18 +49,21 @@ inline void reset_some(RaggedCase& c, double share, Random& random) {
   for (auto& flag : c.reset) flag = random.uniform(1, 0, 1)[0] < share;
 }
 
+// Lengths as a call is told them: the same, or where packed sequences begin and end.
+inline std::vector<std::int64_t> as_told(bool packed, const std::vector<std::int64_t>& lengths) {
+  if (!packed) return lengths;
+  std::vector<std::int64_t> out{0};
+  for (const std::int64_t length : lengths) out.push_back(out.back() + length);
+  return out;
+}
+
 // The tensors that say which steps there are, on the device of a context; what is asked for lives
 // as long as this.
 class Arguments {
  public:
   Arguments(const RaggedCase& c, bool wide, Context& context) : wide_(wide) {
-    std::vector<std::int64_t> values = c.lengths;
-    if (c.whole.packed()) {
-      values.assign(1, 0);
-      for (std::int64_t length : c.lengths) values.push_back(values.back() + length);
-    }
-    narrow_.assign(values.begin(), values.end());
-    values_ = std::move(values);
+    values_ = as_told(c.whole.packed(), c.lengths);
+    narrow_.assign(values_.begin(), values_.end());
     (c.whole.packed() ? ragged_.cu_seqlens : ragged_.lengths) = moved(context, integers());
     if (c.reset.empty()) return;
     reset_ = c.reset;

@@ -8,11 +8,12 @@
 
 namespace scanrnn::test {
 
-template <class F>
+// The words of an E; what else is thrown goes on.
+template <class E = error, class F>
 std::string message(F&& work) {
   try {
     work();
-  } catch (const error& e) {
+  } catch (const E& e) {
     return e.what();
   }
   return "nothing was thrown";
