@@ -17,6 +17,18 @@ def numbers(*shape: int, shift: int = 0) -> Tensor:
     return whole.float() * 2.0 ** (-7 - shift)
 
 
+def fill(rnn: torch.nn.Module, hidden: int) -> None:
+    """Parameters of at most 1 / sqrt(hidden), which every dtype holds."""
+    with torch.no_grad():
+        for parameter in rnn.parameters():
+            parameter.copy_(numbers(*parameter.shape, shift=shift_of(hidden)))
+
+
+def shift_of(hidden: int) -> int:
+    """That of numbers() of at most 1 / sqrt(hidden)."""
+    return ((hidden - 1).bit_length() + 1) // 2
+
+
 def finite(error: Tensor) -> float:
     """NaN as infinity, so that no comparison lets it pass."""
     return math.inf if math.isnan(float(error)) else float(error)

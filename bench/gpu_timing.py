@@ -28,6 +28,18 @@ Run = Callable[[], Any]
 Make = Callable[[], tuple[Run, Row]]
 
 
+def run_of(call: Callable[..., Any], leaves: list[Any], dy: Any, training: bool) -> Run:
+    """call(*leaves) alone, or with the gradients of all leaves."""
+
+    def run() -> Any:
+        if training:
+            return torch.autograd.grad(call(*leaves), leaves, dy)
+        with torch.no_grad():
+            return call(*leaves)
+
+    return run
+
+
 class Taken(Protocol):
     """What can take its turn: `take` runs it once and gives milliseconds."""
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cudnn
 import our_ways
 import scanrnn.torch
 import torch
-from checks import check, numbers
-from gpu_timing import GPU, Bench, Contest, Run, Turn
+from checks import check, fill, numbers
+from gpu_timing import GPU, Bench, Contest, Run, Turn, run_of
 from losses import OTHER_WAY, WORTH
 from rows import OURS, Row
 from torch import Tensor
@@ -92,10 +92,7 @@ class Dense:
         self.cell, self.size = cell, size
         B, T, H, _, directions = size
         wide = self.torch_rnn(torch.float64)
-        shift = ((H - 1).bit_length() + 1) // 2  # at most 1 / sqrt(H)
-        with torch.no_grad():
-            for parameter in wide.parameters():
-                parameter.copy_(numbers(*parameter.shape, shift=shift))
+        fill(wide, H)
         self.params = {name: value.detach().float() for name, value in wide.named_parameters()}
         self.x, self.dy = numbers(T, B, H), numbers(T, B, directions * H)
         x = self.x.double().requires_grad_()
@@ -145,13 +142,7 @@ class Dense:
         dtype = cudnn.MATHS[math][0]
         x, dy = self.x.to(dtype).requires_grad_(), self.dy.to(dtype)
         leaves = [x, *params]
-
-        def run() -> Any:
-            if training:
-                return torch.autograd.grad(call(*leaves), leaves, dy)
-            with torch.no_grad():
-                return call(*leaves)
-
+        run = run_of(call, leaves, dy, training)
         with torch.no_grad():
             y = call(*leaves)
         got = dict(zip(self.wanted, run(), strict=True)) if training else {}

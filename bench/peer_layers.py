@@ -8,14 +8,13 @@ and the fewest bytes of its recurrence at the speed of a copy, both measured bet
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import our_ways
 import peer_models as models
 import scanrnn.torch
 import torch
-from checks import check, numbers
-from gpu_timing import GPU, Bench, Contest, Run
+from checks import check, numbers, shift_of
+from gpu_timing import GPU, Bench, Contest, Run, run_of
 from peer_dense import PASSES, Dense, Size, enter_cudnn
 from peer_scans import DTYPES, optional, turned
 from rows import OURS, Row
@@ -41,7 +40,7 @@ class Layer:
 
     def __init__(self, B: int, T: int, H: int, dtype: str) -> None:
         self.B, self.T, self.H, self.dtype = B, T, H, dtype
-        kind, shift = DTYPES[dtype], ((H - 1).bit_length() + 1) // 2
+        kind, shift = DTYPES[dtype], shift_of(H)
         self.x, self.dy = (numbers(T, B, H).to(kind) for _ in range(2))
         self.weight = numbers(2 * H, H, shift=shift).to(kind)
         self.bias = numbers(2 * H, shift=shift).to(kind)
@@ -61,18 +60,12 @@ class Layer:
         """`call` takes x, weight and bias, x in the layout that it is made for."""
         leaves, dy = self.leaves(layout), turned(self.dy, "TBH", layout)
 
-        def forward() -> Tensor:
-            x = turned(leaves[0], layout, made_for)
-            return turned(call(x, *leaves[1:]), made_for, layout)
+        def forward(x: Tensor, *params: Tensor) -> Tensor:
+            return turned(call(turned(x, layout, made_for), *params), made_for, layout)
 
-        def run() -> Any:
-            if training:
-                return torch.autograd.grad(forward(), leaves, dy)
-            with torch.no_grad():
-                return forward()
-
+        run = run_of(forward, leaves, dy, training)
         with torch.no_grad():
-            y = turned(forward(), layout, "TBH")
+            y = turned(forward(*leaves), layout, "TBH")
         got, wanted = {}, {}
         if training:
             dx, *others = run()

@@ -14,8 +14,9 @@ from typing import Any
 
 import scanrnn.torch
 import torch
-from checks import check, numbers
-from gpu_timing import Bench, Contest, Run
+from checks import check, fill, numbers
+from cudnn import MATHS
+from gpu_timing import Bench, Contest, Run, run_of
 from peer_dense import BOUNDS, PASSES
 from peer_scans import DTYPES, optional
 from rows import OURS, Row
@@ -35,11 +36,8 @@ Call = Callable[..., Tensor]  # from x and parameters to y
 def module(library: Any, cell: str, hidden: int, dtype: torch.dtype) -> torch.nn.Module:
     """With the same parameters for every library and dtype."""
     rnn: torch.nn.Module = getattr(library, cell)(hidden, hidden, device="cuda", dtype=dtype)
-    shift = ((hidden - 1).bit_length() + 1) // 2  # at most 1 / sqrt(H)
     torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in rnn.parameters():
-            parameter.copy_(numbers(*parameter.shape, shift=shift))
+    fill(rnn, hidden)
     return rnn
 
 
@@ -49,16 +47,6 @@ def gradients(
     y = call(*leaves)
     found = torch.autograd.grad(y, leaves, dy)
     return y.detach(), dict(zip(names, found, strict=True))
-
-
-def timed(call: Call, leaves: list[Tensor], dy: Tensor, training: bool) -> Run:
-    def run() -> Any:
-        if training:
-            return torch.autograd.grad(call(*leaves), leaves, dy)
-        with torch.no_grad():
-            return call(*leaves)
-
-    return run
 
 
 # ---- a batch of sequences, padded or packed
@@ -97,13 +85,13 @@ class Padded:
         return call, [x.to(params[0].dtype).requires_grad_(), *params], self.names
 
     def as_tokens(self, y: Tensor, found: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return y[self.token], found | ({"x": found["x"][self.token]} if found else {})
+        return y[self.token], found | {"x": found["x"][self.token]}
 
     def ours(self, way: str, training: bool) -> tuple[Run, Row]:
         packed = way == "cu_seqlens"
         call, leaves, names = self.parts(module(scanrnn.torch, self.cell, H, DTYPES[DTYPE]), way)
         dy = (self.dy[self.token] if packed else self.dy).to(DTYPES[DTYPE])
-        run = timed(call, leaves, dy, training)
+        run = run_of(call, leaves, dy, training)
         y, found = gradients(call, leaves, names, dy)
         return run, self.checked(
             way, *((y, found) if packed else self.as_tokens(y, found)), training
@@ -120,7 +108,7 @@ class Padded:
         unpack = lambda data: pad_packed_sequence(PackedSequence(data, *x[1:]))[0]  # noqa: E731
         found["x"] = unpack(found["x"])
         said = self.checked("padded", *self.as_tokens(unpack(y), found), training)
-        return timed(call, leaves, dy.data, training), said
+        return run_of(call, leaves, dy.data, training), said
 
     def checked(self, way: str, y: Tensor, found: dict[str, Tensor], training: bool) -> Row:
         want, wanted = self.wants.get(way, self.wants["padded"])
@@ -173,22 +161,21 @@ class Episodes:
         return call, [self.x.to(params[0].dtype).requires_grad_(), *params], self.names
 
     def ours(self, math: str, training: bool) -> tuple[Run, Row]:
-        kind = torch.bfloat16 if math == "bfloat16" else torch.float32
-        return self.run(
-            math, training, *self.parts(module(scanrnn.torch, self.cell, LEARNING[2], kind))
-        )
+        rnn = module(scanrnn.torch, self.cell, LEARNING[2], MATHS[math][0])
+        return self.run(math, training, *self.parts(rnn))
 
     def theirs(self, kernels: Any, math: str, training: bool) -> tuple[Run, Row]:
         """All tensors are float32, the products' operands in the type that is asked for; x and y
         turned to and from the layout that it is made for."""
         batch, steps, hidden = LEARNING
-        kind = torch.bfloat16 if math == "bfloat16" else torch.float32
         kernel, states = getattr(kernels, f"{self.cell.lower()}_triton"), 1 + (self.cell == "LSTM")
 
         def call(x: Tensor, *params: Tensor) -> Tensor:
             zeros = [torch.zeros(batch, steps, hidden, device="cuda") for _ in range(states)]
             rows, reset = x.transpose(0, 1).contiguous(), self.reset.T.contiguous()
-            y: Tensor = kernel(rows, *zeros, *params, reset, kind, input_precision="tf32")[0]
+            y: Tensor = kernel(
+                rows, *zeros, *params, reset, MATHS[math][0], input_precision="tf32"
+            )[0]
             return y.transpose(0, 1)
 
         _, leaves, names = self.parts(module(scanrnn.torch, self.cell, hidden, torch.float32))
@@ -201,7 +188,7 @@ class Episodes:
         y, found = gradients(call, leaves, names, dy)
         wanted = self.wanted if training else {}
         said = check(y, self.want, found if training else {}, wanted, BOUNDS[math])
-        return timed(call, leaves, dy, training), said
+        return run_of(call, leaves, dy, training), said
 
 
 def episodes(bench: Bench) -> None:
