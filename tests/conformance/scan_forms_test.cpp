@@ -81,6 +81,33 @@ TEST(ScanForms, ALongOne) {
   }
 }
 
+// All rows of a line are cut at the same steps, which is told once: few, many, at tiles' borders.
+TEST(ScanForms, ResetsThatRowsShare) {
+  Random random(178);
+  Context context = make_context(3);
+  for (Dtype dtype : all_dtypes()) {
+    for (ScanForm form : forms(dtype)) {
+      for (const Way& way : scan_ways()) {
+        for (std::int64_t steps : {1, 16, 33, 1000}) {
+          for (double share : {0.0, 0.02, 0.4, 1.0}) {
+            ScanCase c{steps, 2, steps == 33 ? 37 : 34, dtype, form, way};
+            c.reverse = share == 0.4;
+            c.reset_share = share;
+            c.shares_resets = true;
+            ScanNumbers n = draw(c, random);
+            for (std::size_t i = 0; i < c.count(); ++i) {
+              if (n.reset[i]) n.a[i] = i % 2 ? NAN : INFINITY;
+            }
+            walk_exactly(c, n);
+            EXPECT_TRUE(matches(c, run(c, n, context), n, true)) << text(c);
+            if (testing::Test::HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
 // One step's decay is cut at the first step, the last, everywhere or nowhere; a cut decay may be
 // anything.
 TEST(ScanForms, Resets) {
@@ -119,7 +146,8 @@ TEST(ScanForms, NothingCrossesAReset) {
     for (ScanForm form : forms(dtype)) {
       for (const Way& way : scan_ways()) {
         for (double bad : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
-          ScanCase c{1000, 1, 5, dtype, form, way};
+          ScanCase c{1000, 1, std::isnan(bad) ? 5 : 35, dtype, form, way};
+          c.shares_resets = !std::isnan(bad);
           c.reset_share = 0;
           ScanNumbers n = draw(c, random);
           for (std::size_t row = 0; row < c.states(); ++row) n.reset[c.at(kCut, row)] = 1;

@@ -29,7 +29,8 @@ struct ScanCase {
   ScanForm form = ScanForm::linear;
   Way way = {};
   bool reverse = false, signs = true, h0 = true;
-  double reset_share = -1;  // of the steps; below 0: there is no tensor
+  double reset_share = -1;     // of the steps; below 0: there is no tensor
+  bool shares_resets = false;  // all rows of a line
   Order order = Order::rows_adjacent;
 
   bool logs() const { return form != ScanForm::linear; }
@@ -48,7 +49,7 @@ inline std::string text(const ScanCase& c) {
   out << "T" << c.steps << "_B" << c.lines << "_N" << c.rows << '_' << name(c.dtype) << "_form"
       << static_cast<int>(c.form) << '_' << name(c.way) << "_order" << static_cast<int>(c.order)
       << (c.reverse ? "_reverse" : "") << (c.signs ? "_signs" : "") << (c.h0 ? "_h0" : "")
-      << "_reset" << c.reset_share;
+      << "_reset" << c.reset_share << (c.shares_resets ? "_shared" : "");
   return out.str();
 }
 
@@ -90,7 +91,9 @@ inline ScanNumbers draw(const ScanCase& c, Random& random, double least_decay = 
     out.b.push_back(rounded_to(b, c.dtype));
     out.sign_b.push_back(s);
     out.dh.push_back(rounded_to(number(-1, 1), c.dtype));
-    out.reset.push_back(random.uniform(0, 1) < c.reset_share);
+    const bool cut = random.uniform(0, 1) < c.reset_share;
+    const bool again = c.shares_resets && i % static_cast<std::size_t>(c.rows) != 0;
+    out.reset.push_back(again ? out.reset.back() : cut);
   }
   for (std::size_t i = 0; i < c.states(); ++i) {
     Wide h0 = number(-1, 1);
@@ -291,6 +294,7 @@ ScanNumbers run(const ScanCase& c, const ScanNumbers& n, Context& context, bool 
   args.b = b.view();
   if (c.logs() && c.signs) args.sign_b = sign_b.view();
   if (c.reset_share >= 0) args.reset = reset.view();
+  if (c.shares_resets) args.reset.strides[2] = 0;
   if (c.h0) args.h0 = h0.view(false);
   if (c.h0 && c.log_states() && c.signs) args.sign_h0 = sign_h0.view(false);
   args.h = h.view();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bare recurrence on CUDA: the schedule of its plan and the kernels of its dtype.
 #include "cuda/kernels/scan.h"
+#include "cuda/pointwise.cuh"
 #include "cuda/run.cuh"
 #include "recurrence/scan_walk.h"
 
@@ -34,13 +35,42 @@ CudaSchedule schedule_of(const dispatch::Plan& plan, cudaStream_t stream) {
   return s;
 }
 
+// The marks of resets that all rows of a line share, in the order of the walk: a line's one after
+// another. Backward, the step that is walked next is the one before in time.
+__global__ void __launch_bounds__(pointwise::kThreads)
+    mark_resets(const Grid<const std::uint8_t> reset, Index lines, Index steps,
+                std::uint32_t* marks) {
+  for (Index i = pointwise::first_item(); i < lines * steps; i += pointwise::item_stride()) {
+    const auto line = reset.at_line(i / steps);
+    const Index t = i % steps;
+    marks[i] =
+        (*line.at(t) ? mark::kReset : 0) | (t > 0 && *line.at(t - 1) ? mark::kResetAfter : 0);
+  }
+}
+// A word a step is little beside a warp of rows.
+bool takes_marks(const CudaSchedule& s, ScanForm form) {
+  return form != ScanForm::log_output && s.extent.rows >= scan::cuda::kLanes;
+}
+
 // Takes the memory that the kernels of `table` need and runs them with `args`, made when it runs.
-template <class Table, class Args>
+template <class Table, class MakeArgs>
 void run(const dispatch::Plan& plan, const Table& table, ScanForm form, Arena& arena,
-         cudaStream_t stream, Args&& args) {
+         cudaStream_t stream, MakeArgs&& make_args) {
   CudaSchedule s = schedule_of(plan, stream);
+  const Index steps = s.extent.steps, count = s.extent.lines * steps;
   s.workspace = arena.take(table.workspace(s, form));
-  if (!arena.counting()) SCANRNN_CUDA(table.run(s, args()));
+  auto* const marks = static_cast<std::uint32_t*>(
+      takes_marks(s, form) ? arena.take(static_cast<std::size_t>(count) * sizeof(std::uint32_t))
+                           : nullptr);
+  if (arena.counting()) return;
+  const auto args = make_args();
+  if (marks && args.reset.data && args.reset.row == 0 && count > 0) {
+    mark_resets<<<pointwise::blocks_for(count), pointwise::kThreads, 0, stream>>>(
+        args.reset, s.extent.lines, steps, marks);
+    SCANRNN_CUDA(cudaGetLastError());
+    s.marks = {marks, steps, 1, false};
+  }
+  SCANRNN_CUDA(table.run(s, args));
 }
 
 }  // namespace

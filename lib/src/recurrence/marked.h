@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A linear cell's recurrence over ragged batches: that of recurrence/linear.h, where a mark says of
-// each step whether a sequence begins or ends there, whether it is cut from the one before, and
-// whether it exists at all. A cut is a decay of zero, which operators with resets (scan/op.h) do
-// not multiply.
+// A recurrence over ragged batches on a GPU: that of a cell (recurrence/linear.h), and the bare one
+// (recurrence/scan.h), where a mark says of each step whether a sequence begins or ends there,
+// whether it is cut from the one before, and whether it exists at all. What kernels ask of a marked
+// Source and Sink is in scan/cuda/chunk.cuh; a step whose mark says nothing is the plain one's.
 #pragma once
 
-#include "recurrence/linear.h"
 #include "recurrence/ragged.h"
+#include "recurrence/scan.h"
 
 namespace scanrnn {
 
@@ -18,20 +18,8 @@ struct SequenceStates {
   SCANRNN_HD SequenceStates from(Index row) const {
     return {{states.data ? states.data + row : nullptr, states.line, 0}};
   }
+  SCANRNN_HD explicit operator bool() const { return states.data != nullptr; }
   SCANRNN_HD T* of(std::uint32_t m) const { return states.at_line(Marks::sequence(m)).data; }
-};
-
-// A step where the walk cannot come from the one before: x -> b, b being what enters it.
-template <class V>
-SCANRNN_HD scan::Affine<V> constant(V b) {
-  return {V(0), V(1), b};
-}
-
-template <class Cell, class Memory>
-struct MarkedForwardItem {
-  ForwardItem<Cell, Memory> own;
-  typename Memory::V entered;  // the state that enters with the sequence
-  std::uint32_t mark;
 };
 
 template <class Cell, class Memory>
@@ -39,9 +27,9 @@ struct MarkedForwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
   using Plain = ForwardSource<Cell, Memory>;
-  using Item = MarkedForwardItem<Cell, Memory>;
   static constexpr int kStreams = Plain::kStreams;
   static constexpr bool kLifts = true, kLastDiffers = false, kMarked = true;
+  static constexpr std::uint32_t kSays = mark::kFlags;
   Plain plain;
   Marks marks;
   SequenceStates<const T> initial;
@@ -49,36 +37,28 @@ struct MarkedForwardSource {
   SCANRNN_HD scan::Stream<T> stream(int i) const { return plain.stream(i); }
   template <class Tiles>
   SCANRNN_HD MarkedForwardSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
-    return {plain.staged(tiles, step, row, t),
-            {tiles.marks(kStreams), 0, 1, marks.reverse},
+    return {plain.staged(tiles, step, row, t), marks.staged(tiles.marks(kStreams)),
             initial.from(row)};
   }
   SCANRNN_HD MarkedForwardSource line(Index i) const {
     return {plain.line(i), marks.at_line(i), initial};
   }
-  SCANRNN_HD Item load(Index row, Index t) const {
-    Item item{plain.load(row, t), V(0), marks.at(t)};
-    const bool begins = marks.enters(item.mark) && !marks.cut(item.mark);
-    if (begins && initial.states.data) {
-      item.entered = Memory::read(initial.of(item.mark), row, plain.gates.hidden);
-    }
-    return item;
+  SCANRNN_HD bool anew(std::uint32_t m) const { return marks.enters(m) || marks.cut(m); }
+  SCANRNN_HD V entering(std::uint32_t m, Index row) const {
+    if (marks.cut(m) || !initial) return V(0);
+    return Memory::read(initial.of(m), row, plain.gates.hidden);
   }
-  SCANRNN_HD scan::Affine<V> step(const Item& item) const {
-    const auto f = plain.step(item.own);
-    if (Marks::absent(item.mark)) return constant(V(0));
-    if (!marks.enters(item.mark) && !marks.cut(item.mark)) return f;
-    return constant(scan::fma(f.a, item.entered, f.b));
-  }
+  template <class Item>
+  SCANRNN_HD void amend(Item&, std::uint32_t, Index) const {}
 };
 
 template <class Cell, class Memory>
 struct MarkedForwardSink {
   using V = typename Memory::V;
   using T = typename Memory::T;
-  using Item = MarkedForwardItem<Cell, Memory>;
-  static constexpr bool kReadsItem = true;
-  ForwardSink<Cell, Memory> plain;
+  using Plain = ForwardSink<Cell, Memory>;
+  static constexpr bool kReadsItem = Plain::kReadsItem;
+  Plain plain;
   Marks marks;
   SequenceStates<T> final;
 
@@ -87,34 +67,26 @@ struct MarkedForwardSink {
     return {plain.from(row, t), marks, final.from(row)};
   }
   SCANRNN_HD void next() { plain.next(); }
-  SCANRNN_HD void store(Index row, Index t, const Item& item, const scan::Carried<V>& before,
-                        const scan::Carried<V>& state) const {
-    if (Marks::absent(item.mark)) return;
-    plain.store(row, t, item.own, before, state);
-    if (marks.leaves(item.mark) && final.states.data) {
-      Memory::write(final.of(item.mark), row, plain.hidden, state.h);
-    }
+  template <class Item>
+  SCANRNN_HD void store_marked(std::uint32_t m, Index row, Index t, const Item& item,
+                               const scan::Carried<V>& before,
+                               const scan::Carried<V>& state) const {
+    if (Marks::absent(m)) return;
+    plain.store(row, t, item, before, state);
+    if (marks.leaves(m) && final) Memory::write(final.of(m), row, plain.hidden, state.h);
   }
 };
 
 // Backward, the cotangent of a final state enters where forward leaves, and that of an initial one
 // is what the walk has when it leaves.
 template <class Cell, class Memory>
-struct MarkedBackwardItem {
-  using V = typename Memory::V;
-  BackwardItem<Cell, Memory> own;
-  V entered;
-  std::uint32_t mark;
-};
-
-template <class Cell, class Memory>
 struct MarkedBackwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
   using Plain = BackwardSource<Cell, Memory>;
-  using Item = MarkedBackwardItem<Cell, Memory>;
   static constexpr int kStreams = Plain::kStreams;
   static constexpr bool kLifts = true, kLastDiffers = false, kMarked = true;
+  static constexpr std::uint32_t kSays = mark::kFlags;
   Plain plain;  // without an initial state
   Marks marks;
   SequenceStates<const T> initial, dfinal;
@@ -124,34 +96,24 @@ struct MarkedBackwardSource {
   // there.
   template <class Tiles>
   SCANRNN_HD MarkedBackwardSource staged(const Tiles& tiles, Index step, Index row, Index) const {
-    return {plain.staged(tiles, step, row, scan::kInside),
-            {tiles.marks(kStreams), 0, 1, marks.reverse},
-            initial.from(row),
-            dfinal.from(row)};
+    return {plain.staged(tiles, step, row, scan::kInside), marks.staged(tiles.marks(kStreams)),
+            initial.from(row), dfinal.from(row)};
   }
   SCANRNN_HD MarkedBackwardSource line(Index i) const {
     return {plain.line(i), marks.at_line(i), initial, dfinal};
   }
-  SCANRNN_HD Item load(Index row, Index t) const {
-    const Index hidden = plain.gates.hidden;
-    Item item{plain.load(row, t), V(0), marks.at(t)};
-    const bool begins = marks.enters(item.mark), cut = marks.cut(item.mark);
-    if (begins || cut) item.own.previous = V(0);
-    if (begins && !cut && initial.states.data) {
-      item.own.previous = Memory::read(initial.of(item.mark), row, hidden);
-    }
-    if (marks.leaves(item.mark) && dfinal.states.data) {
-      item.entered = Memory::read(dfinal.of(item.mark), row, hidden);
-    }
-    return item;
+  SCANRNN_HD bool anew(std::uint32_t m) const { return marks.leaves(m) || marks.cut_after(m); }
+  SCANRNN_HD V entering(std::uint32_t m, Index row) const {
+    if (!marks.leaves(m) || !dfinal) return V(0);
+    return Memory::read(dfinal.of(m), row, plain.gates.hidden);
   }
-  SCANRNN_HD bool ends(std::uint32_t m) const { return marks.leaves(m) || marks.cut_after(m); }
-  SCANRNN_HD scan::Affine<V> step(const Item& item) const {
-    const auto f = Cell::lift(item.own.gates);
-    if (Marks::absent(item.mark) || marks.cut(item.mark)) return constant(V(0));
-    const V dh = item.own.dh();
-    if (ends(item.mark)) return constant(f.a * (dh + item.entered));
-    return {f.a, f.z, f.a * dh};
+  template <class Item>
+  SCANRNN_HD void amend(Item& item, std::uint32_t m, Index row) const {
+    if (marks.cut(m)) {
+      item.previous = V(0);
+    } else if (marks.enters(m)) {
+      item.previous = initial ? Memory::read(initial.of(m), row, plain.gates.hidden) : V(0);
+    }
   }
 };
 
@@ -159,7 +121,6 @@ template <class Cell, class Memory>
 struct MarkedBackwardSink {
   using V = typename Memory::V;
   using T = typename Memory::T;
-  using Item = MarkedBackwardItem<Cell, Memory>;
   static constexpr bool kReadsItem = true;
   BackwardSink<Cell, Memory> plain;
   Marks marks;
@@ -170,14 +131,83 @@ struct MarkedBackwardSink {
     return {plain.from(row, t), marks, dinitial.from(row)};
   }
   SCANRNN_HD void next() { plain.next(); }
-  SCANRNN_HD void store(Index row, Index t, const Item& item, const scan::Carried<V>& before,
-                        const scan::Carried<V>& after) const {
-    if (Marks::absent(item.mark)) return plain.store_zeros(row, t);
-    const bool ends = marks.leaves(item.mark) || marks.cut_after(item.mark);
-    plain.store(row, t, item.own, ends ? scan::carried(item.entered) : before, after);
-    if (marks.enters(item.mark) && dinitial.states.data) {
-      Memory::write(dinitial.of(item.mark), row, plain.hidden, after.h);
+  template <class Item>
+  SCANRNN_HD void store_marked(std::uint32_t m, Index row, Index t, const Item& item,
+                               const scan::Carried<V>& before,
+                               const scan::Carried<V>& after) const {
+    if (Marks::absent(m)) return plain.store_zeros(row, t);
+    plain.store(row, t, item, before, after);
+    if (marks.enters(m) && dinitial) {
+      Memory::write(dinitial.of(m), row, plain.hidden, marks.cut(m) ? V(0) : after.h);
     }
+  }
+};
+
+// ---- the bare recurrence, where all rows of a line are cut at the same steps
+
+template <class Plain_, bool kBackward>
+struct MarkedScanSource {
+  using Plain = Plain_;
+  using V = typename Plain::V;
+  using T = typename Plain::T;
+  static constexpr int kStreams = Plain::kStreams;
+  static constexpr bool kLifts = Plain::kLifts, kLastDiffers = Plain::kLastDiffers;
+  static constexpr bool kMarked = true;
+  static constexpr std::uint32_t kSays = mark::kReset | (kBackward ? mark::kResetAfter : 0);
+  Plain plain;
+  Marks marks;
+
+  SCANRNN_HD scan::Stream<T> stream(int i) const { return plain.stream(i); }
+  template <class Tiles>
+  SCANRNN_HD MarkedScanSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
+    return {plain.staged(tiles, step, row, t), marks.staged(tiles.marks(kStreams))};
+  }
+  SCANRNN_HD MarkedScanSource line(Index i) const { return {plain.line(i), marks.at_line(i)}; }
+  SCANRNN_HD bool anew(std::uint32_t m) const {
+    return m & (kBackward ? mark::kResetAfter : mark::kReset);
+  }
+  SCANRNN_HD V entering(std::uint32_t, Index) const { return V(0); }
+  template <class Item>
+  SCANRNN_HD void amend(Item& item, std::uint32_t m, Index) const {
+    if (m & mark::kReset) forget(item);
+  }
+
+ private:
+  // A decay that is cut may be anything.
+  SCANRNN_HD static void forget(scan::Affine<V>& item) { item.a = V(0), item.z = V(1); }
+  SCANRNN_HD static void forget(scan::LogAffine<V>& item) { item.log_a = scan::log_of_zero<V>(); }
+  SCANRNN_HD static void forget(BareBackwardItem<V>& item) {
+    forget(item.f);
+    item.previous = V(0);
+  }
+};
+
+template <class Plain>
+struct MarkedScanSink {
+  static constexpr bool kReadsItem = Plain::kReadsItem;
+  Plain plain;
+
+  SCANRNN_HD MarkedScanSink line(Index i) const { return {plain.line(i)}; }
+  SCANRNN_HD MarkedScanSink from(Index row, Index t) const { return {plain.from(row, t)}; }
+  SCANRNN_HD void next() { plain.next(); }
+  template <class Item, class State>
+  SCANRNN_HD void store_marked(std::uint32_t, Index row, Index t, const Item& item,
+                               const State& before, const State& after) const {
+    plain.store(row, t, item, before, after);
+  }
+};
+
+// Backward, a cut before the first step in time keeps the cotangent from h_0.
+template <class Memory>
+struct MarkedScanEnds {
+  using V = typename Memory::V;
+  BareEnds<Memory> plain;
+  Marks last_step;
+
+  SCANRNN_HD scan::Carried<V> first(Index line, Index row) const { return plain.first(line, row); }
+  SCANRNN_HD void last(Index line, Index row, const scan::Carried<V>& state) const {
+    const bool cut = last_step.at_line(line).at(0) & mark::kReset;
+    plain.last(line, row, cut ? scan::carried(V(0)) : state);
   }
 };
 

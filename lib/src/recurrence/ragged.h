@@ -33,6 +33,7 @@ inline constexpr std::uint32_t kReset = 2;       // no state comes into it from 
 inline constexpr std::uint32_t kResetAfter = 4;  // and none into the step after it
 inline constexpr std::uint32_t kFirst = 8, kLast = 16;  // of its sequence
 inline constexpr int kSequenceBit = 5;
+inline constexpr std::uint32_t kFlags = (1u << kSequenceBit) - 1;
 }  // namespace mark
 
 // The marks of a line, walked as its tokens are. A layer that goes against time has the ends of a
@@ -43,6 +44,9 @@ struct Marks {
   bool reverse = false;  // the layer's direction
 
   SCANRNN_HD Marks at_line(Index i) const { return {data + i * line, line, step, reverse}; }
+  SCANRNN_HD Marks from(Index t) const { return {data + t * step, line, step, reverse}; }
+  // The same in a tile.
+  SCANRNN_HD Marks staged(const std::uint32_t* tile) const { return {tile, 0, 1, reverse}; }
   SCANRNN_HD std::uint32_t at(Index t) const { return data[t * step]; }
 
   SCANRNN_HD static bool absent(std::uint32_t m) { return m & mark::kAbsent; }

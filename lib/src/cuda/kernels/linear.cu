@@ -3,6 +3,7 @@
 // compiles this file once for each pair and includes the header of every cell before it, so that a
 // cell costs a line in cells.def and nothing here.
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/kernels/direct.cuh"
 #include "cuda/kernels/launch.cuh"
@@ -70,12 +71,11 @@ const CudaCellTable<T>& table(cell::Variants<Options...>) {
   return Table<CellOf, Options...>::kernels;
 }
 
-template <Cell>
-const CudaCellTable<T>& table_of();
-#define SCANRNN_LINEAR_CELL(name, option, list, ...)      \
-  template <>                                             \
-  inline const CudaCellTable<T>& table_of<Cell::name>() { \
-    return table<cell::name>(cell::list());               \
+// A template, so that the kernels of the other cells are not compiled, too.
+#define SCANRNN_LINEAR_CELL(name, option, list, ...)                          \
+  template <Cell wanted, std::enable_if_t<wanted == Cell::name, bool> = true> \
+  const CudaCellTable<T>& table_of() {                                        \
+    return table<cell::name>(cell::list());                                   \
   }
 #include "scanrnn/cells.def"
 

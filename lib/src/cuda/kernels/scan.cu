@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "cuda/kernels/launch.cuh"
+#include "recurrence/marked.h"
 
 namespace scanrnn {
 namespace {
@@ -25,6 +26,11 @@ template <class V, bool kLogForm>
 using AcrossResetOp = std::conditional_t<kLogForm, scan::LogResetOp<V>, scan::ResetOp<V>>;
 
 template <class Memory, bool kLogForm>
+using Marked = MarkedScanSource<BareSource<Memory, kLogForm, NoResets>, false>;
+template <class Memory>
+using MarkedSink = MarkedScanSink<BareSink<Memory>>;
+
+template <class Memory, bool kLogForm>
 cudaError_t run_by(const CudaSchedule& units, const ScanKernelArgs<T>& a) {
   using V = typename Memory::V;
   using Scalar = scan::Scalar<V>;
@@ -36,6 +42,10 @@ cudaError_t run_by(const CudaSchedule& units, const ScanKernelArgs<T>& a) {
   };
   const BareSink<Memory> sink{rows_of<Memory>(a.h), s.extent.rows, s.extent.steps};
   const BareEnds<Memory> ends{rows_of<Memory>(a.h0), {}, s.extent.rows};
+  if (s.marks.data) {
+    return launch_by<scan::ResetOp<V>, AcrossResetOp<Scalar, kLogForm>, Kernels::general>(
+        s, Marked<Memory, kLogForm>{source(NoResets()), s.marks}, MarkedSink<Memory>{sink}, ends);
+  }
   if constexpr (Memory::kUnits == 1) {
     if (a.reset.data) {
       return launch_by<scan::ResetOp<V>, AcrossResetOp<Scalar, kLogForm>, Kernels::general>(
@@ -47,9 +57,12 @@ cudaError_t run_by(const CudaSchedule& units, const ScanKernelArgs<T>& a) {
 }
 template <class Memory, bool kLogForm>
 std::size_t workspace_of_form(const CudaSchedule& units) {
-  return workspace_by<AcrossOp<scan::Scalar<typename Memory::V>, kLogForm>,
-                      BareSource<Memory, kLogForm>, BareSink<Memory>, kKernelsOf<Memory>>(
-      rows_of<Memory>(units));
+  using Scalar = scan::Scalar<typename Memory::V>;
+  const CudaSchedule s = rows_of<Memory>(units);
+  return std::max(workspace_by<AcrossOp<Scalar, kLogForm>, BareSource<Memory, kLogForm>,
+                               BareSink<Memory>, kKernelsOf<Memory>>(s),
+                  workspace_by<AcrossResetOp<Scalar, kLogForm>, Marked<Memory, kLogForm>,
+                               MarkedSink<Memory>, Kernels::general>(s));
 }
 
 template <class Memory>
@@ -69,7 +82,7 @@ cudaError_t run(const CudaSchedule& s, const ScanKernelArgs<T>& a) {
     if (a.form == ScanForm::log_output) return run_log_states<Memory>(s, a);
     if constexpr (sizeof(T) == 2) {
       using Words = scan::Pairs<T>;
-      if (!a.reset.data && pairs_pay(s) && has_pairs(a)) {
+      if ((!a.reset.data || s.marks.data) && pairs_pay(s) && has_pairs(a)) {
         return a.form == ScanForm::log ? run_by<Words, true>(s, a) : run_by<Words, false>(s, a);
       }
     }

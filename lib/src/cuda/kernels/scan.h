@@ -14,7 +14,7 @@ using complex64 = scan::Complex<float>;
 using complex128 = scan::Complex<double>;
 
 // Every launcher is asynchronous and returns the launch's status; workspace() is enough for what
-// the tensors may turn out to be.
+// the tensors may turn out to be. A schedule's marks are those of resets that all rows share.
 template <class T>
 struct CudaScanKernels {
   cudaError_t (*run)(const CudaSchedule&, const ScanKernelArgs<T>&);

@@ -6,6 +6,7 @@
 
 #include "cuda/kernels/launch.cuh"
 #include "cuda/kernels/scan.h"
+#include "recurrence/marked.h"
 
 namespace scanrnn {
 namespace {
@@ -23,6 +24,11 @@ Grid<U> a_step_on(Grid<U> states) {
   states.data += states.step;
   return states;
 }
+
+template <class Memory, bool kLogForm>
+using Marked = MarkedScanSource<BareBackwardSource<Memory, kLogForm, NoResets>, true>;
+template <class Memory, bool kLogForm>
+using MarkedSink = MarkedScanSink<BareBackwardSink<Memory, kLogForm>>;
 
 template <class Memory, bool kLogForm>
 cudaError_t run_bare(const CudaSchedule& units, const ScanBackwardKernelArgs<T>& a) {
@@ -43,6 +49,12 @@ cudaError_t run_bare(const CudaSchedule& units, const ScanBackwardKernelArgs<T>&
   const BareBackwardSink<Memory, kLogForm> sink{rows_of<Memory>(a.da), rows_of<Memory>(a.db),
                                                 s.extent.rows, s.extent.steps};
   const BareEnds<Memory> ends{{}, rows_of<Memory>(a.dh0), s.extent.rows};
+  if (s.marks.data) {
+    return launch_by<scan::ResetOp<V>, scan::ResetOp<Scalar>, Kernels::general>(
+        s, Marked<Memory, kLogForm>{source(NoResets()), s.marks},
+        MarkedSink<Memory, kLogForm>{sink},
+        MarkedScanEnds<Memory>{ends, s.marks.from(s.extent.steps - 1)});
+  }
   if constexpr (Memory::kUnits == 1) {
     if (a.reset.data) {
       return launch_by<scan::ResetOp<V>, scan::ResetOp<Scalar>, Kernels::general>(
@@ -71,7 +83,7 @@ cudaError_t run(const CudaSchedule& s, const ScanBackwardKernelArgs<T>& a) {
     if (a.form == ScanForm::log_output) return run_log_states<Memory>(s, a);
     if (a.form == ScanForm::log) return run_bare<Memory, true>(s, a);
     if constexpr (sizeof(T) == 2) {
-      if (!a.reset.data && pairs_pay(s) && has_pairs(a)) {
+      if ((!a.reset.data || s.marks.data) && pairs_pay(s) && has_pairs(a)) {
         return run_bare<scan::Pairs<T>, false>(s, a);
       }
     }
@@ -81,9 +93,12 @@ cudaError_t run(const CudaSchedule& s, const ScanBackwardKernelArgs<T>& a) {
 
 template <class Memory, bool kLogForm>
 std::size_t workspace_of_form(const CudaSchedule& units) {
-  return workspace_by<scan::AffineOp<scan::Scalar<typename Memory::V>>,
-                      BareBackwardSource<Memory, kLogForm>, BareBackwardSink<Memory, kLogForm>,
-                      kKernelsOf<Memory>>(rows_of<Memory>(units));
+  using Scalar = scan::Scalar<typename Memory::V>;
+  const CudaSchedule s = rows_of<Memory>(units);
+  return std::max(workspace_by<scan::AffineOp<Scalar>, BareBackwardSource<Memory, kLogForm>,
+                               BareBackwardSink<Memory, kLogForm>, kKernelsOf<Memory>>(s),
+                  workspace_by<scan::ResetOp<Scalar>, Marked<Memory, kLogForm>,
+                               MarkedSink<Memory, kLogForm>, Kernels::general>(s));
 }
 std::size_t workspace(const CudaSchedule& s, ScanForm form) {
   using Memory = scan::Units<T>;

@@ -16,7 +16,9 @@
 //   linear(Element) -> Affine            the map itself, or what apply() takes in its place
 //   apply(Step | Local | Element, State) -> State
 //   advance(Step, State) -> State        apply, where at most kLocalSteps of them follow an apply
-// combine and then take identities: local_identity(), identity().
+// combine and then take identities: local_identity(), identity(). One that knows cuts has besides
+//   Uncut                                the Op of the same Local for steps between cuts
+//   settle(Local) -> Local               of such steps: what only underflows is no cut
 //
 // AffineOp and LogAffineOp are for cells. ResetOp and LogResetOp are the same for sequences that
 // are cut: a decay that is exactly zero forgets whatever came before, infinities and NaN too. A
@@ -85,6 +87,11 @@ template <class V>
 SCANRNN_HD Carried<V> carried(V h) {
   return {h, V(0)};
 }
+// x -> b, whatever came before.
+template <class V>
+SCANRNN_HD Affine<V> constant(V b) {
+  return {V(0), V(1), b};
+}
 
 template <class V>
 SCANRNN_HD Affine<V> then(const Affine<V>& f, const Affine<V>& g) {
@@ -115,8 +122,10 @@ struct LinearOp {
   using Local = Affine<V>;
   using Element = Affine<V>;
   using State = Carried<V>;
+  using Uncut = LinearOp<V, false>;
 
   SCANRNN_HD static Local local_identity() { return {V(1), V(0), V(0)}; }
+  SCANRNN_HD static Local settle(const Local& f) { return {above_zero(f.a), f.z, f.b}; }
   SCANRNN_HD static Element identity() { return local_identity(); }
   SCANRNN_HD static Local then(const Local& f, const Step& g) {
     return cut(f, g, scan::then(f, g));
@@ -149,6 +158,8 @@ struct LinearOp {
   }
 
  private:
+  // An underflow stays above zero, which costs 1e-38 of what was to be forgotten.
+  SCANRNN_HD static V above_zero(V a) { return a + V(kSmallestNormal<V>); }
   // g.a x + y, from z where most is kept: there a is rounded to a unit of 1, and where gates repeat
   // the same error adds up over a span.
   SCANRNN_HD static V through(const Element& g, V x, V y) {
@@ -157,8 +168,7 @@ struct LinearOp {
   // What "first f, then g" is, given what it is of finite numbers.
   SCANRNN_HD static Local cut(const Local& f, const Local& g, const Local& composed) {
     if constexpr (kCuts) {
-      // An underflow stays above zero, which costs 1e-38 of what was to be forgotten.
-      const V a = select(is_zero(f.a), f.a, composed.a + V(kSmallestNormal<V>));
+      const V a = select(is_zero(f.a), f.a, above_zero(composed.a));
       const auto forgets = is_zero(g.a);
       return {select(forgets, g.a, a), select(forgets, g.z, composed.z),
               select(forgets, g.b, composed.b)};
@@ -227,8 +237,10 @@ struct LogOp {
   using Local = Affine<V>;
   using Element = LogAffine<V>;
   using State = Carried<V>;
+  using Uncut = typename Linear::Uncut;
 
   SCANRNN_HD static Local local_identity() { return Linear::local_identity(); }
+  SCANRNN_HD static Local settle(const Local& f) { return Linear::settle(f); }
   SCANRNN_HD static Element identity() {
     return {V(0), V(-std::numeric_limits<double>::infinity()), V(1)};
   }

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A warp's chunk of steps: composed into one element, and walked when the state before it is known.
+//
+// With marks (feed.cuh) most chunks have none that says anything, and are worked on as if there
+// were none. At a step whose mark says something
+//   Source::anew(mark), entering(mark, row) -> V   the walk begins anew before it, with this state
+//   Source::amend(item, mark, row)                 what the plain Source cannot know of its item
+//   Sink::store_marked(mark, row, t, item, before, after)   in place of store()
 #pragma once
 
 #include <algorithm>
@@ -18,9 +24,18 @@ template <class Source_>
 struct Unmarked<Source_, std::enable_if_t<Source_::kMarked>> {
   using Source = typename Source_::Plain;
 };
+template <class Source>
+__device__ __forceinline__ const auto& unmarked(const Source& source) {
+  if constexpr (IsMarked<Source>::value) {
+    return source.plain;
+  } else {
+    return source;
+  }
+}
 
 template <class Source>
-using ItemOf = decltype(std::declval<const Source&>().load(Index(0), Index(0)));
+using ItemOf =
+    decltype(std::declval<const typename Unmarked<Source>::Source&>().load(Index(0), Index(0)));
 
 // Steps that a thread keeps in registers: as many as an item's size allows, and one promotion. The
 // same with marks as without.
@@ -32,35 +47,122 @@ constexpr int steps_per_thread() {
   return bytes <= 12 ? kLocalSteps : bytes <= 28 ? kLocalSteps / 2 : kLocalSteps / 4;
 }
 
-// The steps of a warp's chunk composed, and read again from its tile when they are walked.
-template <class Op, int kSteps, class Source>
-__device__ __forceinline__ typename Op::Local compose(const Source& here, int unit) {
-  auto local = Op::local_identity();
-#pragma unroll
-  for (int k = 0; k < kSteps; ++k) local = Op::then(local, here.step(here.load(unit, k)));
-  return local;
+// The marks of a chunk: lane k has that of step k, and bit k of `said` is whether it says
+// something.
+struct ChunkMarks {
+  std::uint32_t own = 0;
+  unsigned said = 0;
+};
+template <int kSteps, class Source>
+__device__ __forceinline__ ChunkMarks marks_of(const Source& here) {
+  if constexpr (IsMarked<Source>::value) {
+    const int lane = fresh_lane();
+    const std::uint32_t own = lane < kSteps ? here.marks.at(lane) : 0;
+    return {own, __ballot_sync(~0u, own & Source::kSays)};
+  } else {
+    return {};
+  }
 }
 
-// Walks as many steps of a chunk as are left, from `cursor` on; returns the last state. `inside` is
-// `here` but for a line's last step.
-template <class Op, int kSteps, class Source, class Sink>
-__device__ __forceinline__ typename Op::State walk(const Source& here, const Source& inside,
-                                                   int unit, Index left, Sink cursor,
-                                                   typename Op::State state) {
-  const auto advance = [&](const Source& tile, int k) {
-    const auto item = tile.load(unit, k);
-    const auto after = Op::advance(tile.step(item), state);
-    cursor.store(0, 0, item, state, after);
-    cursor.next();
-    state = after;
-  };
+// Composes a chunk that lies in a tile; use(k, step) is told its steps.
+template <class Op, int kSteps, class Source, class Use>
+__device__ __forceinline__ typename Op::Local compose(const Source& here, int unit, unsigned said,
+                                                      const Use& use) {
+  auto local = Op::local_identity();
+  if constexpr (IsMarked<Source>::value) {
+    using Steps = typename Op::Uncut;
+    if (!said) return Op::settle(compose<Steps, kSteps>(here.plain, unit, 0, use));
+    bool cut = false;
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      auto item = here.plain.load(unit, k);
+      const std::uint32_t mark = said >> k & 1 ? here.marks.at(k) : 0;
+      const bool anew = mark && here.anew(mark);
+      if (mark) here.amend(item, mark, unit);
+      auto step = here.plain.step(item);
+      if (anew) local = constant(here.entering(mark, unit));
+      local = Steps::then(local, step);
+      if (anew) step = constant(local.b);
+      use(k, step);
+      cut = cut || anew;
+    }
+    return cut ? local : Op::settle(local);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      const auto step = here.step(here.load(unit, k));
+      use(k, step);
+      local = Op::then(local, step);
+    }
+    return local;
+  }
+}
+
+// advance(k, may_be_last) for as many steps of a chunk as are left. A line's last step is never
+// another one of a whole chunk than its last.
+template <int kSteps, class Advance>
+__device__ __forceinline__ void for_steps(Index left, const Advance& advance) {
   if (left >= kSteps) {
 #pragma unroll
-    for (int k = 0; k < kSteps - 1; ++k) advance(inside, k);
-    advance(here, kSteps - 1);
+    for (int k = 0; k < kSteps; ++k) advance(k, k == kSteps - 1);
   } else {
 #pragma unroll 1
-    for (int k = 0; k < left; ++k) advance(here, k);
+    for (int k = 0; k < left; ++k) advance(k, true);
+  }
+}
+
+// The steps of a chunk as its tile has them; `inside` is `here` but for a line's last step.
+template <class Source>
+struct TileSteps {
+  static constexpr bool kMarked = IsMarked<Source>::value;
+  const Source& here;
+  const Source& inside;
+  int unit;
+
+  __device__ __forceinline__ auto plain() const {
+    return TileSteps<typename Source::Plain>{here.plain, inside.plain, unit};
+  }
+  __device__ __forceinline__ auto item(int k, bool may_be_last) const {
+    return unmarked(may_be_last ? here : inside).load(unit, k);
+  }
+  template <class Item>
+  __device__ __forceinline__ auto step(const Item& item, int, bool may_be_last) const {
+    return unmarked(may_be_last ? here : inside).step(item);
+  }
+  __device__ __forceinline__ std::uint32_t mark(int k) const { return here.marks.at(k); }
+  template <class Item, class State>
+  __device__ __forceinline__ void begin(std::uint32_t mark, Item& item, State& state) const {
+    if (here.anew(mark)) state = carried(here.entering(mark, unit));
+    here.amend(item, mark, unit);
+  }
+};
+template <class Source>
+TileSteps(const Source&, const Source&, int) -> TileSteps<Source>;
+
+// Walks as many of a chunk's steps as are left, from `cursor` on; returns the last state.
+template <class Op, int kSteps, class Steps, class Sink>
+__device__ __forceinline__ typename Op::State walk(const Steps& steps, unsigned said, Index left,
+                                                   Sink& cursor, typename Op::State state) {
+  if constexpr (Steps::kMarked) {
+    using Uncut = typename Op::Uncut;
+    if (!said) return walk<Uncut, kSteps>(steps.plain(), 0, left, cursor.plain, state);
+    for_steps<kSteps>(left, [&](int k, bool may_be_last) {
+      auto item = steps.item(k, may_be_last);
+      const std::uint32_t mark = said >> k & 1 ? steps.mark(k) : 0;
+      if (mark) steps.begin(mark, item, state);
+      const auto after = Uncut::advance(steps.step(item, k, may_be_last), state);
+      cursor.store_marked(mark, 0, 0, item, state, after);
+      cursor.next();
+      state = after;
+    });
+  } else {
+    for_steps<kSteps>(left, [&](int k, bool may_be_last) {
+      const auto item = steps.item(k, may_be_last);
+      const auto after = Op::advance(steps.step(item, k, may_be_last), state);
+      cursor.store(0, 0, item, state, after);
+      cursor.next();
+      state = after;
+    });
   }
   return state;
 }

@@ -9,7 +9,9 @@
 //   Source::kReadsUnstaged, from(row, t)        where there is something that no stream has: it is
 //   counted from the tile's begin by staged(), or by from() before a staged() that is not told t
 //   Source::kMarked, marks                      where each step has a word that all rows share:
-//   marks.data, steps marks.step apart; they are a tile's, too, behind its streams
+//   marks.data, steps marks.step apart; they are a tile's, too, behind its streams. plain, of a
+//   Source and of its Sink, is the same for steps whose words have no bit of kSays (chunk.cuh says
+//   what else there is)
 //   Sink::from(row, t), next()                  the same line counted from there, moved on by a
 //   step
 // and a kernel is given the states at both ends of time:

@@ -11,6 +11,19 @@ namespace cuda {
 inline constexpr int kSequentialWarps = 4;  // of a block
 inline constexpr int kSequentialStages = 4;
 
+// Walks the chunks that say something by apply(), as nothing else carries what rounding takes from
+// one to the next.
+template <class Op>
+struct Carrying {
+  using State = typename Op::State;
+  struct Uncut : Op::Uncut {
+    template <class Step>
+    SCANRNN_HD static State advance(const Step& f, const State& s) {
+      return Op::Uncut::apply(f, s);
+    }
+  };
+};
+
 template <class Op, class Source, class Sink, class Ends>
 __global__ void __launch_bounds__(kSequentialWarps* kLanes)
     sequential_kernel(const Extent extent, const Index row_blocks, const Source source,
@@ -18,6 +31,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   using T = typename Source::T;
   constexpr int kSteps = steps_per_thread<Source>();
   constexpr int kTile = tile_elements<Source, kSteps>();
+  constexpr bool kMarked = IsMarked<Source>::value;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
 
   await_stream();
@@ -43,16 +57,35 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   for (Index t = 0; t < extent.steps; t += kSteps) {
     await_copies<kSequentialStages - 1>();
     T* const tile = ring + stage * kTile;
-    Chunk<Op, Source, kSteps> chunk;
-    const auto total =
-        chunk.compose(staged<kSteps>(in, tile, row, t), staged_inside<kSteps>(in, tile, row, t),
-                      extent.steps - t, unit);
-    __syncwarp();  // the tile has been read by every lane: it can be filled again
-    feed.copy(in, tile, row, t + kSequentialStages * kSteps);
-    feed.skip(in, kSteps);
-    if (inside) {
-      const auto last = chunk.walk(extent.steps - t, cursor, state);
-      state = extent.steps - t >= kSteps ? Op::apply(total, state) : last;
+    const auto here = staged<kSteps>(in, tile, row, t);
+    const auto within = staged_inside<kSteps>(in, tile, row, t);
+    const Index left = extent.steps - t;
+    const auto fill_again = [&] {
+      __syncwarp();  // the tile has been read by every lane
+      feed.copy(in, tile, row, t + kSequentialStages * kSteps);
+      feed.skip(in, kSteps);
+    };
+    const auto walk_chunk = [&](const auto& here, const auto& within, auto& cursor, auto op) {
+      using Steps = decltype(op);
+      Chunk<Steps, std::decay_t<decltype(here)>, kSteps> chunk;
+      const auto total = chunk.compose(here, within, left, unit);
+      if constexpr (!kMarked) fill_again();
+      if (inside) {
+        const auto last = chunk.walk(left, cursor, state);
+        state = left >= kSteps ? Steps::apply(total, state) : last;
+      }
+    };
+    if constexpr (kMarked) {
+      const unsigned said = marks_of<kSteps>(here).said;
+      if (!said) {
+        walk_chunk(here.plain, within.plain, cursor.plain, typename Op::Uncut());
+      } else if (inside) {
+        state =
+            walk<Carrying<Op>, kSteps>(TileSteps{here, within, unit}, said, left, cursor, state);
+      }
+      fill_again();
+    } else {
+      walk_chunk(here, within, cursor, Op());
     }
     stage = stage + 1 == kSequentialStages ? 0 : stage + 1;
   }

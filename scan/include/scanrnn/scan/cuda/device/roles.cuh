@@ -10,28 +10,30 @@
 namespace scanrnn::scan {
 namespace cuda {
 
-// As walk(), by the steps that the lane has kept.
-template <class Op, int kSteps, class Source, class Sink>
-__device__ __forceinline__ typename Op::State walk_kept(const Lifted<typename Source::V>* kept,
-                                                        Index left, Sink cursor,
-                                                        typename Op::State state) {
+// The steps of a chunk as the lane has kept them: a state that enters is in them.
+template <class Source>
+struct KeptSteps {
+  static constexpr bool kMarked = IsMarked<Source>::value;
   using V = typename Source::V;
-  const auto advance = [&](int k) {
-    const Lifted<V> step = kept[k * kLanes];
-    const auto after = Op::advance({step.a, V(0), step.b}, state);
-    cursor.store(0, 0, ItemOf<Source>{}, state, after);
-    cursor.next();
-    state = after;
-  };
-  if (left >= kSteps) {
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) advance(k);
-  } else {
-#pragma unroll 1
-    for (int k = 0; k < left; ++k) advance(k);
+  const Source& source;  // with the chunk's marks
+  const Lifted<V>* kept;
+
+  __device__ __forceinline__ auto plain() const {
+    return KeptSteps<typename Source::Plain>{source.plain, kept};
   }
-  return state;
-}
+  __device__ __forceinline__ ItemOf<Source> item(int, bool) const { return {}; }
+  __device__ __forceinline__ Affine<V> step(const ItemOf<Source>&, int k, bool) const {
+    const Lifted<V> step = kept[k * kLanes];
+    return {step.a, V(0), step.b};
+  }
+  __device__ __forceinline__ std::uint32_t mark(int k) const { return source.marks.at(k); }
+  __device__ __forceinline__ void begin(std::uint32_t mark, const ItemOf<Source>&,
+                                        Carried<V>& state) const {
+    if (source.anew(mark)) state = carried(V(0));
+  }
+};
+template <class Source>
+KeptSteps(const Source&, const Lifted<typename Source::V>*) -> KeptSteps<Source>;
 
 // Where a ticket's tile is; those beyond the last have `tiles`. Each row of a column is kParts of
 // the exchange's.
@@ -114,25 +116,6 @@ __device__ __forceinline__ void resolve_states(Shared<Op, kParts, kWarps>& share
   }
 }
 
-// Composes a chunk that lies in a tile. The steps are kept where the walk takes them in place of
-// the inputs.
-template <class Op, int kSteps, bool kKeepsSteps, int kFresh, class Line, class V>
-__device__ __forceinline__ typename Op::Local compose_chunk(const Line& here, int unit,
-                                                            Lifted<V> (&steps)[kFresh]) {
-  if constexpr (kKeepsSteps) {
-    auto total = Op::local_identity();
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      const auto step = here.step(here.load(unit, k));
-      steps[k] = {step.a, step.b};
-      total = Op::then(total, step);
-    }
-    return total;
-  } else {
-    return compose<Op, kSteps>(here, unit);
-  }
-}
-
 // The state before a worker's chunk of tile j. What the workers before it add is put together while
 // the state before the tile is on its way.
 template <class Op, class V, bool kJoins, int kParts, int kWarps>
@@ -172,16 +155,24 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
   constexpr int kSteps = device_steps<Source>(), kTile = tile_elements<Source, kSteps>();
   constexpr bool kKeepsSteps = keeps_steps<Source, Sink>();
   constexpr unsigned kInputs = input_stages<Source, Sink>();
+  [[maybe_unused]] auto* const kept_marks =
+      reinterpret_cast<std::uint32_t*>(kept - lane + kSteps * kLanes);
+  ChunkMarks marks;  // of the chunk that is walked next
   for (unsigned i = 0;; ++i) {
     const Place ahead = shared.places[i % kPlaces];
     [[maybe_unused]] Lifted<V> fresh_steps[kKeepsSteps ? kSteps : 1];
+    ChunkMarks fresh_marks;
     if (ahead.tile < tiles) {
       await_copies<1>();
       const Index row = first_row(ahead);
       auto* const tile = ring + i % kInputs * kTile;
-      const auto total = compose_chunk<Wide, kSteps, kKeepsSteps>(
-          staged<kSteps>(source.line(ahead.line), tile, row, first_step(ahead)),
-          unit_of(extent, row), fresh_steps);
+      const auto here = staged<kSteps>(source.line(ahead.line), tile, row, first_step(ahead));
+      fresh_marks = marks_of<kSteps>(here);
+      const auto total = compose<Wide, kSteps>(here, unit_of(extent, row), fresh_marks.said,
+                                               [&](int k, const auto& step) {
+                                                 if constexpr (kKeepsSteps)
+                                                   fresh_steps[k] = {step.a, step.b};
+                                               });
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
         shared.totals[i % kKept][warp][lane * kParts + p] = part(total, p);
@@ -206,12 +197,14 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
         auto cursor = sink.line(now.line).from(row + lane, t);
         typename Wide::State last;
         if constexpr (kKeepsSteps) {
-          last = walk_kept<Wide, kSteps, Source>(kept, left, cursor, state);
+          auto here = source.line(now.line);
+          if constexpr (IsMarked<Source>::value) here.marks = here.marks.staged(kept_marks);
+          last = walk<Wide, kSteps>(KeptSteps{here, kept}, marks.said, left, cursor, state);
         } else {
           const auto in = source.line(now.line);
-          last = walk<Wide, kSteps>(staged<kSteps>(in, tile, row, t),
-                                    staged_inside<kSteps>(in, tile, row, t), unit, left, cursor,
-                                    state);
+          const auto here = staged<kSteps>(in, tile, row, t);
+          const auto inside = staged_inside<kSteps>(in, tile, row, t);
+          last = walk<Wide, kSteps>(TileSteps{here, inside, unit}, marks.said, left, cursor, state);
         }
         if (left <= kSteps) ends.last(now.line, row + lane, last);
       }
@@ -223,7 +216,13 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
     if constexpr (kKeepsSteps) {
 #pragma unroll
       for (int k = 0; k < kSteps; ++k) kept[k * kLanes] = fresh_steps[k];
+      if constexpr (IsMarked<Source>::value) {
+        __syncwarp();  // every lane has walked
+        if (lane < kSteps) kept_marks[lane] = fresh_marks.own;
+        __syncwarp();
+      }
     }
+    marks = fresh_marks;
   }
 }
 

@@ -100,7 +100,9 @@ constexpr std::size_t worker_shared() {
   constexpr int kSteps = device_steps<Source>();
   return input_stages<Source, Sink>() * tile_elements<Source, kSteps>() *
              sizeof(typename Source::T) +
-         (keeps_steps<Source, Sink>() ? kSteps * kLanes * sizeof(Lifted<typename Source::V>) : 0);
+         (keeps_steps<Source, Sink>() ? kSteps * kLanes * sizeof(Lifted<typename Source::V>) +
+                                            (IsMarked<Source>::value ? kLanes * 4 : 0)
+                                      : 0);
 }
 template <class Op, class Source, class Sink, int kWarps>
 constexpr std::size_t device_shared(int workers) {
