@@ -37,13 +37,15 @@ template <class Source>
 using ItemOf =
     decltype(std::declval<const typename Unmarked<Source>::Source&>().load(Index(0), Index(0)));
 
+template <class Source>
+using StepOf = decltype(std::declval<const typename Unmarked<Source>::Source&>().step(
+    std::declval<ItemOf<Source>>()));
+
 // Steps that a thread keeps in registers: as many as an item's size allows, and one promotion. The
 // same with marks as without.
-template <class Marked>
+template <class Source>
 constexpr int steps_per_thread() {
-  using Source = typename Unmarked<Marked>::Source;
-  using Step = decltype(std::declval<const Source&>().step(std::declval<ItemOf<Source>>()));
-  constexpr std::size_t bytes = std::max(sizeof(ItemOf<Source>), sizeof(Step));
+  constexpr std::size_t bytes = std::max(sizeof(ItemOf<Source>), sizeof(StepOf<Source>));
   return bytes <= 12 ? kLocalSteps : bytes <= 28 ? kLocalSteps / 2 : kLocalSteps / 4;
 }
 

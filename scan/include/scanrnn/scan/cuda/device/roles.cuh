@@ -22,13 +22,14 @@ struct KeptSteps {
     return KeptSteps<typename Source::Plain>{source.plain, kept};
   }
   __device__ __forceinline__ ItemOf<Source> item(int, bool) const { return {}; }
-  __device__ __forceinline__ Affine<V> step(const ItemOf<Source>&, int k, bool) const {
+  __device__ __forceinline__ StepOf<Source> step(const ItemOf<Source>&, int k, bool) const {
     const Lifted<V> step = kept[k * kLanes];
     return {step.a, V(0), step.b};
   }
   __device__ __forceinline__ std::uint32_t mark(int k) const { return source.marks.at(k); }
+  template <class State>
   __device__ __forceinline__ void begin(std::uint32_t mark, const ItemOf<Source>&,
-                                        Carried<V>& state) const {
+                                        State& state) const {
     if (source.anew(mark)) state = carried(V(0));
   }
 };
