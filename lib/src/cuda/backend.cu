@@ -82,10 +82,9 @@ class CudaBackend : public Backend {
     });
   }
 
-  RaggedTables prepare(const dispatch::Problem& problem, const Ragged& told,
-                       Arena& arena) override {
+  RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, Arena& arena) override {
     RaggedTables out;
-    on_device(arena, [&] { out = ragged::prepare(problem, told, arena, stream_); });
+    on_device(arena, [&] { out = ragged::prepare(plan, told, arena, stream_); });
     return out;
   }
   void clear_padding(const TensorView& view, const TensorView& lengths) override {

@@ -47,6 +47,7 @@ struct LayerRun : CudaRun<T> {
     out.across_blocks = plan.across_blocks;
     out.log_domain = plan.problem.log_domain;
     out.ragged = call.is_ragged();
+    out.tables = call.tables;
     out.units = static_cast<int>(plan.device.units);
     out.shared = static_cast<std::size_t>(plan.device.shared_bytes);
     out.stream = stream;
@@ -59,15 +60,24 @@ struct LayerRun : CudaRun<T> {
     const Index step = backward ? -1 : 1;
     return {call.tables.marks + (backward ? call.steps - 1 : 0), call.steps, step, call.reverse};
   }
+  const SequenceBounds sequences{call.ragged, call.steps, call.sequences,
+                                 call.layout == dispatch::Batch::packed};
   // Sequences without a step leave the state that they enter with.
   void pass_states(const TensorView& from, const TensorView& to) {
     if (!call.is_ragged() || !to || call.sequences == 0) return;
-    const ragged::Sequences all(call.ragged, call.steps, call.sequences,
-                                call.layout == dispatch::Batch::packed);
     ragged::
         pass_states<<<ragged::blocks_for_rows(call.sequences), pointwise::kThreads, 0, stream>>>(
-            all, Strided<const T>{data(from), from.strides[0], 0},
+            sequences, Strided<const T>{data(from), from.strides[0], 0},
             Strided<T>{static_cast<T*>(to.data), to.strides[0], 0}, call.hidden);
+    SCANRNN_CUDA(cudaGetLastError());
+  }
+
+  // Zeros at steps that nothing has walked.
+  void clear_padding(const TensorView& tokens) {
+    const Index count = call.steps * call.batch;
+    if (count == 0) return;
+    ragged::clear_padding<<<ragged::blocks_for_rows(count), pointwise::kThreads, 0, stream>>>(
+        ragged::Cube<T>(tokens), Integers(call.ragged.lengths));
     SCANRNN_CUDA(cudaGetLastError());
   }
 
@@ -104,6 +114,8 @@ struct LayerRun : CudaRun<T> {
     s.final = call.hn.data;
     s.final_line = call.hn.strides[0];
     s.marks = marks(call.reverse);
+    s.sequences = &sequences;
+    s.against_time = call.reverse;
     pass_states(call.h0, call.hn);
     const TensorView states = rows(call.states, call.hidden);
     const Strided<T> walked_gates = walked<T>(rows(gates, width()), all(), call.reverse);
@@ -156,10 +168,16 @@ struct LayerRun : CudaRun<T> {
     s.final = call.dh0.data;
     s.final_line = call.dh0.strides[0];
     s.marks = marks(!call.reverse);
+    s.sequences = &sequences;
+    s.against_time = !call.reverse;
     pass_states(call.dhn, call.dh0);
     const auto args =
         backward_args(call, bias, dgates, skip_aside ? rows(dskip, call.hidden) : call.dx);
     if (call.batch > 0) SCANRNN_CUDA(kernels.backward(s, args));
+    if (call.tables.ways.sequences && call.ragged.lengths) {
+      clear_padding(rows(dgates, width()));
+      if (adds_skip) clear_padding(skip_aside ? rows(dskip, call.hidden) : call.dx);
+    }
 
     if (call.dx && tokens() > 0) {
       this->input_cotangent(dgates, width(), call.accumulate_dx || (adds_skip && !skip_aside),

@@ -6,8 +6,9 @@ namespace {
 
 // The mark of each token, of one line after another.
 __global__ void __launch_bounds__(kThreads)
-    mark_tokens(const Sequences all, Index lines, Strided<const std::uint8_t> reset,
-                std::uint32_t* marks) {
+    mark_tokens(const SequenceBounds all, Index lines, Strided<const std::uint8_t> reset,
+                const RaggedWays ways, std::uint32_t* marks) {
+  if (!ways.runs(false)) return;
   for (Index i = pointwise::first_item(); i < all.steps * lines; i += pointwise::item_stride()) {
     const Index line = i / all.steps, t = i % all.steps;
     const Index n = all.packed ? all.at(t) : line;
@@ -27,7 +28,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // A line for each sequence, the longest first; of two as long, the one that comes first.
-__global__ void __launch_bounds__(kThreads) order_lines(const Sequences all, RaggedLine* lines) {
+__global__ void __launch_bounds__(kThreads)
+    order_lines(const SequenceBounds all, RaggedLine* lines) {
   const bool alike = !all.packed && !all.lengths;
   for (Index n = pointwise::first_item(); n < all.count; n += pointwise::item_stride()) {
     const Index length = all.length(n);
@@ -41,10 +43,50 @@ __global__ void __launch_bounds__(kThreads) order_lines(const Sequences all, Rag
   }
 }
 
+// By one block.
+__global__ void __launch_bounds__(kThreads) find_longest(const SequenceBounds all, Index* longest) {
+  __shared__ Index lengths[kThreads];
+  Index own = 0;
+  for (Index n = threadIdx.x; n < all.count; n += kThreads) own = max(own, all.length(n));
+  lengths[threadIdx.x] = own;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) {
+      lengths[threadIdx.x] = max(lengths[threadIdx.x], lengths[threadIdx.x + half]);
+    }
+  }
+  if (threadIdx.x == 0) *longest = lengths[0];
+}
+
+// Sequences are walked for themselves as long as they keep the device busy: with a warp of rows for
+// each multiprocessor on average, until the longest has ended. That of packed tokens is known to
+// the device alone, unless the caller knows it.
+RaggedWays ways_of(const dispatch::Plan& plan, const Ragged& told, const Index* longest) {
+  const auto& p = plan.problem;
+  const Index tokens = p.layout == dispatch::Batch::packed ? p.steps : p.steps * p.batch;
+  RaggedWays out;
+  out.most = tokens * p.hidden_size / (kLanes * plan.device.units);
+  const bool scans = plan.strategy == dispatch::Strategy::direct ||
+                     p.recurrence == dispatch::Recurrence::dense || told.reset || p.batch == 0;
+  if (scans) return out;
+  if (p.layout != dispatch::Batch::packed) {
+    out.sequences = !plan.across_blocks;
+    out.tokens = !out.sequences;
+  } else if (p.longest > 0 || p.batch * p.hidden_size < kLanes * plan.device.units) {
+    out.sequences = p.longest > 0 && p.longest <= out.most;
+    out.tokens = !out.sequences;
+  } else {
+    out.sequences = true;
+    out.longest = longest;
+  }
+  return out;
+}
+
 }  // namespace
 
-RaggedTables prepare(const dispatch::Problem& p, const Ragged& told, Arena& arena,
+RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, Arena& arena,
                      cudaStream_t stream) {
+  const auto& p = plan.problem;
   const bool dense = p.recurrence == dispatch::Recurrence::dense;
   const bool packed = p.layout == dispatch::Batch::packed;
   const Index lines = packed ? 1 : p.batch, tokens = p.steps * lines;
@@ -53,12 +95,18 @@ RaggedTables prepare(const dispatch::Problem& p, const Ragged& told, Arena& aren
       marks ? arena.take(static_cast<std::size_t>(tokens) * sizeof(std::uint32_t)) : nullptr);
   auto* of_lines = static_cast<RaggedLine*>(
       dense ? arena.take(static_cast<std::size_t>(p.batch) * sizeof(RaggedLine)) : nullptr);
+  auto* longest = static_cast<Index*>(packed && !dense ? arena.take(sizeof(Index)) : nullptr);
   if (arena.counting()) return {};
-  const Sequences all(told, p.steps, p.batch, packed);
+  const RaggedWays ways = ways_of(plan, told, longest);
+  const SequenceBounds all(told, p.steps, p.batch, packed);
   const Strided<const std::uint8_t> reset{static_cast<const std::uint8_t*>(told.reset.data),
                                           told.reset.strides[1], told.reset.strides[0]};
-  if (marks && tokens > 0) {
-    mark_tokens<<<pointwise::blocks_for(tokens), kThreads, 0, stream>>>(all, lines, reset,
+  if (ways.longest) {
+    find_longest<<<1, kThreads, 0, stream>>>(all, longest);
+    SCANRNN_CUDA(cudaGetLastError());
+  }
+  if (marks && ways.tokens && tokens > 0) {
+    mark_tokens<<<pointwise::blocks_for(tokens), kThreads, 0, stream>>>(all, lines, reset, ways,
                                                                         of_tokens);
     SCANRNN_CUDA(cudaGetLastError());
   }
@@ -66,7 +114,7 @@ RaggedTables prepare(const dispatch::Problem& p, const Ragged& told, Arena& aren
     order_lines<<<pointwise::blocks_for(p.batch), kThreads, 0, stream>>>(all, of_lines);
     SCANRNN_CUDA(cudaGetLastError());
   }
-  return {of_tokens, of_lines};
+  return {of_tokens, of_lines, ways};
 }
 
 }  // namespace scanrnn::ragged

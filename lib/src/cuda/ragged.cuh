@@ -12,45 +12,9 @@ namespace scanrnn::ragged {
 
 using pointwise::kThreads;
 
-// Where each sequence is. Integers that make no sense are brought to what is there: packed tokens
-// begin with the first sequence and end with the last.
-struct Sequences {
-  Integers lengths, ends;
-  Index steps, count;
-  bool packed;
-
-  Sequences(const Ragged& told, Index steps, Index count, bool packed)
-      : lengths(told.lengths), ends(told.cu_seqlens), steps(steps), count(count), packed(packed) {}
-
-  __device__ __forceinline__ Index first(Index n) const {
-    return packed && n > 0 ? inside(ends[n]) : 0;
-  }
-  __device__ __forceinline__ Index end(Index n) const {
-    if (packed) return n + 1 < count ? inside(ends[n + 1]) : steps;
-    return lengths ? inside(lengths[n]) : steps;
-  }
-  __device__ __forceinline__ Index length(Index n) const {
-    return max(end(n) - first(n), Index{0});
-  }
-  // The sequence of a packed token: the last one that begins there or before.
-  __device__ __forceinline__ Index at(Index token) const {
-    Index low = 0, high = count;
-    while (high - low > 1) {
-      const Index middle = (low + high) / 2;
-      (first(middle) <= token ? low : high) = middle;
-    }
-    return low;
-  }
-
- private:
-  __device__ __forceinline__ Index inside(Index value) const {
-    return min(max(value, Index{0}), steps);
-  }
-};
-
 // The tables of a batch, in memory of the arena: lines for a dense cell, marks for a linear one and
 // for training.
-RaggedTables prepare(const dispatch::Problem& problem, const Ragged& told, Arena& arena,
+RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, Arena& arena,
                      cudaStream_t stream);
 
 // ---- rows: a warp takes one after another
@@ -147,7 +111,7 @@ __global__ void __launch_bounds__(kThreads)
 // The states of sequences without a step: they pass through. [N,H]; absent ones are zeros.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    pass_states(const Sequences all, Strided<const T> from, Strided<T> to, Index hidden) {
+    pass_states(const SequenceBounds all, Strided<const T> from, Strided<T> to, Index hidden) {
   for_rows(1, all.count, [&](Index, Index n) {
     if (all.length(n) > 0) return;
     for_elements(hidden, [&](Index k) {

@@ -100,6 +100,14 @@ struct ForwardSource {
     out.skip = skip.at_line(i);
     return out;
   }
+  // A sequence of `count` steps, on a line from `first` on.
+  SCANRNN_HD ForwardSource part(Index i, Index /*sequence*/, Index first, Index count) const {
+    ForwardSource out = line(i);
+    out.gates.preactivations = out.gates.preactivations.from(0, first);
+    out.skip = out.skip.from(0, first);
+    out.steps = count;
+    return out;
+  }
   SCANRNN_HD ForwardItem<Cell, Memory> load(Index row, Index t) const {
     ForwardItem<Cell, Memory> item{gates.load(row, t), V(0)};
     if constexpr (Cell::kReadout) item.skip = Memory::read(skip.at(t), row, gates.hidden);
@@ -210,6 +218,17 @@ struct BackwardSource {
     out.previous = previous.at_line(i);
     out.initial = initial.at_line(i);
     out.dy = dy.at_line(i);
+    return out;
+  }
+  // A sequence of `count` steps, on a line from `first` on, with an h_0 of its own.
+  SCANRNN_HD BackwardSource part(Index i, Index sequence, Index first, Index count) const {
+    BackwardSource out = line(i);
+    out.initial = initial.at_line(sequence);
+    out.gates.preactivations = out.gates.preactivations.from(0, first);
+    for (Strided<const T>* tensor : {&out.skip, &out.states, &out.previous, &out.dy}) {
+      *tensor = tensor->from(0, first);
+    }
+    out.last = count - 1;
     return out;
   }
   SCANRNN_HD BackwardItem<Cell, Memory> load(Index row, Index t) const {

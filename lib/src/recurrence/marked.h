@@ -10,6 +10,35 @@
 
 namespace scanrnn {
 
+// Sequences that are walked for themselves, without marks: each is a line of its own. Plain and
+// PlainSink are those of the whole batch, in the order of the walk.
+template <class Plain>
+struct SequenceSource {
+  Plain whole;
+  SequenceBounds all;
+  bool against_time;  // the walk
+  RaggedWays ways;
+
+  SCANRNN_HD Index lines() const { return all.packed ? 1 : all.count; }
+  SCANRNN_HD Index first_step(Index n) const {
+    return against_time ? all.steps - all.first(n) - all.length(n) : all.first(n);
+  }
+  SCANRNN_HD Index steps_of(Index n) const { return all.length(n); }
+  SCANRNN_HD Plain line(Index n) const {
+    return whole.part(all.packed ? 0 : n, n, first_step(n), steps_of(n));
+  }
+  SCANRNN_HD bool runs() const { return ways.runs(true); }
+};
+template <class Source, class PlainSink>
+struct SequenceSink {
+  PlainSink whole;
+  Source source;
+
+  SCANRNN_HD PlainSink line(Index n) const {
+    return whole.line(source.all.packed ? 0 : n).from(0, source.first_step(n));
+  }
+};
+
 // The states at one end of all sequences, or their cotangents; rows of a line that is `row` on.
 template <class T>
 struct SequenceStates {
@@ -33,15 +62,17 @@ struct MarkedForwardSource {
   Plain plain;
   Marks marks;
   SequenceStates<const T> initial;
+  RaggedWays ways;
 
+  SCANRNN_HD bool runs() const { return ways.runs(false); }
   SCANRNN_HD scan::Stream<T> stream(int i) const { return plain.stream(i); }
   template <class Tiles>
   SCANRNN_HD MarkedForwardSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
     return {plain.staged(tiles, step, row, t), marks.staged(tiles.marks(kStreams)),
-            initial.from(row)};
+            initial.from(row), ways};
   }
   SCANRNN_HD MarkedForwardSource line(Index i) const {
-    return {plain.line(i), marks.at_line(i), initial};
+    return {plain.line(i), marks.at_line(i), initial, ways};
   }
   SCANRNN_HD bool anew(std::uint32_t m) const { return marks.enters(m) || marks.cut(m); }
   SCANRNN_HD V entering(std::uint32_t m, Index row) const {
@@ -90,17 +121,19 @@ struct MarkedBackwardSource {
   Plain plain;  // without an initial state
   Marks marks;
   SequenceStates<const T> initial, dfinal;
+  RaggedWays ways;
 
+  SCANRNN_HD bool runs() const { return ways.runs(false); }
   SCANRNN_HD scan::Stream<T> stream(int i) const { return plain.stream(i); }
   // What comes before a step that a sequence begins with is not read from a tile; of others, all is
   // there.
   template <class Tiles>
   SCANRNN_HD MarkedBackwardSource staged(const Tiles& tiles, Index step, Index row, Index) const {
     return {plain.staged(tiles, step, row, scan::kInside), marks.staged(tiles.marks(kStreams)),
-            initial.from(row), dfinal.from(row)};
+            initial.from(row), dfinal.from(row), ways};
   }
   SCANRNN_HD MarkedBackwardSource line(Index i) const {
-    return {plain.line(i), marks.at_line(i), initial, dfinal};
+    return {plain.line(i), marks.at_line(i), initial, dfinal, ways};
   }
   SCANRNN_HD bool anew(std::uint32_t m) const { return marks.leaves(m) || marks.cut_after(m); }
   SCANRNN_HD V entering(std::uint32_t m, Index row) const {

@@ -25,6 +25,53 @@ class Integers {
   bool wide_;
 };
 
+// Where each sequence is. Integers that make no sense are brought to what is there: packed tokens
+// begin with the first sequence and end with the last.
+struct SequenceBounds {
+  Integers lengths, ends;
+  Index steps, count;
+  bool packed;
+
+  SequenceBounds(const Ragged& told, Index steps, Index count, bool packed)
+      : lengths(told.lengths), ends(told.cu_seqlens), steps(steps), count(count), packed(packed) {}
+
+  SCANRNN_HD Index first(Index n) const { return packed && n > 0 ? inside(ends[n]) : 0; }
+  SCANRNN_HD Index end(Index n) const {
+    if (packed) return n + 1 < count ? inside(ends[n + 1]) : steps;
+    return lengths ? inside(lengths[n]) : steps;
+  }
+  SCANRNN_HD Index length(Index n) const {
+    const Index length = end(n) - first(n);
+    return length < 0 ? 0 : length;
+  }
+  // The sequence of a packed token: the last one that begins there or before.
+  SCANRNN_HD Index at(Index token) const {
+    Index low = 0, high = count;
+    while (high - low > 1) {
+      const Index middle = (low + high) / 2;
+      (first(middle) <= token ? low : high) = middle;
+    }
+    return low;
+  }
+
+ private:
+  SCANRNN_HD Index inside(Index value) const {
+    return value < 0 ? 0 : value < steps ? value : steps;
+  }
+};
+
+// How a linear cell walks a ragged batch without resets: each sequence for itself, or all tokens by
+// their marks. Where both are launched, the longest sequence decides, which a device alone knows.
+struct RaggedWays {
+  bool sequences = false, tokens = true;  // what is launched
+  const Index* longest = nullptr;         // null: what is launched runs
+  Index most = 0;                         // that is walked for itself
+
+  SCANRNN_HD bool runs(bool by_sequence) const {
+    return !longest || (*longest <= most) == by_sequence;
+  }
+};
+
 // A mark says of a step, in the order of time, what a linear cell must know: the lower bits are
 // these, the upper ones the sequence that the step belongs to.
 namespace mark {
@@ -73,10 +120,12 @@ struct RaggedLine {
 };
 
 // What a device has prepared for all layers of a stack: a mark for each token, a line's one after
-// another, and a line for each sequence, the longest first.
+// another; for a dense cell a line for each sequence, the longest first; for a linear one, how it
+// is walked.
 struct RaggedTables {
   const std::uint32_t* marks = nullptr;
   const RaggedLine* lines = nullptr;
+  RaggedWays ways;
 };
 
 }  // namespace scanrnn

@@ -63,7 +63,7 @@ class Backend {
                        std::uint64_t seed) = 0;
 
   // Ragged batches. What layer calls of one stack share, in memory of the workspace.
-  virtual RaggedTables prepare(const dispatch::Problem& /*problem*/, const Ragged& /*ragged*/,
+  virtual RaggedTables prepare(const dispatch::Plan& /*plan*/, const Ragged& /*ragged*/,
                                Arena& /*workspace*/) {
     return {};
   }

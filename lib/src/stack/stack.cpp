@@ -72,7 +72,7 @@ class Run {
   void prepare(const Ragged& ragged) {
     if (stack_.plan.problem.layout == dispatch::Batch::rectangular) return;
     if (!ragged && !counting()) return;
-    tables_ = stack_.backend.prepare(stack_.plan.problem, ragged, stack_.workspace);
+    tables_ = stack_.backend.prepare(stack_.plan, ragged, stack_.workspace);
   }
 
   LayerCall layer_call(int layer, int direction, const Ragged& ragged) const {

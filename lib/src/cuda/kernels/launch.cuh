@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/kernels/linear.h"
+#include "recurrence/marked.h"
 #include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/scan/cuda/block.cuh"
 #include "scanrnn/scan/cuda/device/kernel.cuh"
@@ -63,6 +64,18 @@ cudaError_t launch(const CudaSchedule& s, const Source& source, const Sink& sink
     return launch_by<scan::AffineOp<V>, scan::LogAffineOp<Scalar>>(s, source, sink, ends);
   }
   return launch_by<scan::AffineOp<V>, scan::AffineOp<Scalar>>(s, source, sink, ends);
+}
+
+// Each sequence of a ragged batch for itself, where the tables say so.
+template <class Memory, class Source, class Sink>
+cudaError_t launch_sequences(const CudaSchedule& s, const Source& source, const Sink& sink) {
+  if (!s.tables.ways.sequences) return cudaSuccess;
+  const SequenceSource<Source> each{source, *s.sequences, s.against_time, s.tables.ways};
+  scan::Extent extent = s.extent;
+  extent.lines = s.sequences->count;
+  return scan::launch_sequential<scan::AffineOp<typename Memory::V>>(
+      extent, each, SequenceSink<SequenceSource<Source>, Sink>{sink, each}, ends_of<Memory>(s),
+      {s.stream, s.units, s.shared});
 }
 
 // The same over marks, by operators that know a cut; the marks say where states enter and leave.

@@ -7,7 +7,6 @@
 
 #include "cuda/kernels/direct.cuh"
 #include "cuda/kernels/launch.cuh"
-#include "recurrence/marked.h"
 
 namespace scanrnn {
 namespace {
@@ -35,8 +34,11 @@ cudaError_t forward(const CudaSchedule& s, const ForwardKernelArgs<T>& a) {
   const ForwardSink<C, Memory> sink{a.y, a.states, s.extent.rows};
   if (!s.ragged) return launch<Memory>(s, source, sink);
   const auto ends = ends_of<Memory>(s);
-  return launch_marked<Memory>(s, MarkedForwardSource<C, Memory>{source, s.marks, {ends.initial}},
-                               MarkedForwardSink<C, Memory>{sink, s.marks, {ends.final}});
+  const auto status = launch_sequences<Memory>(s, source, sink);
+  if (status != cudaSuccess || !s.tables.ways.tokens) return status;
+  return launch_marked<Memory>(
+      s, MarkedForwardSource<C, Memory>{source, s.marks, {ends.initial}, s.tables.ways},
+      MarkedForwardSink<C, Memory>{sink, s.marks, {ends.final}});
 }
 template <class C>
 cudaError_t backward(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
@@ -44,9 +46,12 @@ cudaError_t backward(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
   const BackwardSink<C, Memory> sink{a.dpreactivations, a.dskip, s.extent.rows};
   if (!s.ragged) return launch<Memory>(s, source, sink);
   const auto ends = ends_of<Memory>(s);
+  const auto status = launch_sequences<Memory>(s, source, sink);
+  if (status != cudaSuccess || !s.tables.ways.tokens) return status;
   source.initial = {};
   return launch_marked<Memory>(
-      s, MarkedBackwardSource<C, Memory>{source, s.marks, {a.initial}, {ends.initial}},
+      s,
+      MarkedBackwardSource<C, Memory>{source, s.marks, {a.initial}, {ends.initial}, s.tables.ways},
       MarkedBackwardSink<C, Memory>{sink, s.marks, {ends.final}});
 }
 template <class C>

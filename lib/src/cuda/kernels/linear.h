@@ -35,8 +35,11 @@ struct CudaSchedule {
   const void* initial = nullptr;
   void* final = nullptr;
   Index initial_line = 0, final_line = 0;
-  bool ragged = false;  // there are marks, or will be
+  bool ragged = false;  // there are marks and sequences, or will be
   Marks marks;          // walked as the tokens are
+  RaggedTables tables;
+  const SequenceBounds* sequences = nullptr;
+  bool against_time = false;  // the walk of a ragged batch
   void* workspace = nullptr;
   cudaStream_t stream = nullptr;
 };

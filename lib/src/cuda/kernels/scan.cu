@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "cuda/kernels/launch.cuh"
-#include "recurrence/marked.h"
 
 namespace scanrnn {
 namespace {

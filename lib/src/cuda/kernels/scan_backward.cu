@@ -6,7 +6,6 @@
 
 #include "cuda/kernels/launch.cuh"
 #include "cuda/kernels/scan.h"
-#include "recurrence/marked.h"
 
 namespace scanrnn {
 namespace {

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kWarps* kLanes)
     }
     if (unit == lane) {
       auto cursor = out.from(row + lane, t);
-      const auto last = chunk.walk(left, cursor, state);
+      const auto last = walk<Op, kSteps>(chunk, 0, left, cursor, state);
       if (left <= kSteps) ends.last(line, row + lane, last);
     }
     stage = stage + 1 == kStages ? 0 : stage + 1;

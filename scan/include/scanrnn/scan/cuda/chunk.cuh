@@ -101,12 +101,17 @@ __device__ __forceinline__ typename Op::Local compose(const Source& here, int un
 }
 
 // advance(k, may_be_last) for as many steps of a chunk as are left. A line's last step is never
-// another one of a whole chunk than its last.
-template <int kSteps, class Advance>
+// another one of a whole chunk than its last. kUnrolls: `k` is known when compiled in any case.
+template <int kSteps, bool kUnrolls, class Advance>
 __device__ __forceinline__ void for_steps(Index left, const Advance& advance) {
   if (left >= kSteps) {
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) advance(k, k == kSteps - 1);
+  } else if constexpr (kUnrolls) {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      if (k < left) advance(k, true);
+    }
   } else {
 #pragma unroll 1
     for (int k = 0; k < left; ++k) advance(k, true);
@@ -116,7 +121,7 @@ __device__ __forceinline__ void for_steps(Index left, const Advance& advance) {
 // The steps of a chunk as its tile has them; `inside` is `here` but for a line's last step.
 template <class Source>
 struct TileSteps {
-  static constexpr bool kMarked = IsMarked<Source>::value;
+  static constexpr bool kMarked = IsMarked<Source>::value, kUnrolls = false;
   const Source& here;
   const Source& inside;
   int unit;
@@ -132,10 +137,12 @@ struct TileSteps {
     return unmarked(may_be_last ? here : inside).step(item);
   }
   __device__ __forceinline__ std::uint32_t mark(int k) const { return here.marks.at(k); }
-  template <class Item, class State>
-  __device__ __forceinline__ void begin(std::uint32_t mark, Item& item, State& state) const {
+  template <class Item, class Step, class State>
+  __device__ __forceinline__ void begin(std::uint32_t mark, Item& item, Step& step,
+                                        State& state) const {
     if (here.anew(mark)) state = carried(here.entering(mark, unit));
     here.amend(item, mark, unit);
+    step = here.plain.step(item);
   }
 };
 template <class Source>
@@ -148,17 +155,18 @@ __device__ __forceinline__ typename Op::State walk(const Steps& steps, unsigned 
   if constexpr (Steps::kMarked) {
     using Uncut = typename Op::Uncut;
     if (!said) return walk<Uncut, kSteps>(steps.plain(), 0, left, cursor.plain, state);
-    for_steps<kSteps>(left, [&](int k, bool may_be_last) {
+    for_steps<kSteps, Steps::kUnrolls>(left, [&](int k, bool may_be_last) {
       auto item = steps.item(k, may_be_last);
+      auto step = steps.step(item, k, may_be_last);
       const std::uint32_t mark = said >> k & 1 ? steps.mark(k) : 0;
-      if (mark) steps.begin(mark, item, state);
-      const auto after = Uncut::advance(steps.step(item, k, may_be_last), state);
+      if (mark) steps.begin(mark, item, step, state);
+      const auto after = Uncut::advance(step, state);
       cursor.store_marked(mark, 0, 0, item, state, after);
       cursor.next();
       state = after;
     });
   } else {
-    for_steps<kSteps>(left, [&](int k, bool may_be_last) {
+    for_steps<kSteps, Steps::kUnrolls>(left, [&](int k, bool may_be_last) {
       const auto item = steps.item(k, may_be_last);
       const auto after = Op::advance(steps.step(item, k, may_be_last), state);
       cursor.store(0, 0, item, state, after);
@@ -173,8 +181,9 @@ __device__ __forceinline__ typename Op::State walk(const Steps& steps, unsigned 
 // when the state before them is known.
 template <class Op, class Source, int kSteps>
 struct Chunk {
-  ItemOf<Source> item[kSteps];
-  typename Op::Step step[kSteps];
+  static constexpr bool kMarked = false, kUnrolls = true;
+  ItemOf<Source> items[kSteps];
+  typename Op::Step steps[kSteps];
 
   // `inside` is `here` but for a line's last step; `left` are its steps from here on.
   __device__ __forceinline__ typename Op::Local compose(const Source& here, const Source& inside,
@@ -182,40 +191,49 @@ struct Chunk {
     const bool whole = Source::kLastDiffers && left > kSteps;
     if (whole) {
 #pragma unroll
-      for (int k = 0; k < kSteps; ++k) item[k] = inside.load(unit, k);
+      for (int k = 0; k < kSteps; ++k) items[k] = inside.load(unit, k);
     } else {
 #pragma unroll
-      for (int k = 0; k < kSteps; ++k) item[k] = here.load(unit, k);
+      for (int k = 0; k < kSteps; ++k) items[k] = here.load(unit, k);
     }
     auto local = Op::local_identity();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
-      step[k] = here.step(item[k]);
-      local = Op::then(local, step[k]);
+      steps[k] = here.step(items[k]);
+      local = Op::then(local, steps[k]);
     }
     return local;
   }
 
-  // Walks as many steps as are left, from `cursor` on; returns the last state.
-  template <class Sink>
-  __device__ __forceinline__ typename Op::State walk(Index left, Sink& cursor,
-                                                     typename Op::State state) const {
-    const auto advance = [&](int k) {
-      const auto after = Op::advance(step[k], state);
-      cursor.store(0, 0, item[k], state, after);
-      cursor.next();
-      state = after;
-    };
-    if (left >= kSteps) {
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) advance(k);
-    } else {
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
-        if (k < left) advance(k);
-      }
-    }
-    return state;
+  __device__ __forceinline__ const ItemOf<Source>& item(int k, bool) const { return items[k]; }
+  __device__ __forceinline__ const typename Op::Step& step(const ItemOf<Source>&, int k,
+                                                           bool) const {
+    return steps[k];
+  }
+};
+
+// The same with marks.
+template <class Op, class Source, int kSteps>
+struct MarkedChunk {
+  using Plain = Chunk<typename Op::Uncut, typename Source::Plain, kSteps>;
+  static constexpr bool kMarked = true, kUnrolls = true;
+  const Plain& chunk;
+  const Source& here;  // with the chunk's marks
+  int unit;
+
+  __device__ __forceinline__ const Plain& plain() const { return chunk; }
+  __device__ __forceinline__ auto item(int k, bool) const { return chunk.items[k]; }
+  template <class Item>
+  __device__ __forceinline__ auto step(const Item&, int k, bool) const {
+    return chunk.steps[k];
+  }
+  __device__ __forceinline__ std::uint32_t mark(int k) const { return here.marks.at(k); }
+  template <class Item, class Step, class State>
+  __device__ __forceinline__ void begin(std::uint32_t mark, Item& item, Step& step,
+                                        State& state) const {
+    if (here.anew(mark)) state = carried(here.entering(mark, unit));
+    here.amend(item, mark, unit);
+    step = here.plain.step(item);
   }
 };
 

@@ -12,6 +12,9 @@
 //   marks.data, steps marks.step apart; they are a tile's, too, behind its streams. plain, of a
 //   Source and of its Sink, is the same for steps whose words have no bit of kSays (chunk.cuh says
 //   what else there is)
+//   Source::steps_of(line), whole, lines()      where lines have steps of their own: they are parts
+//   of so many lines of the Source `whole`
+//   Source::runs()                              where a device says whether there is work at all
 //   Sink::from(row, t), next()                  the same line counted from there, moved on by a
 //   step
 // and a kernel is given the states at both ends of time:
@@ -19,6 +22,7 @@
 #pragma once
 
 #include <type_traits>
+#include <utility>
 
 #include "scanrnn/scan/cuda/memory.cuh"
 
@@ -29,6 +33,25 @@ template <class Source, class = void>
 struct IsMarked : std::false_type {};
 template <class Source>
 struct IsMarked<Source, std::enable_if_t<Source::kMarked>> : std::true_type {};
+
+template <class Source>
+using LineOf = std::decay_t<decltype(std::declval<const Source&>().line(Index(0)))>;
+
+template <class Source, class = void>
+struct HasOwnSteps : std::false_type {};
+template <class Source>
+struct HasOwnSteps<Source, std::void_t<decltype(std::declval<const Source&>().steps_of(0))>>
+    : std::true_type {};
+template <class Source, class = void>
+struct MayRest : std::false_type {};
+template <class Source>
+struct MayRest<Source, std::void_t<decltype(std::declval<const Source&>().runs())>>
+    : std::true_type {};
+template <class Source>
+__device__ __forceinline__ bool runs(const Source& source) {
+  if constexpr (MayRest<Source>::value) return source.runs();
+  return true;
+}
 
 // Elements of the tile of one warp: kSteps x kLanes of every stream, and where there are marks
 // kLanes words, so that the next tile begins as this one does.
@@ -189,18 +212,22 @@ __device__ __forceinline__ Source staged_inside(const Source& line, const typena
 // Whether every line of every stream can be copied by vectors. Looks at addresses only.
 template <class Source>
 bool vectors_fit(const Extent& extent, const Source& source) {
-  using T = typename Source::T;
-  if (extent.rows * sizeof(T) % kVectorBytes != 0) return false;
-  for (Index line = 0; line < (extent.lines > 1 ? 2 : 1); ++line) {
-    for (int i = 0; i < Source::kStreams; ++i) {
-      const auto stream = source.line(line).stream(i);
-      if (!stream.data) continue;
-      if (stream.row != 1) return false;
-      if (reinterpret_cast<std::uintptr_t>(stream.data) % kVectorBytes != 0) return false;
-      if (stream.step * static_cast<Index>(sizeof(T)) % kVectorBytes != 0) return false;
+  if constexpr (HasOwnSteps<Source>::value) {
+    return vectors_fit({source.lines(), extent.rows, extent.steps}, source.whole);
+  } else {
+    using T = typename Source::T;
+    if (extent.rows * sizeof(T) % kVectorBytes != 0) return false;
+    for (Index line = 0; line < (extent.lines > 1 ? 2 : 1); ++line) {
+      for (int i = 0; i < Source::kStreams; ++i) {
+        const auto stream = source.line(line).stream(i);
+        if (!stream.data) continue;
+        if (stream.row != 1) return false;
+        if (reinterpret_cast<std::uintptr_t>(stream.data) % kVectorBytes != 0) return false;
+        if (stream.step * static_cast<Index>(sizeof(T)) % kVectorBytes != 0) return false;
+      }
     }
+    return true;
   }
-  return true;
 }
 
 }  // namespace cuda

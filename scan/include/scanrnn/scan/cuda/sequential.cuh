@@ -11,41 +11,41 @@ namespace cuda {
 inline constexpr int kSequentialWarps = 4;  // of a block
 inline constexpr int kSequentialStages = 4;
 
-// Walks the chunks that say something by apply(), as nothing else carries what rounding takes from
-// one to the next.
-template <class Op>
-struct Carrying {
-  using State = typename Op::State;
-  struct Uncut : Op::Uncut {
-    template <class Step>
-    SCANRNN_HD static State advance(const Step& f, const State& s) {
-      return Op::Uncut::apply(f, s);
-    }
-  };
-};
+template <class Line>
+constexpr std::size_t sequential_shared() {  // bytes, of a warp
+  constexpr int kTile = tile_elements<Line, steps_per_thread<Line>()>();
+  return kSequentialStages * kTile * sizeof(typename Line::T) +
+         (IsMarked<Line>::value ? kLanes * sizeof(std::uint32_t) : 0);
+}
 
 template <class Op, class Source, class Sink, class Ends>
 __global__ void __launch_bounds__(kSequentialWarps* kLanes)
-    sequential_kernel(const Extent extent, const Index row_blocks, const Source source,
+    sequential_kernel(const Extent all, const Index row_blocks, const Source source,
                       const Sink sink, const Ends ends, const bool vectors) {
-  using T = typename Source::T;
-  constexpr int kSteps = steps_per_thread<Source>();
-  constexpr int kTile = tile_elements<Source, kSteps>();
-  constexpr bool kMarked = IsMarked<Source>::value;
+  using Line = LineOf<Source>;
+  using T = typename Line::T;
+  constexpr int kSteps = steps_per_thread<Line>();
+  constexpr int kTile = tile_elements<Line, kSteps>();
+  constexpr bool kMarked = IsMarked<Line>::value;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
 
   await_stream();
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   const Index column = Index{blockIdx.x} * kSequentialWarps + warp;
-  if (column >= extent.lines * row_blocks) return;
+  if (column >= all.lines * row_blocks || !runs(source)) return;
   const Index line = column / row_blocks, row = column % row_blocks * kLanes;
-  const auto in = source.line(line);
+  Extent extent = all;
+  if constexpr (HasOwnSteps<Source>::value) extent.steps = source.steps_of(line);
+  const Line in = source.line(line);
   const auto out = sink.line(line);
-  T* const ring = reinterpret_cast<T*>(shared) + warp * kSequentialStages * kTile;
+  unsigned char* const mine = shared + warp * sequential_shared<Line>();
+  T* const ring = reinterpret_cast<T*>(mine);
+  [[maybe_unused]] auto* const kept_marks =
+      reinterpret_cast<std::uint32_t*>(ring + kSequentialStages * kTile);
   const int unit = unit_of(extent, row);
   const bool inside = unit == lane;
 
-  Feed<Source, kSteps> feed{extent, vectors};
+  Feed<Line, kSteps> feed{extent, vectors};
   feed.aim(in, row, 0);
   for (int stage = 0; stage < kSequentialStages; ++stage) {
     feed.copy(in, ring + stage * kTile, row, stage * kSteps);
@@ -57,35 +57,37 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   for (Index t = 0; t < extent.steps; t += kSteps) {
     await_copies<kSequentialStages - 1>();
     T* const tile = ring + stage * kTile;
-    const auto here = staged<kSteps>(in, tile, row, t);
-    const auto within = staged_inside<kSteps>(in, tile, row, t);
     const Index left = extent.steps - t;
+    const Line here = staged<kSteps>(in, tile, row, t);
+    const Line within = staged_inside<kSteps>(in, tile, row, t);
     const auto fill_again = [&] {
       __syncwarp();  // the tile has been read by every lane
       feed.copy(in, tile, row, t + kSequentialStages * kSteps);
       feed.skip(in, kSteps);
     };
-    const auto walk_chunk = [&](const auto& here, const auto& within, auto& cursor, auto op) {
-      using Steps = decltype(op);
-      Chunk<Steps, std::decay_t<decltype(here)>, kSteps> chunk;
-      const auto total = chunk.compose(here, within, left, unit);
-      if constexpr (!kMarked) fill_again();
-      if (inside) {
-        const auto last = chunk.walk(left, cursor, state);
-        state = left >= kSteps ? Steps::apply(total, state) : last;
-      }
-    };
     if constexpr (kMarked) {
-      const unsigned said = marks_of<kSteps>(here).said;
-      if (!said) {
-        walk_chunk(here.plain, within.plain, cursor.plain, typename Op::Uncut());
-      } else if (inside) {
-        state =
-            walk<Carrying<Op>, kSteps>(TileSteps{here, within, unit}, said, left, cursor, state);
-      }
+      using Marked = MarkedChunk<Op, Line, kSteps>;
+      typename Marked::Plain chunk;
+      const ChunkMarks marks = marks_of<kSteps>(here);
+      const auto total = chunk.compose(here.plain, within.plain, left, unit);
+      if (marks.said) kept_marks[lane] = marks.own;
       fill_again();
+      if (inside) {
+        Line kept = here;
+        kept.marks = here.marks.staged(kept_marks);
+        const auto last =
+            walk<Op, kSteps>(Marked{chunk, kept, unit}, marks.said, left, cursor, state);
+        // What rounding takes from a state is carried where nothing is said.
+        state = left >= kSteps && !marks.said ? Op::Uncut::apply(total, state) : last;
+      }
     } else {
-      walk_chunk(here, within, cursor, Op());
+      Chunk<Op, Line, kSteps> chunk;
+      const auto total = chunk.compose(here, within, left, unit);
+      fill_again();
+      if (inside) {
+        const auto last = walk<Op, kSteps>(chunk, 0, left, cursor, state);
+        state = left >= kSteps ? Op::apply(total, state) : last;
+      }
     }
     stage = stage + 1 == kSequentialStages ? 0 : stage + 1;
   }
@@ -98,15 +100,12 @@ template <class Op, class Source, class Sink, class Ends>
 cudaError_t launch_sequential(const Extent& extent, const Source& source, const Sink& sink,
                               const Ends& ends, const Launch& launch) {
   using namespace cuda;
-  constexpr int kSteps = steps_per_thread<Source>();
   const Index count = columns(extent);
   if (count == 0) return cudaSuccess;
   return cuda::launch(sequential_kernel<Op, Source, Sink, Ends>,
                       (count + kSequentialWarps - 1) / kSequentialWarps, kSequentialWarps * kLanes,
-                      kSequentialWarps * kSequentialStages * tile_elements<Source, kSteps>() *
-                          sizeof(typename Source::T),
-                      launch.stream, extent, row_blocks(extent), source, sink, ends,
-                      vectors_fit(extent, source));
+                      kSequentialWarps * sequential_shared<LineOf<Source>>(), launch.stream, extent,
+                      row_blocks(extent), source, sink, ends, vectors_fit(extent, source));
 }
 
 }  // namespace scanrnn::scan

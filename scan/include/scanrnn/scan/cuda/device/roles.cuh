@@ -13,7 +13,7 @@ namespace cuda {
 // The steps of a chunk as the lane has kept them: a state that enters is in them.
 template <class Source>
 struct KeptSteps {
-  static constexpr bool kMarked = IsMarked<Source>::value;
+  static constexpr bool kMarked = IsMarked<Source>::value, kUnrolls = false;
   using V = typename Source::V;
   const Source& source;  // with the chunk's marks
   const Lifted<V>* kept;
@@ -27,8 +27,8 @@ struct KeptSteps {
     return {step.a, V(0), step.b};
   }
   __device__ __forceinline__ std::uint32_t mark(int k) const { return source.marks.at(k); }
-  template <class State>
-  __device__ __forceinline__ void begin(std::uint32_t mark, const ItemOf<Source>&,
+  template <class Step, class State>
+  __device__ __forceinline__ void begin(std::uint32_t mark, const ItemOf<Source>&, const Step&,
                                         State& state) const {
     if (source.anew(mark)) state = carried(V(0));
   }
