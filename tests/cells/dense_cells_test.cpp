@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LSTM and GRU as scalars: a step against the equations in long double, its adjoint against finite
-// differences of those, far into both tails.
+// The dense cells as scalars: a step against the equations in long double, its adjoint against
+// finite differences of those, far into both tails.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,6 +11,7 @@
 
 #include "scanrnn/cells/gru.h"
 #include "scanrnn/cells/lstm.h"
+#include "scanrnn/cells/rnn.h"
 #include "support/oracle_parts.h"
 
 namespace scanrnn::test {
@@ -28,14 +29,22 @@ struct Pair {
 template <class Cell>
 Pair equations(const Sums& s, const Pair& before);
 template <>
-Pair equations<cell::LSTM>(const Sums& s, const Pair& before) {
+Pair equations<cell::LSTM<>>(const Sums& s, const Pair& before) {
   const Real c = sigmoid(s[1]) * before.c + sigmoid(s[0]) * std::tanh(s[2]);
   return {sigmoid(s[3]) * std::tanh(c), c};
 }
 template <>
-Pair equations<cell::GRU>(const Sums& s, const Pair& before) {
+Pair equations<cell::GRU<>>(const Sums& s, const Pair& before) {
   const Real z = sigmoid(s[1]), n = std::tanh(s[2] + sigmoid(s[0]) * s[3]);
   return {sigmoid(-s[1]) * n + z * before.h, before.c};
+}
+template <>
+Pair equations<cell::RNN<cell::Tanh>>(const Sums& s, const Pair& before) {
+  return {std::tanh(s[0]), before.c};
+}
+template <>
+Pair equations<cell::RNN<cell::Relu>>(const Sums& s, const Pair& before) {
+  return {std::fmax(s[0], Real(0)), before.c};
 }
 
 template <class Cell, class V>
@@ -65,8 +74,8 @@ void for_sums(const std::vector<double>& values, F&& use) {
 
 template <class Cell>
 class DenseCells : public testing::Test {};
-using Both = testing::Types<cell::LSTM, cell::GRU>;
-TYPED_TEST_SUITE(DenseCells, Both);
+using All = testing::Types<cell::LSTM<>, cell::GRU<>, cell::RNN<cell::Tanh>, cell::RNN<cell::Relu>>;
+TYPED_TEST_SUITE(DenseCells, All);
 
 template <class Cell, class V>
 void check_step() {
@@ -153,10 +162,11 @@ TYPED_TEST(DenseCells, GatherAndScatterAreInverse) {
 }
 
 TEST(RecurrentSum, OfTheLastBlocksIsTheirOwn) {
-  for (int block = 0; block < 4; ++block) EXPECT_EQ(cell::recurrent_sum<cell::LSTM>(block), block);
-  EXPECT_EQ(cell::recurrent_sum<cell::GRU>(0), 0);
-  EXPECT_EQ(cell::recurrent_sum<cell::GRU>(1), 1);
-  EXPECT_EQ(cell::recurrent_sum<cell::GRU>(2), 3) << "the candidate's, which r scales";
+  for (int block = 0; block < 4; ++block)
+    EXPECT_EQ(cell::recurrent_sum<cell::LSTM<>>(block), block);
+  EXPECT_EQ(cell::recurrent_sum<cell::GRU<>>(0), 0);
+  EXPECT_EQ(cell::recurrent_sum<cell::GRU<>>(1), 1);
+  EXPECT_EQ(cell::recurrent_sum<cell::GRU<>>(2), 3) << "the candidate's, which r scales";
 }
 
 }  // namespace
