@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "scanrnn/cells/gru.h"
@@ -135,7 +136,9 @@ void check_finite() {
     const cell::StepState<V> before{V(-1), V(3)};
     const auto after = Cell::template step<V>(gather<Cell, V>(s), before);
     ASSERT_FALSE(std::isnan(after.h) || std::isnan(after.c)) << text(s);
-    ASSERT_LE(std::fabs(after.h), V(1)) << text(s);
+    if constexpr (!std::is_same_v<Cell, cell::RNN<cell::Relu>>) {
+      ASSERT_LE(std::fabs(after.h), V(1)) << text(s);
+    }
     const auto d = Cell::template step_vjp<V>(gather<Cell, V>(s), before, {V(1), V(-1)});
     ASSERT_FALSE(std::isnan(d.before.h) || std::isnan(d.before.c)) << text(s);
     Cell::template scatter<V>(d.gates, [&](int i, V value) {
