@@ -87,10 +87,11 @@ class Counter {
   void each_pass(Use&& use) const {
     const double value = p_.compute_bytes;
     if (p_.gates == 0) return use(Pass{2, 1, p_.log_domain ? 3.0 : 2.0, 3 * value * row_});
-    const double gates = p_.gates, highway = p_.highway ? 1 : 0, kept = p_.training ? highway : 0;
+    const double gates = p_.gates, readout = p_.readout, highway = p_.highway;
+    const double kept = p_.training ? readout : 0;
     use(Pass{gates + highway, 1 + kept, gates + highway, value * (gates + 1)});
     if (!p_.training) return;
-    const double reads = gates + 2 + 2 * highway;
+    const double reads = gates + 2 + readout + highway;
     use(Pass{reads, gates + highway, reads, value * (gates + 4)});
   }
 

@@ -11,6 +11,7 @@
 
 #include "scanrnn/cells/mingru.h"
 #include "scanrnn/cells/minlstm.h"
+#include "scanrnn/cells/qrnn.h"
 #include "scanrnn/cells/sru.h"
 #include "support/oracle.h"
 

@@ -181,7 +181,8 @@ TEST(DenseConformance, HundredThousandSteps) {
     const oracle::Answer want = oracle::run(c, data);
     const Result whole = library(c, data);
     expect_conforms(c, whole, want);
-    for (double value : whole.y) ASSERT_LE(std::fabs(value), 1);
+    const bool bounded = !has_jump(options);  // relu is not
+    for (double value : whole.y) ASSERT_TRUE(!bounded || std::fabs(value) <= 1) << value;
     Context context = make_context(c.threads);
     Data part = data;
     Values pieces;

@@ -114,7 +114,8 @@ TEST(Rows, MoreThanSixteenBits) {
         c.way = way;
         c.threads = 2;
         const Data data = random_data(c, random);
-        expect_conforms(c, library(c, data), oracle::run(c, data));
+        // A gradient of a parameter is a float32 sum of 210003 terms.
+        expect_conforms(c, library(c, data), oracle::run(c, data), "", 4e-6);
         if (HasFailure()) return;
       }
     }

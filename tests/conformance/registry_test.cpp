@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <set>
 
 #include "support/cases.h"
 #include "support/library.h"
@@ -16,32 +15,48 @@ TEST(Registry, RowOrders) {
   EXPECT_EQ(find_cell("MinGRU").row_order, (std::vector<std::string>{"z", "h"}));
   EXPECT_EQ(find_cell("MinLSTM").row_order, (std::vector<std::string>{"f", "i", "h"}));
   EXPECT_EQ(find_cell("SRU").row_order, (std::vector<std::string>{"x", "f", "r"}));
+  EXPECT_EQ(find_cell("QRNN").row_order, (std::vector<std::string>{"z", "f", "o"}));
+  EXPECT_EQ(find_cell("RNN").row_order, (std::vector<std::string>{"h"}));
   EXPECT_EQ(find_cell("LSTM").row_order, (std::vector<std::string>{"i", "f", "g", "o"}));
   EXPECT_EQ(find_cell("GRU").row_order, (std::vector<std::string>{"r", "z", "n"}));
 }
 
 TEST(Registry, CellsAreWhatTheySay) {
+  using Kind = dispatch::Recurrence;
+  struct Said {
+    std::string name;
+    Kind recurrence;
+    int gates, preactivations, states;
+    bool readout, highway;
+    std::string option, first;  // what picks a variant, and the default
+  };
+  const std::vector<Said> said{{"MinGRU", Kind::linear, 2, 2, 1, false, false, "candidate", "g"},
+                               {"MinLSTM", Kind::linear, 3, 3, 1, false, false, "candidate", "g"},
+                               {"SRU", Kind::linear, 3, 3, 1, true, true, "activation", "identity"},
+                               {"QRNN", Kind::linear, 3, 3, 1, true, false, "", ""},
+                               {"RNN", Kind::dense, 1, 1, 1, false, false, "nonlinearity", "tanh"},
+                               {"LSTM", Kind::dense, 4, 4, 2, false, false, "", ""},
+                               {"GRU", Kind::dense, 3, 4, 1, false, false, "", ""}};
+  ASSERT_EQ(cells().size(), said.size());
   EXPECT_EQ(static_cast<int>(cells().size()), kCellCount);
-  std::set<std::string> names;
   for (std::size_t i = 0; i < cells().size(); ++i) {
     const CellInfo& cell = cells()[i];
     EXPECT_EQ(static_cast<std::size_t>(cell.cell), i) << "Cell is an index into cells()";
     EXPECT_EQ(&info(cell.cell), &cell);
     EXPECT_EQ(&find_cell(cell.name), &cell);
-    const bool dense = cell.name == "LSTM" || cell.name == "GRU";
-    EXPECT_EQ(cell.recurrence, dense ? dispatch::Recurrence::dense : dispatch::Recurrence::linear);
-    EXPECT_EQ(cell.states, cell.name == "LSTM" ? 2 : 1);
-    EXPECT_EQ(cell.preactivations, dense ? 4 : cell.gates);
+    EXPECT_EQ(cell.name, said[i].name);
+    EXPECT_EQ(cell.recurrence, said[i].recurrence);
+    EXPECT_EQ(cell.gates, said[i].gates);
+    EXPECT_EQ(cell.preactivations, said[i].preactivations);
+    EXPECT_EQ(cell.states, said[i].states);
+    EXPECT_EQ(cell.readout, said[i].readout);
+    EXPECT_EQ(cell.highway, said[i].highway);
+    EXPECT_EQ(cell.variant_option, said[i].option);
+    EXPECT_EQ(cell.variants.at(0), said[i].first);
+    EXPECT_EQ(cell.variants.size() == 1, said[i].option.empty());
     EXPECT_EQ(static_cast<std::size_t>(cell.gates), cell.row_order.size());
     EXPECT_LE(cell.bias_gates, cell.gates);
-    EXPECT_FALSE(cell.variants.empty());
-    EXPECT_EQ(cell.variant_option, dense ? "" : cell.name == "SRU" ? "activation" : "candidate");
-    if (dense) {
-      EXPECT_EQ(cell.variants, std::vector<std::string>{""});
-    }
-    names.insert(cell.name);
   }
-  EXPECT_EQ(names, (std::set<std::string>{"MinGRU", "MinLSTM", "SRU", "LSTM", "GRU"}));
 }
 
 using Shapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;

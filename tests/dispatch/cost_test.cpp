@@ -90,7 +90,7 @@ TEST(Counts, OfAHighway) {
   Problem p = problem(1000, 50, 70, 3);
   const double bytes = count(p, kSplit, Term::byte),
                products = count(p, kSplit, Term::multiply_add);
-  p.highway = true;
+  p.readout = p.highway = true;
   EXPECT_EQ(count(p, kSplit, Term::byte), bytes / 4 * 5);
   EXPECT_EQ(count(p, kSplit, Term::multiply_add), products);
   p.input_size = 140;

@@ -161,15 +161,18 @@ inline void keep_from_jumps(const Case& c, Data& data) {
     const std::vector<std::int64_t>& sizes = layer.parameters()[i].sizes;
     const bool bias = sizes.size() == 1;
     if (bias && of_state) continue;  // this candidate has none
+    // What a recurrent weight gives back must not grow from step to step.
+    const bool recurrent = layer.parameters()[i].name.find("weight_hh") == 0;
+    const double largest = recurrent ? 0.3 : 1;
     const std::int64_t columns = bias ? 1 : sizes[1];
     for (std::int64_t row = 0; row < sizes[0]; ++row) {
       const bool highway = row / hidden == cell.gates;
       if (row / hidden != candidate && !highway) continue;
       for (std::int64_t k = 0; k < columns; ++k) {
         double& value = data.params[i][static_cast<std::size_t>(row * columns + k)];
-        const double rest = 0.5 / static_cast<double>(columns);
+        const double rest = largest / 2 / static_cast<double>(columns);
         const bool counts = k == row % columns || (k < 2 * hidden && k % hidden == row % hidden);
-        set(value, drawn, bias ? drawn : counts ? 1 : rest);
+        set(value, drawn, bias ? drawn : counts ? largest : rest);
         if (!highway) value *= sign_of(row % hidden);
       }
     }

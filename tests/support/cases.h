@@ -101,7 +101,7 @@ inline Values gates_for(const LayerOptions& layer, double z, double v) {
     }
     return {0, -std::log(2 * (1 - z) / z - 1), v};
   }
-  if (cell.name == "SRU") return {v, -logit, 0.25};
+  if (cell.name == "SRU" || cell.name == "QRNN") return {v, -logit, 0.25};
   throw std::logic_error("no gates for " + cell.name);
 }
 

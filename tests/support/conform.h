@@ -16,12 +16,13 @@ namespace scanrnn::test {
 inline void expect_forward(const Case& c, const Result& got, const oracle::Answer& want,
                            const std::string& what = "") {
   const Tolerance tolerance = forward_tolerance(c.layer.dtype, c.steps, c.layer.num_layers);
-  // The states of LSTM and GRU hold products of gates, each off by the rounding of its logit, which
+  // The states of dense cells hold products of gates, each off by the rounding of its logit, which
   // is of about 1 where the product is small too.
   const double gates = is_dense(c.layer) ? 1 : 0;
   const double state = std::max(want.terms.state, gates);
-  // What is read out of a state, r g(c) + (1 - r) x', may be smaller than its terms; |g(c)| <= |c|.
-  const double largest = info(c.layer.cell).highway ? want.terms.state : gates;
+  // What is read out of a state, as r g(c) + (1 - r) x', may be smaller than its terms; |g(c)| <=
+  // |c|.
+  const double largest = info(c.layer.cell).readout ? want.terms.state : gates;
   EXPECT_TRUE(close(what + "y", got.y, want.y, tolerance, largest)) << text(c);
   EXPECT_TRUE(close(what + "h_n", got.hn, want.hn, tolerance, state)) << text(c);
   EXPECT_TRUE(close(what + "c_n", got.cn, want.cn, tolerance, state)) << text(c);

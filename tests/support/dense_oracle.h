@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second opinion on LSTM and GRU: docs/maths.md's equations in plain loops and their chain
+// The second opinion on RNN, LSTM and GRU: docs/maths.md's equations in plain loops and their chain
 // rule, in long double. One direction of one layer over tensors in [T,B,.] order.
 #pragma once
 
@@ -8,7 +8,7 @@
 namespace scanrnn::test::oracle {
 
 struct DenseDirection {
-  std::string cell;
+  std::string cell, variant;
   std::int64_t steps, batch, in, hidden;
   bool reverse;
   const Values *weight_ih, *weight_hh, *bias_ih, *bias_hh;  // biases may be null
@@ -16,7 +16,7 @@ struct DenseDirection {
   std::size_t state_at;                                     // where this direction's [B,H] begins
   Storage* store;
 
-  std::int64_t gates() const { return cell == "LSTM" ? 4 : 3; }
+  std::int64_t gates() const { return cell == "RNN" ? 1 : cell == "LSTM" ? 4 : 3; }
 
   // All steps of one sequence: the states before and after each, and W x + b, R h + b. What is kept
   // for backward of LSTM is their sum, in u.
@@ -40,7 +40,7 @@ struct DenseDirection {
   // The sums as backward finds them: one of W x + R h where the cell adds them, each of both where
   // it does not.
   void keep(Reals& u, Reals& m) const {
-    const auto added = static_cast<std::size_t>((cell == "GRU" ? 2 : 4) * hidden);
+    const auto added = static_cast<std::size_t>((cell == "GRU" ? 2 : gates()) * hidden);
     for (std::size_t i = 0; i < u.size(); ++i) {
       const Real mine = i < added ? u[i] + m[i] : u[i];
       const Real change = store->logit(mine) - mine;
@@ -81,6 +81,8 @@ struct DenseDirection {
           const Real r = sigmoid(u[j] + m[j]), z = sigmoid(u[H + j] + m[H + j]);
           const Real n = std::tanh(u[2 * H + j] + r * m[2 * H + j]);
           h[j] = sigmoid(-u[H + j] - m[H + j]) * n + z * out.h.back()[j];
+        } else if (cell == "RNN") {
+          h[j] = value_of(variant, u[j] + m[j]);
         } else {
           throw std::logic_error("the oracle has no " + cell);
         }
@@ -153,6 +155,8 @@ struct DenseDirection {
             du[3 * H + j] = out * y * o * (1 - o);
             for (std::size_t gate = 0; gate < 4; ++gate) dm[gate * H + j] = du[gate * H + j];
             dc_before[j] = into_c * f;
+          } else if (cell == "RNN") {
+            du[j] = dm[j] = out * slope_of(variant, u[j] + m[j]);
           } else {
             const Real r = sigmoid(u[j] + m[j]), z = sigmoid(u[H + j] + m[H + j]);
             const Real n = std::tanh(u[2 * H + j] + r * m[2 * H + j]);
@@ -208,6 +212,7 @@ inline Answer run_dense(const Case& c, const Data& data, bool with_backward, boo
     const Values* own = &data.params[first(l, d)];
     const bool bias = c.layer.bias;
     return DenseDirection{cell.name,
+                          cell.variants[static_cast<std::size_t>(c.layer.variant)],
                           c.steps,
                           c.batch,
                           c.input_size(l),

@@ -8,22 +8,6 @@
 
 namespace scanrnn::test::oracle {
 
-// A candidate or an activation by its name, and its slope.
-inline Real value_of(const std::string& name, Real x) {
-  if (name == "g") return x >= 0 ? x + 0.5L : sigmoid(x);
-  if (name == "tanh") return std::tanh(x);
-  if (name == "relu") return x > 0 ? x : 0;
-  if (name == "linear" || name == "identity") return x;
-  throw std::logic_error(name);
-}
-inline Real slope_of(const std::string& name, Real x) {
-  if (name == "g") return x >= 0 ? 1 : sigmoid(x) * sigmoid(-x);
-  if (name == "tanh") return 1 / (std::cosh(x) * std::cosh(x));
-  if (name == "relu") return x > 0 ? 1 : 0;
-  if (name == "linear" || name == "identity") return 1;
-  throw std::logic_error(name);
-}
-
 // A cell with its variant: the two names that its equations depend on.
 struct Equations {
   std::string cell, variant;
@@ -31,7 +15,8 @@ struct Equations {
   int gates() const { return cell == "MinGRU" ? 2 : 3; }
   // Which block of bias, [gates*H], belongs to this row block of the weight; -1: none.
   int bias_block(int gate) const { return cell == "SRU" ? gate - 1 : gate; }
-  bool reads_out() const { return cell == "SRU"; }
+  bool reads_out() const { return cell == "SRU" || cell == "QRNN"; }
+  bool reads_x() const { return cell == "SRU"; }  // in the output
 
   // h_t = a h_{t-1} + b from the pre-activations k; z is 1 - a, for those who want its digits.
   struct Lifted {
@@ -48,6 +33,9 @@ struct Equations {
     }
     if (cell == "SRU") {
       return {sigmoid(k[1]), sigmoid(-k[1]), sigmoid(-k[1]) * k[0]};
+    }
+    if (cell == "QRNN") {
+      return {sigmoid(k[1]), sigmoid(-k[1]), sigmoid(-k[1]) * std::tanh(k[0])};
     }
     throw std::logic_error("the oracle has no " + cell);
   }
@@ -67,18 +55,26 @@ struct Equations {
       dk[1] += di * i * sigmoid(-k[1]);
       dk[2] += db * i / sum * slope_of(variant, k[2]);
     } else {
-      const Real f = sigmoid(k[1]);
-      dk[0] += db * sigmoid(-k[1]);
-      dk[1] += (da - db * k[0]) * f * sigmoid(-k[1]);
+      const bool bounded = cell == "QRNN";
+      const Real f = sigmoid(k[1]), v = bounded ? std::tanh(k[0]) : k[0];
+      dk[0] += db * sigmoid(-k[1]) * (bounded ? slope_of("tanh", k[0]) : 1);
+      dk[1] += (da - db * v) * f * sigmoid(-k[1]);
     }
   }
-  // SRU's output from its state and the highway input.
+  // The output from the state and SRU's highway input.
   Real readout(const Real* k, Real c, Real skip) const {
+    if (cell == "QRNN") return sigmoid(k[2]) * c;
     return sigmoid(k[2]) * value_of(variant, c) + sigmoid(-k[2]) * skip;
   }
   void readout_vjp(const Real* k, Real c, Real skip, Real dh, Real* dk, Real& dc,
                    Real& dskip) const {
     const Real r = sigmoid(k[2]);
+    if (cell == "QRNN") {
+      dk[2] += dh * c * r * sigmoid(-k[2]);
+      dc = dh * r;
+      dskip = 0;
+      return;
+    }
     dk[2] += dh * (value_of(variant, c) - skip) * r * sigmoid(-k[2]);
     dc = dh * r * slope_of(variant, c);
     dskip = dh * sigmoid(-k[2]);
@@ -94,7 +90,7 @@ struct Direction {
   std::size_t h0_at;                 // where this direction's [B,H] begins in h0
   Storage* store;
 
-  bool highway() const { return cell.reads_out() && in != hidden; }
+  bool highway() const { return cell.reads_x() && in != hidden; }
   std::int64_t blocks() const { return cell.gates() + (highway() ? 1 : 0); }
 
   // Row j of all blocks times x_t, plus the bias.
@@ -115,7 +111,7 @@ struct Direction {
     return h0 ? (*h0)[h0_at + static_cast<std::size_t>(b * hidden + j)] : 0;
   }
   Real skip(const Real* x, std::int64_t j, const Real* k) const {
-    return !cell.reads_out() ? 0 : highway() ? k[3] : x[j];
+    return !cell.reads_x() ? 0 : highway() ? k[3] : x[j];
   }
 
   // states[t] is the state after step t; y gets this direction's columns of a row of `width`.
@@ -165,7 +161,7 @@ struct Direction {
             cell.readout_vjp(k, h, skip(x_t, j, k), out, dk, dc, dskip);
             dh += dc;
             squares += dc * dc;
-            (highway() ? dk[3] : dx_t[j]) += (*store)(dskip);
+            if (cell.reads_x()) (highway() ? dk[3] : dx_t[j]) += (*store)(dskip);
           } else {
             dh += out;
             squares += out * out;

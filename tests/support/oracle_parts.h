@@ -17,6 +17,22 @@ using Reals = std::vector<Real>;
 
 inline Real sigmoid(Real x) { return 1 / (1 + std::exp(-x)); }
 
+// A candidate or an activation by its name, and its slope.
+inline Real value_of(const std::string& name, Real x) {
+  if (name == "g") return x >= 0 ? x + 0.5L : sigmoid(x);
+  if (name == "tanh") return std::tanh(x);
+  if (name == "relu") return x > 0 ? x : 0;
+  if (name == "linear" || name == "identity") return x;
+  throw std::logic_error(name);
+}
+inline Real slope_of(const std::string& name, Real x) {
+  if (name == "g") return x >= 0 ? 1 : sigmoid(x) * sigmoid(-x);
+  if (name == "tanh") return 1 / (std::cosh(x) * std::cosh(x));
+  if (name == "relu") return x > 0 ? 1 : 0;
+  if (name == "linear" || name == "identity") return 1;
+  throw std::logic_error(name);
+}
+
 // Sums, and the sums of the squares of what was added.
 struct Sum {
   Reals values, squares;

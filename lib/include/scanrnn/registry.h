@@ -28,6 +28,7 @@ struct CellInfo {
   int bias_gates;                      // row blocks of H in bias_ih; dense: and in bias_hh
   int preactivations;                  // row blocks of H that training keeps for each token
   int states;                          // tensors of the state: 1, or 2 for the pair (h, c)
+  bool readout;                        // the output differs from the state
   bool highway;                        // one more row block when the layer's input size is not H
   std::string variant_option;          // "candidate", "activation"; empty where there is none
   std::vector<std::string> variants;   // the first one is the default, the only one has no name

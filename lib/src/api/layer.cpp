@@ -318,6 +318,7 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
   problem.input_size = options_.input_size;
   problem.hidden_size = options_.hidden_size;
   problem.gates = info(options_.cell).gates;
+  problem.readout = info(options_.cell).readout;
   problem.highway = info(options_.cell).highway;
   problem.storage_bytes = static_cast<int>(size_of(options_.dtype));
   problem.compute_bytes = static_cast<int>(size_of(compute_type(options_.dtype)));

@@ -190,7 +190,7 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   walk.add_biases();
 
   const auto& table = kernels_of<T>();
-  const auto kernel = table.dense[static_cast<int>(call.cell)].forward;
+  const auto kernel = table.dense[static_cast<int>(call.cell)][call.variant].forward;
   const TensorView kept = tokens_of(call, call.preactivations, call.steps, call.kept_width());
   const TensorView cells = tokens_of(call, call.states, call.steps, call.hidden);
   StepBarrier barrier;
@@ -252,7 +252,7 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   if (arena.counting()) return;
 
   const auto& table = kernels_of<T>();
-  const auto kernel = table.dense[static_cast<int>(call.cell)].backward;
+  const auto kernel = table.dense[static_cast<int>(call.cell)][call.variant].backward;
   const Tile all{0, call.steps, 0, call.batch};
   const auto against = [&](const TensorView& v) { return walked<T>(v, all, !call.reverse); };
   const TensorView dtokens = tokens_of(call, dsums, call.steps, kept);

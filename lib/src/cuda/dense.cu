@@ -10,11 +10,11 @@ namespace scanrnn {
 namespace {
 
 template <class T>
-const CudaDenseKernels<T>& kernels_of(Cell cell) {
+const CudaDenseTable<T>& kernels_of(Cell cell) {
   switch (cell) {
 #define SCANRNN_DENSE_CELL(name, ...) \
   case Cell::name:                    \
-    return cuda_dense_kernels<Cell::name, T>();
+    return cuda_dense_table<Cell::name, T>();
 #include "scanrnn/cells.def"
     default:
       break;
@@ -43,7 +43,7 @@ struct DenseRun : CudaWalk<T> {
   TensorView kept_rows(const void* data) const { return this->rows(data, kept()); }
 
   void forward() {
-    const auto& kernels = kernels_of<T>(call.cell);
+    const auto& kernels = kernels_of<T>(call.cell)[call.variant];
     const bool whole = plan.strategy == dispatch::Strategy::persistent;
     const bool fused = !whole && plan.fused_steps;
     const bool ragged = call.is_ragged();
@@ -141,7 +141,7 @@ struct DenseRun : CudaWalk<T> {
   }
 
   void backward() {
-    const auto& kernels = kernels_of<T>(call.cell);
+    const auto& kernels = kernels_of<T>(call.cell)[call.variant];
     const bool whole =
         plan.strategy == dispatch::Strategy::persistent && plan.persistent_vjp.tile >= 0;
     Args args;

@@ -79,10 +79,10 @@ template <class Cell, class Memory>
 struct ForwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
-  static constexpr int kStreams = Cell::kGates + Cell::kReadout;
+  static constexpr int kStreams = Cell::kGates + Cell::kHighway;
   static constexpr bool kLifts = true, kLastDiffers = false;
   GateReader<Cell, Memory> gates;
-  Strided<const T> skip;  // x' of a cell with a readout
+  Strided<const T> skip;  // x' of a cell with a highway
   Index steps = 0;        // read by stream() alone
 
   SCANRNN_HD scan::Stream<T> stream(int i) const {
@@ -110,7 +110,7 @@ struct ForwardSource {
   }
   SCANRNN_HD ForwardItem<Cell, Memory> load(Index row, Index t) const {
     ForwardItem<Cell, Memory> item{gates.load(row, t), V(0)};
-    if constexpr (Cell::kReadout) item.skip = Memory::read(skip.at(t), row, gates.hidden);
+    if constexpr (Cell::kHighway) item.skip = Memory::read(skip.at(t), row, gates.hidden);
     return item;
   }
   SCANRNN_HD scan::Affine<V> step(const ForwardItem<Cell, Memory>& item) const {
@@ -172,7 +172,7 @@ template <class Cell, class Memory>
 struct BackwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
-  static constexpr int kStreams = Cell::kGates + 2 + 2 * Cell::kReadout;
+  static constexpr int kStreams = Cell::kGates + 2 + Cell::kReadout + Cell::kHighway;
   static constexpr bool kLifts = true, kLastDiffers = true;
   GateReader<Cell, Memory> gates;
   Strided<const T> skip;
@@ -182,7 +182,7 @@ struct BackwardSource {
   Index last;                // the index of the first step in time
   Strided<const T> previous{states.data ? states.at(1) : nullptr, states.line, states.step};
 
-  // After the gates: dy, the states a step before, and for a readout skip and the states.
+  // After the gates: dy, the states a step before, for a readout the states, and the highway's.
   SCANRNN_HD scan::Stream<T> stream(int i) const {
     switch (i - Cell::kGates) {
       case 0:
@@ -190,9 +190,9 @@ struct BackwardSource {
       case 1:
         return {previous.data, previous.step, last};
       case 2:
-        return {skip.data, skip.step, last + 1};
-      case 3:
         return {states.data, states.step, last + 1};
+      case 3:
+        return {skip.data, skip.step, last + 1};
     }
     return gates.stream(i, last + 1);
   }
@@ -202,8 +202,8 @@ struct BackwardSource {
       return {present ? tiles[Cell::kGates + i] : nullptr, 0, step};
     };
     return {gates.staged(tiles, step, row),
-            at(2, skip.data),
-            at(3, states.data),
+            at(3, skip.data),
+            at(2, states.data),
             {initial.data ? initial.data + row : nullptr, initial.line, initial.step},
             at(0, dy.data),
             t == scan::kInside ? std::numeric_limits<Index>::max() : last - t,
@@ -234,10 +234,8 @@ struct BackwardSource {
   SCANRNN_HD BackwardItem<Cell, Memory> load(Index row, Index t) const {
     const Index hidden = gates.hidden;
     BackwardItem<Cell, Memory> item{gates.load(row, t), V(0), V(0), V(0), V(0)};
-    if constexpr (Cell::kReadout) {
-      item.skip = Memory::read(skip.at(t), row, hidden);
-      item.state = Memory::read(states.at(t), row, hidden);
-    }
+    if constexpr (Cell::kHighway) item.skip = Memory::read(skip.at(t), row, hidden);
+    if constexpr (Cell::kReadout) item.state = Memory::read(states.at(t), row, hidden);
     if (t < last) {
       item.previous = Memory::read(previous.at(t), row, hidden);
     } else if (initial.data) {
@@ -269,7 +267,7 @@ struct BackwardSink {
   }
   SCANRNN_HD void next() {
     dpreactivations.next();
-    if (Cell::kReadout) dskip.next();
+    if (Cell::kHighway) dskip.next();
   }
   SCANRNN_HD void store(Index row, Index t, const BackwardItem<Cell, Memory>& item,
                         const scan::Carried<V>& before, const scan::Carried<V>&) const {
@@ -278,7 +276,7 @@ struct BackwardSink {
     T* step = dpreactivations.at(t);
     if constexpr (Cell::kReadout) {
       const auto r = Cell::readout_vjp(item.gates, item.state, item.skip, item.dy);
-      Memory::write(dskip.at(t), row, hidden, r.skip);
+      if constexpr (Cell::kHighway) Memory::write(dskip.at(t), row, hidden, r.skip);
       V readout[Cell::kGates];
       Cell::template scatter<V>(r.gates, [&](int gate, V value) { readout[gate] = value; });
       Cell::template scatter<V>(d, [&](int gate, V value) {
@@ -294,7 +292,7 @@ struct BackwardSink {
     for (int gate = 0; gate < Cell::kGates; ++gate) {
       Memory::write(dpreactivations.at(t) + gate * hidden, row, hidden, V(0));
     }
-    if constexpr (Cell::kReadout) Memory::write(dskip.at(t), row, hidden, V(0));
+    if constexpr (Cell::kHighway) Memory::write(dskip.at(t), row, hidden, V(0));
   }
 };
 

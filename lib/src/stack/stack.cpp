@@ -161,7 +161,7 @@ class Run {
     if (!training()) return;
     const auto values = static_cast<std::size_t>(call.tokens()) * size_of(dtype_);
     call.preactivations = stack_.reserve.take(values * static_cast<std::size_t>(call.kept_width()));
-    if (info(call.cell).highway || call.pair()) {
+    if (info(call.cell).readout || call.pair()) {
       call.states = stack_.reserve.take(values * static_cast<std::size_t>(call.hidden));
     }
   }

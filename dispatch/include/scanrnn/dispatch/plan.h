@@ -27,6 +27,7 @@ struct Problem {
   Batch layout = Batch::rectangular;
   std::int64_t longest = 0;  // packed: no sequence has more steps; 0: not known
   int gates = 0;             // none: a bare scan, which projects nothing
+  bool readout = false;      // the output differs from the state
   bool highway = false;      // beside them each step reads x, or a projection of it
   int storage_bytes = 4;     // of an element of the tensors
   int compute_bytes = 4;  // of the type that is computed in: half of a complex one that is stored

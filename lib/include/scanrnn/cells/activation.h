@@ -96,5 +96,11 @@ template <class...>
 struct Variants {};
 using Candidates = Variants<PositiveG, Linear, Tanh>;
 using Activations = Variants<Identity, Tanh, Relu>;
+using Nonlinearities = Variants<Tanh, Relu>;
+// Of a cell that has nothing to choose.
+struct Only {
+  static constexpr const char* name = "";
+};
+using One = Variants<Only>;
 
 }  // namespace scanrnn::cell

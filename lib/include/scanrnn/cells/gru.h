@@ -7,6 +7,7 @@
 
 namespace scanrnn::cell {
 
+template <class = Only>
 struct GRU {
   static constexpr int kGates = 3, kPreactivations = 4;
   static constexpr bool kPair = false;

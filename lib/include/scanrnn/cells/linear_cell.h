@@ -7,8 +7,8 @@
 //   gather(f), scatter(gates, f)  Gates from and to f(row block): the one place that orders them
 //   lift(gates)                   the affine map (a, 1 - a, b)
 //   lift_vjp(gates, cotangent)    the adjoint of lift
-//   kReadout                      whether the output differs from the state; if so:
-//   readout(gates, state, skip)   the output; skip is the highway input x'
+//   kReadout, kHighway            whether the output differs from the state, and reads x; if so:
+//   readout(gates, state, skip)   the output; skip is the highway input x', zero without kHighway
 //   readout_vjp(...)              its adjoint
 // Everything else about a recurrence (its adjoint, strategies, types, directions) is the engine's.
 #pragma once
@@ -33,7 +33,7 @@ struct ReadoutCotangent {
 
 // Base of the cells whose output is their state.
 struct StateIsOutput {
-  static constexpr bool kReadout = false;
+  static constexpr bool kReadout = false, kHighway = false;
 };
 
 }  // namespace scanrnn::cell

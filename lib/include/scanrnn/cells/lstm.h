@@ -7,6 +7,7 @@
 
 namespace scanrnn::cell {
 
+template <class = Only>
 struct LSTM {
   static constexpr int kGates = 4, kPreactivations = 4;
   static constexpr bool kPair = true;

@@ -12,7 +12,7 @@ namespace scanrnn::cell {
 template <class Activation>
 struct SRU {
   static constexpr int kGates = 3;
-  static constexpr bool kReadout = true;
+  static constexpr bool kReadout = true, kHighway = true;
   template <class V>
   struct Gates {
     V u, p, q;  // candidate, and pre-activations of f and r

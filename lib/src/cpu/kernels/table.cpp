@@ -141,6 +141,17 @@ void add(CpuCellKernels<T>* entry, cell::Variants<Options...>) {
   ((*entry++ = {&forward<CellOf<Options>, T>, &backward<CellOf<Options>, T>}), ...);
 }
 
+template <template <class> class CellOf, int kStates, int kPreactivations, class T,
+          class... Options>
+void add_dense(CpuDenseKernels<T>* entry, cell::Variants<Options...>) {
+  static_assert(sizeof...(Options) <= kMaxVariants);
+  static_assert(((CellOf<Options>::kPreactivations == kPreactivations &&
+                  CellOf<Options>::kPair == (kStates == 2)) &&
+                 ...),
+                "cells.def says otherwise");
+  ((*entry++ = {&dense_forward<CellOf<Options>, T>, &dense_backward<CellOf<Options>, T>}), ...);
+}
+
 template <class T>
 CpuTypeKernels<T> kernels_of() {
   CpuTypeKernels<T> out{{},
@@ -153,11 +164,9 @@ CpuTypeKernels<T> kernels_of() {
                         &column_sums<T>};
 #define SCANRNN_LINEAR_CELL(name, option, list, ...) \
   add<cell::name>(out.cells[static_cast<int>(Cell::name)], cell::list());
-#define SCANRNN_DENSE_CELL(name, states, preactivations, ...)                           \
-  static_assert(cell::name::kPreactivations == preactivations, "cells.def and " #name); \
-  static_assert(cell::name::kPair == (states == 2), "cells.def and " #name);            \
-  out.dense[static_cast<int>(Cell::name)] = {&dense_forward<cell::name, T>,             \
-                                             &dense_backward<cell::name, T>};
+#define SCANRNN_DENSE_CELL(name, option, list, states, preactivations, ...)              \
+  add_dense<cell::name, states, preactivations>(out.dense[static_cast<int>(Cell::name)], \
+                                                cell::list());
 #include "scanrnn/cells.def"
   return out;
 }

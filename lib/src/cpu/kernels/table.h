@@ -41,8 +41,8 @@ struct CpuCellKernels {
 
 template <class T>
 struct CpuTypeKernels {
-  CpuCellKernels<T> cells[kCellCount][kMaxVariants];  // linear ones
-  CpuDenseKernels<T> dense[kCellCount];               // dense ones
+  CpuCellKernels<T> cells[kCellCount][kMaxVariants];   // linear ones
+  CpuDenseKernels<T> dense[kCellCount][kMaxVariants];  // dense ones
   CpuDenseTools<T> tools;
   void (*scan)(const CpuSchedule&, const ScanKernelArgs<T>&);
   void (*scan_log)(const CpuSchedule&, const ScanKernelArgs<T>&);

@@ -2,23 +2,44 @@
 // The CUDA kernels of one dense cell and one dtype: SCANRNN_CUDA_CELL and SCANRNN_CUDA_TYPE. The
 // build compiles this file once for each pair, with the header of every cell before it.
 #include "cuda/kernels/dense.h"
+
+#include <type_traits>
+
 #include "cuda/kernels/fused_step.cuh"
 #include "cuda/kernels/persistent/launch.cuh"
 
 namespace scanrnn {
+namespace {
 
-template <>
-const CudaDenseKernels<SCANRNN_CUDA_TYPE>&
-cuda_dense_kernels<Cell::SCANRNN_CUDA_CELL, SCANRNN_CUDA_TYPE>() {
-  using T = SCANRNN_CUDA_TYPE;
-  using C = cell::SCANRNN_CUDA_CELL;
+using T = SCANRNN_CUDA_TYPE;
+
+template <class C>
+constexpr CudaDenseKernels<T> kernels_of() {
   using V = typename CudaDenseKernels<T>::V;
   using Persistent = persistent::Launcher<C, T>;
-  static constexpr CudaDenseKernels<T> kernels = {
-      step::launch<step::forward<C, T, V>, T>, step::launch_fused<C, T>,
-      step::launch<step::backward<C, T, V>, T>, Persistent::template run<false>,
-      Persistent::template run<true>};
+  return {step::launch<step::forward<C, T, V>, T>, step::launch_fused<C, T>,
+          step::launch<step::backward<C, T, V>, T>, Persistent::template run<false>,
+          Persistent::template run<true>};
+}
+template <template <class> class CellOf, class... Options>
+const CudaDenseTable<T>& table(cell::Variants<Options...>) {
+  static constexpr CudaDenseTable<T> kernels = {kernels_of<CellOf<Options>>()...};
   return kernels;
+}
+
+// A template, so that the kernels of the other cells are not compiled, too.
+#define SCANRNN_DENSE_CELL(name, option, list, ...)                           \
+  template <Cell wanted, std::enable_if_t<wanted == Cell::name, bool> = true> \
+  const CudaDenseTable<T>& table_of() {                                       \
+    return table<cell::name>(cell::list());                                   \
+  }
+#include "scanrnn/cells.def"
+
+}  // namespace
+
+template <>
+const CudaDenseTable<T>& cuda_dense_table<Cell::SCANRNN_CUDA_CELL, T>() {
+  return table_of<Cell::SCANRNN_CUDA_CELL>();
 }
 
 }  // namespace scanrnn

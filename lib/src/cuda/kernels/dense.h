@@ -120,9 +120,12 @@ struct CudaDenseKernels {
                                 void* exchange, cudaStream_t);
 };
 
+template <class T>
+using CudaDenseTable = CudaDenseKernels<T>[kMaxCudaVariants];
+
 // Defined by cuda/kernels/dense.cu, compiled once for each dense cell and dtype.
 template <Cell cell, class T>
-const CudaDenseKernels<T>& cuda_dense_kernels();
+const CudaDenseTable<T>& cuda_dense_table();
 
 // One layer in one direction, as Backend's functions of that name.
 void cuda_dense_forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
       }
       ForwardItem<Cell, Memory> item{
           Cell::template gather<V>([&](int gate) { return sums[k][gate]; }), V(0)};
-      if constexpr (Cell::kReadout) {
+      if constexpr (Cell::kHighway) {
         item.skip =
             kRows > Cell::kGates ? sums[k][kRows - 1] : Memory::read(skip.at(t + k), unit, hidden);
       }
@@ -94,7 +94,7 @@ cudaError_t launch_direct(const CudaSchedule& s, const DirectKernelArgs<T>& a) {
     return scan::cuda::launch_early(kernel, grid, kProjectWarps * scan::cuda::kLanes, 0, s.stream,
                                     s, a);
   };
-  if constexpr (Cell::kReadout) {
+  if constexpr (Cell::kHighway) {
     if (!a.skip.data) {
       constexpr int kRows = Cell::kGates + 1;
       return vectors ? run(direct_kernel<Cell, T, kRows, true>)

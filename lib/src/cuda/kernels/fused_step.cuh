@@ -75,7 +75,8 @@ __device__ __forceinline__ void multiply_rows(const T* rows, Index gate_rows, In
 template <class C, class T, bool kVectors, int kGroups>
 __global__ void __launch_bounds__(32 * kWarps) fused_by_fragments(const CudaDenseArgs<T, float> a) {
   constexpr int kTiles = (C::kGates + 1) / 2, kLines = 8 * kGroups;
-  static_assert(C::kPreactivations == 4, "a unit's sums are one float4");
+  constexpr int kSums = C::kPreactivations;
+  static_assert(kSums <= 4, "a unit's sums are one float4");
   static_assert(kLines * kUnits <= 32 * kWarps, "a thread has one item");
   __shared__ float4 parts[kWarps][kLines][kUnits + 1];  // apart, so that quads meet other banks
   scan::cuda::await_stream();
@@ -109,8 +110,8 @@ __global__ void __launch_bounds__(32 * kWarps) fused_by_fragments(const CudaDens
       auto part = DenseSums<C, float>::zeros();
       part.add_input([&](int i) { return input[group][i / 2][i % 2 * 2 + column]; });
       part.add_recurrent([&](int i) { return recurrent[group][i / 2][i % 2 * 2 + column]; });
-      parts[warp][group * 8 + 2 * quad + column][row] =
-          make_float4(part.value[0], part.value[1], part.value[2], part.value[3]);
+      const auto of = [&](int i) { return i < kSums ? part.value[i < kSums ? i : 0] : 0.0f; };
+      parts[warp][group * 8 + 2 * quad + column][row] = make_float4(of(0), of(1), of(2), of(3));
     }
   }
   __syncthreads();
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(32 * kWarps) fused_by_fragments(const CudaDens
       const float4 part = parts[i][line][local];
       const float sums[4] = {part.x, part.y, part.z, part.w};
 #pragma unroll
-      for (int s = 0; s < 4; ++s) item.sums.value[s] += sums[s];
+      for (int s = 0; s < kSums; ++s) item.sums.value[s] += sums[s];
     }
   }
   item.walk(a);

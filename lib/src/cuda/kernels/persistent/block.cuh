@@ -111,8 +111,8 @@ __device__ __forceinline__ void leave(const typename Cut::Sums& sum, std::uint32
   for (int block = 0; block < Cut::kUnits / 8; ++block)
 #pragma unroll
     for (int column = 0; column < 2; ++column)
-      leave_sums<kGates>(to + (column * (Cut::kUnits + 1) + block * 8) * sizeof(float4), sum,
-                         block * kGates, column);
+      leave_sums<float4, kGates>(to + (column * (Cut::kUnits + 1) + block * 8) * sizeof(float4),
+                                 sum, block * kGates, column);
 }
 
 template <class C, class T, bool kSplit, bool kRagged, int kUnitBlocks>

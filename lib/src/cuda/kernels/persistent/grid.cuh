@@ -151,8 +151,9 @@ __device__ __forceinline__ void leave(const typename Cut::Sums& sum, const Share
     if ((share.warp_units * Cut::kUnitBlocks + block) * 8 >= share.units) continue;
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
-      leave_sums<Cut::kBlocks>(to + block * 8 * sizeof(typename Cut::Part) + column * line_bytes,
-                               sum[0], block * Cut::kBlocks, column);
+      leave_sums<typename Cut::Part, Cut::kBlocks>(
+          to + block * 8 * sizeof(typename Cut::Part) + column * line_bytes, sum[0],
+          block * Cut::kBlocks, column);
     }
   }
 }

@@ -7,6 +7,8 @@
 // operand are its part of two steps, of 32 bytes of the sum.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/kernels/dense.h"
 #include "cuda/kernels/fragment.cuh"
 #include "cuda/kernels/persistent/words.cuh"
@@ -44,15 +46,18 @@ __device__ __forceinline__ void load_fragments(std::uint32_t (&to)[2][4], const 
 }
 
 // Leaves what the products gave a unit in one of the lane's two columns: one sum for each of its
-// row blocks, the first of which is `first`.
-template <int kBlocks, int kTiles>
+// kBlocks row blocks, the first of which is `first`; a float4 has zeros for others.
+template <class Part, int kBlocks, int kTiles>
 __device__ __forceinline__ void leave_sums(std::uint32_t to, const float (&sum)[kTiles][4],
                                            int first, int column) {
-  const auto of = [&](int i) { return sum[(first + i) / 2][(first + i) % 2 * 2 + column]; };
-  if constexpr (kBlocks == 1) {
+  const auto of = [&](int i) {
+    const int block = first + (i < kBlocks ? i : 0);
+    return i < kBlocks ? sum[block / 2][block % 2 * 2 + column] : 0.0f;
+  };
+  if constexpr (std::is_same<Part, float>::value) {
     store_shared(to, of(0));
   } else {
-    store_shared(to, make_float4(of(0), of(1), of(2), kBlocks > 3 ? of(kBlocks - 1) : 0.0f));
+    store_shared(to, make_float4(of(0), of(1), of(2), of(3)));
   }
 }
 
