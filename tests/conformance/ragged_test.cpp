@@ -296,6 +296,30 @@ TEST(Ragged, AcrossTiles) {
   }
 }
 
+// Units enough for a GPU to walk each sequence for itself, and lengths that do or do not let it.
+TEST(Ragged, WideBatches) {
+  Random random(1510);
+  const std::vector<std::vector<std::int64_t>> all{{17, 16, 0, 33, 40, 1, 35, 38},
+                                                   {170, 1, 2, 3, 0, 4, 0, 0}};
+  for (const LayerOptions& options : few_variants()) {
+    if (is_dense(options)) continue;
+    for (const Way& way : {Way(Strategy::fused_sequential), Way(Strategy::automatic)}) {
+      for (const auto& lengths : all) {
+        for (int bits = 0; bits < 4; ++bits) {
+          RaggedCase c = ragged_case(options, lengths, bits & 1);
+          c.whole.way = way;
+          c.whole.layer.hidden_size = 1100;
+          c.whole.layer.bidirectional = bits & 2;
+          c.whole.layer.dtype = on_cuda() && bits == 3 ? Dtype::bfloat16 : Dtype::float32;
+          c.whole.h0 = bits != 2;
+          c.whole.longest = bits == 3 ? *std::max_element(lengths.begin(), lengths.end()) : 0;
+          expect_like_single_calls(c, random);
+        }
+      }
+    }
+  }
+}
+
 // A plan may be told how long the longest packed sequence is.
 TEST(Ragged, TheLongestIsKnown) {
   Random random(1509);

@@ -105,6 +105,8 @@ struct CudaDenseArgs {
   }
 };
 
+inline constexpr int kMaxDenseVariants = 2;
+
 template <class T>
 struct CudaDenseKernels {
   using V = typename std::conditional<std::is_same<T, double>::value, double, float>::type;
@@ -121,7 +123,7 @@ struct CudaDenseKernels {
 };
 
 template <class T>
-using CudaDenseTable = CudaDenseKernels<T>[kMaxCudaVariants];
+using CudaDenseTable = CudaDenseKernels<T>[kMaxDenseVariants];
 
 // Defined by cuda/kernels/dense.cu, compiled once for each dense cell and dtype.
 template <Cell cell, class T>
