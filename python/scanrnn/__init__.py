@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Minimal RNNs by parallel scan: MinGRU, MinLSTM, SRU, and the bare recurrence; LSTM and GRU.
+"""Recurrent layers: linear cells by parallel scan, dense cells, and the bare recurrence.
 
 The classes of layers are made from the registry of cells, so a new cell appears here by itself.
 """

@@ -11,7 +11,8 @@ from . import _core
 class CellInfo(NamedTuple):
     """One cell; row_order names the row blocks of weight_ih, of which bias_gates have a bias.
 
-    states is 2 where the state is the pair (h, c). Without an option the one variant has no name.
+    states is 2 where the state is the pair (h, c). With readout the output differs from the state,
+    with highway it reads x as well. Without an option the one variant has no name.
     """
 
     name: str
@@ -19,6 +20,7 @@ class CellInfo(NamedTuple):
     gates: int
     bias_gates: int
     states: int
+    readout: bool
     highway: bool
     variant_option: str
     variants: tuple[str, ...]

@@ -29,9 +29,8 @@ class Description(NamedTuple):
     @classmethod
     def of(cls, rnn):
         params = {name: value.astype(np.float64) for name, value in rnn.state_dict().items()}
-        option = rnn._cell.variant_option
         return cls(
-            type(rnn).__name__, getattr(rnn, option) if option else "", rnn.num_layers,
+            type(rnn).__name__, reference.variant_of(rnn), rnn.num_layers,
             2 if rnn.bidirectional else 1, rnn.hidden_size, params,
         )  # fmt: skip
 
@@ -112,12 +111,12 @@ class Walk:
             now = [kept[t] for kept in before]
             m[t] = now[0] @ self.recurrent.T + bias
             gates = ([part[t] for part in self.split_u], np.split(m[t], self.gates, axis=-1))
-            pairs = zip(step(*gates, *now), state, strict=True)
+            pairs = zip(step(*gates, now, self.told.variant), state, strict=True)
             state = [np.where(self.there[t], after, held) for after, held in pairs]
 
         def function(*inputs):
             g = self.gates
-            after = step(inputs[:g], inputs[g : 2 * g], *inputs[2 * g :])
+            after = step(inputs[:g], inputs[g : 2 * g], inputs[2 * g :], self.told.variant)
             return (after[0], *after)
 
         self.function = function

@@ -131,7 +131,7 @@ class Batch:
         return y, [np.concatenate(part, axis=1) for part in parts]
 
     def gradients(self):
-        """(dx, dh_0, dparams)."""
+        """(dx, dh_0, dparams), and how large the terms of dparams are, which may cancel."""
         found = []
         for i, sequence in enumerate(self.sequences):
             dfinals = [part[:, i : i + 1] for part in self.dh_n]
@@ -139,4 +139,6 @@ class Batch:
         dxs, dstates, dparams = zip(*found, strict=True)
         states = [np.concatenate(part, axis=1) for part in zip(*dstates, strict=True)]
         sums = {name: sum(each[name] for each in dparams) for name in dparams[0]}
-        return self.lay(list(dxs), 0), states, sums
+        each = {name: np.array([d[name] for d in dparams], np.float64) for name in sums}
+        sizes = {name: np.sqrt(np.square(values).sum(axis=0)) for name, values in each.items()}
+        return self.lay(list(dxs), 0), states, sums, sizes

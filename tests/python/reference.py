@@ -47,7 +47,19 @@ def sru(gates, c, x, variant):
     return sigmoid(r) * ACTIVATIONS[variant](c) + sigmoid(-r) * skip, c
 
 
-STEP = {"MinGRU": mingru, "MinLSTM": minlstm, "SRU": sru}
+def qrnn(gates, c, x, variant):
+    z, f, o = gates
+    c = sigmoid(f) * c + sigmoid(-f) * np.tanh(z)
+    return sigmoid(o) * c, c
+
+
+STEP = {"MinGRU": mingru, "MinLSTM": minlstm, "SRU": sru, "QRNN": qrnn}
+
+
+def variant_of(rnn):
+    """The name of the layer's variant, "" where the cell has none."""
+    option = rnn._cell.variant_option
+    return getattr(rnn, option) if option else ""
 
 
 def _direction(cell, weight, bias, x, h, variant):
@@ -68,7 +80,6 @@ def run(rnn, x, h_0=None):
     """(y, h_n) of a layer's own parameters, in float64; x [T,B,C] whatever rnn.batch_first says."""
     params = {name: value.astype(np.float64) for name, value in rnn.state_dict().items()}
     cell = type(rnn).__name__
-    variant = rnn.activation if cell == "SRU" else rnn.candidate
     directions = 2 if rnn.bidirectional else 1
     x, finals = x.astype(np.float64), []
     if h_0 is None:
@@ -84,7 +95,7 @@ def run(rnn, x, h_0=None):
                 params.get("bias_ih" + suffix),
                 x[order],
                 h_0[layer * directions + direction].astype(np.float64),
-                variant,
+                variant_of(rnn),
             )
             outs.append(out[order])
             finals.append(final)
@@ -123,53 +134,58 @@ def scan_logarithms(log_a, log_b, sign_b, h_0, reverse=False, reset=None):
     return logs, signs
 
 
-def lstm(u, m, h, c):
+# From the products with x and with h, by gates, and the state before, to the state.
+
+
+def elman(u, m, state, variant):
+    return (ACTIVATIONS[variant](u[0] + m[0]),)
+
+
+def lstm(u, m, state, variant):
+    _, c = state
     i, f, g, o = (from_x + from_h for from_x, from_h in zip(u, m, strict=True))
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(c), c
 
 
-def gru(u, m, h):
-    (r, z, n), (mr, mz, mn) = u, m
+def gru(u, m, state, variant):
+    (h,), (r, z, n), (mr, mz, mn) = state, u, m
     r, z = sigmoid(r + mr), sigmoid(z + mz)
     n = np.tanh(n + r * mn)
     return ((1 - z) * n + z * h,)
 
 
-# From the products with x and with h, by gates, and the state before, to the state.
-DENSE_STEP = {"LSTM": lstm, "GRU": gru}
+DENSE_STEP = {"RNN": elman, "LSTM": lstm, "GRU": gru}
 
 
-def _dense_step(cell, params, x, h, c):
+def _dense_step(cell, params, x, state, variant):
     weight, recurrent, bias, recurrent_bias = params
-    gates = {"LSTM": 4, "GRU": 3}[cell]
+    gates = weight.shape[0] // state[0].shape[-1]
     u = np.split(x @ weight.T + bias, gates, axis=-1)
-    m = np.split(h @ recurrent.T + recurrent_bias, gates, axis=-1)
-    before = (h, c) if cell == "LSTM" else (h,)
-    h, *rest = DENSE_STEP[cell](u, m, *before)
-    return h, rest[0] if rest else c
+    m = np.split(state[0] @ recurrent.T + recurrent_bias, gates, axis=-1)
+    return DENSE_STEP[cell](u, m, state, variant)
 
 
 def run_dense(rnn, x, state=None):
-    """(y, (h_n, c_n)) of LSTM or GRU in float64; x [T,B,C]; c_n of GRU means nothing."""
+    """(y, parts of the last state) of a dense cell in float64; x [T,B,C]."""
     kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     values = {name: value.astype(np.float64) for name, value in rnn.state_dict().items()}
     directions = 2 if rnn.bidirectional else 1
     x, finals = x.astype(np.float64), []
     zeros = np.zeros((rnn.num_layers * directions, x.shape[1], rnn.hidden_size))
-    first = [zeros, zeros] if state is None else [part.astype(np.float64) for part in state]
+    first = [zeros] * rnn._cell.states if state is None else [p.astype(np.float64) for p in state]
     for layer in range(rnn.num_layers):
         outs = []
         for direction in range(directions):
             suffix = f"_l{layer}" + ("_reverse" if direction else "")
             params = [values.get(kind + suffix, 0.0) for kind in kinds]
             at = layer * directions + direction
-            h, c = first[0][at], first[-1][at]
+            now = [part[at] for part in first]
             out = np.empty((*x.shape[:2], rnn.hidden_size))
             for t in range(len(x))[:: -1 if direction else 1]:
-                h, c = _dense_step(type(rnn).__name__, params, x[t], h, c)
-                out[t] = h
+                now = _dense_step(type(rnn).__name__, params, x[t], now, variant_of(rnn))
+                out[t] = now[0]
             outs.append(out)
-            finals.append((h, c))
+            finals.append(now)
         x = np.concatenate(outs, axis=-1)
     return x, [np.stack(parts) for parts in zip(*finals, strict=True)]

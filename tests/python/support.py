@@ -9,12 +9,13 @@ import pytest
 import scanrnn
 
 LINEAR = [cell for cell in scanrnn.cells() if cell.recurrence == "linear"]
-CELLS = [cell.name for cell in LINEAR]  # LSTM and GRU have test_dense.py
-DENSE = ["LSTM", "GRU"]
+CELLS = [cell.name for cell in LINEAR]  # the dense ones have test_dense.py
+DENSE = [cell.name for cell in scanrnn.cells() if cell.recurrence == "dense"]
 VARIANTS = [(cell.name, variant) for cell in LINEAR for variant in cell.variants]
-OPTION = {cell.name: cell.variant_option for cell in LINEAR}
+OPTION = {cell.name: cell.variant_option for cell in scanrnn.cells() if cell.variant_option}
 ALL_CELLS = [cell.name for cell in scanrnn.cells()]  # for tests of what goes round all of them
 ALL_VARIANTS = [(cell.name, variant) for cell in scanrnn.cells() for variant in cell.variants]
+DENSE_VARIANTS = [(cell, variant) for cell, variant in ALL_VARIANTS if cell in DENSE]
 DEVICE = os.environ.get("SCANRNN_TEST_DEVICE", "cpu")  # "cuda": the same tests there
 STRATEGIES = ["direct", "fused_sequential", "parallel_scan"]
 
@@ -96,7 +97,7 @@ def _fail(what, got, wanted, error, more):
 
 
 def make(cell, input_size=3, hidden_size=5, variant=None, **options):
-    if variant is not None:
+    if variant:
         options[OPTION[cell]] = variant
     options.setdefault("seed", 0)
     options.setdefault("device", DEVICE)

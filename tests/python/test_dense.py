@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LSTM and GRU: against the oracle and against torch.nn, with states that are pairs."""
+"""Dense cells: against the oracle and against torch.nn, with states that are pairs."""
 
 import copy
 import inspect
@@ -9,19 +9,15 @@ import numpy as np
 import pytest
 import reference
 import scanrnn
-from support import DENSE, assert_close, make, normal, tolerance
+from ragged_support import as_state, flat
+from scanrnn.description import STATES
+from support import DENSE, DENSE_VARIANTS, OPTION, assert_close, make, normal, tolerance
 
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 
 
-def flat(state):
-    """h and c of a pair, or h alone."""
-    return list(state) if isinstance(state, tuple) else [state]
-
-
 def state_of(cell, *shape, dtype=np.float32, seed=1):
-    h = normal(*shape, seed=seed).astype(dtype)
-    return (h, normal(*shape, seed=seed + 1).astype(dtype)) if cell == "LSTM" else h
+    return as_state([normal(*shape, seed=seed + i).astype(dtype) for i in range(STATES[cell])])
 
 
 def agrees(rnn, x, state=None, strategy=None):
@@ -32,8 +28,8 @@ def agrees(rnn, x, state=None, strategy=None):
     wanted_y = wanted_y.swapaxes(0, 1) if rnn.batch_first else wanted_y
     share = rnn.num_layers * tolerance(str(rnn.dtype), x.shape[1 if rnn.batch_first else 0])
     assert_close(y, wanted_y, share, f"y of {rnn}")
-    assert isinstance(last, tuple) == (type(rnn).__name__ == "LSTM")
-    for got, wanted in zip(flat(last), wanted_last, strict=False):
+    assert isinstance(last, tuple) == (len(wanted_last) == 2)
+    for got, wanted in zip(flat(last), wanted_last, strict=True):
         assert got.dtype == rnn.dtype
         assert_close(got, wanted, share, f"state of {rnn}")
     return y, last
@@ -44,7 +40,7 @@ def test_signature_is_that_of_torch_plus_ours(cell):
     found = inspect.signature(getattr(scanrnn, cell)).parameters
     assert list(found) == [
         *("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"),
-        *("bidirectional", "dtype", "device", "seed"),
+        *("bidirectional", *([OPTION[cell]] if cell in OPTION else []), "dtype", "device", "seed"),
     ]
     with pytest.raises(TypeError, match="unexpected keyword argument 'domain'"):
         getattr(scanrnn, cell)(3, 5, domain="log")
@@ -53,7 +49,7 @@ def test_signature_is_that_of_torch_plus_ours(cell):
 @pytest.mark.parametrize("cell", DENSE)
 def test_parameters_have_torchs_names_and_order(cell):
     rnn = make(cell, 3, 5, num_layers=2, bidirectional=True)
-    rows = {"LSTM": 20, "GRU": 15}[cell]
+    rows = {"RNN": 5, "LSTM": 20, "GRU": 15}[cell]
     assert [(name, value.shape) for name, value in rnn.state_dict().items()] == [
         (f"{kind}_l{layer}{direction}", shape)
         for layer, width in [(0, 3), (1, 10)]
@@ -75,11 +71,11 @@ def test_parameters_have_torchs_names_and_order(cell):
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 17, 61])
 @pytest.mark.parametrize("hidden", [1, 7, 37, 129])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("cell", DENSE)
-def test_dtypes_and_sizes(cell, dtype, hidden, steps):
+@pytest.mark.parametrize(("cell", "variant"), DENSE_VARIANTS)
+def test_dtypes_and_sizes(cell, variant, dtype, hidden, steps):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
-    rnn = make(cell, 4, hidden, dtype=dtype)
+    rnn = make(cell, 4, hidden, variant, dtype=dtype)
     x = normal(steps, 3, 4).astype(rnn.dtype)
     agrees(rnn, x, state_of(cell, 1, 3, hidden, dtype=rnn.dtype))
     agrees(rnn, x, strategy="step_loop")
@@ -88,10 +84,10 @@ def test_dtypes_and_sizes(cell, dtype, hidden, steps):
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("cell", DENSE)
-def test_options(cell, bias, bidirectional, batch_first):
+@pytest.mark.parametrize(("cell", "variant"), DENSE_VARIANTS)
+def test_options(cell, variant, bias, bidirectional, batch_first):
     rnn = make(
-        cell, 4, 6, num_layers=3, bias=bias, bidirectional=bidirectional,
+        cell, 4, 6, variant, num_layers=3, bias=bias, bidirectional=bidirectional,
         batch_first=batch_first, dtype="float64",
     )  # fmt: skip
     states = 3 * (2 if bidirectional else 1)
@@ -99,17 +95,15 @@ def test_options(cell, bias, bidirectional, batch_first):
     x = normal(*((3, 20) if batch_first else (20, 3)), 4, dtype=np.float64)
     y, last = agrees(rnn, x, state)
     one = [part[:, 1] for part in flat(state)]  # unbatched
-    one_y, one_last = rnn(
-        x[1] if batch_first else x[:, 1], tuple(one) if cell == "LSTM" else one[0]
-    )
+    one_y, one_last = rnn(x[1] if batch_first else x[:, 1], as_state(one))
     assert_close(one_y, y[1] if batch_first else y[:, 1], 1e-14, "unbatched y")
     for got, wanted in zip(flat(one_last), flat(last), strict=True):
         assert_close(got, wanted[:, 1], 1e-14, "unbatched state")
 
 
-@pytest.mark.parametrize("cell", DENSE)
-def test_whole_is_chunks_is_steps(cell):
-    rnn = make(cell, 4, 33, num_layers=2, dtype="float64")
+@pytest.mark.parametrize(("cell", "variant"), DENSE_VARIANTS)
+def test_whole_is_chunks_is_steps(cell, variant):
+    rnn = make(cell, 4, 33, variant, num_layers=2, dtype="float64")
     x, state = normal(90, 2, 4, dtype=np.float64), state_of(cell, 2, 2, 33, dtype=np.float64)
     whole, last = rnn(x, state)
     carried, pieces = state, []
@@ -126,17 +120,15 @@ def test_whole_is_chunks_is_steps(cell):
     assert_close(np.stack(steps), whole, 1e-13, "steps")
     for got, wanted in zip(flat(carried), flat(last), strict=True):
         assert_close(got, wanted, 1e-13, "state after steps")
-    single, _ = rnn.step(
-        x[0, 0], tuple(part[:, 0] for part in state) if cell == "LSTM" else state[:, 0]
-    )
+    single, _ = rnn.step(x[0, 0], as_state([part[:, 0] for part in flat(state)]))
     assert_close(single, whole[0, 0], 1e-13, "a step of one sequence")
 
 
 @pytest.mark.parametrize("cell", DENSE)
 def test_gradients_against_differences(cell):
+    """In the first variants, which are smooth: differences step across no kink."""
     rnn = make(cell, 3, 4, num_layers=2, bidirectional=True, dtype="float64")
     x, state = normal(9, 2, 3, dtype=np.float64), flat(state_of(cell, 4, 2, 4, dtype=np.float64))
-    as_state = tuple if cell == "LSTM" else (lambda parts: parts[0])
     (y, last), pullback = rnn.vjp(x, as_state(state))
     dy = normal(*y.shape, dtype=np.float64, seed=7)
     dlast = [normal(*part.shape, dtype=np.float64, seed=8 + i) for i, part in enumerate(flat(last))]
@@ -165,9 +157,9 @@ def test_absent_cotangents_are_zeros(cell):
     rnn = make(cell, 3, 5, dtype="float64")
     (y, last), pullback = rnn.vjp(normal(12, 2, 3, dtype=np.float64))
     zeros = [np.zeros_like(part) for part in flat(last)]
-    wanted = pullback(y, tuple(zeros) if cell == "LSTM" else zeros[0])
-    absents = [None] if cell == "GRU" else [None, (None, None), (zeros[0], None), (None, zeros[1])]
-    for absent in absents:
+    wanted = pullback(y, as_state(zeros))
+    halves = [(None, None), (zeros[0], None), (None, zeros[-1])] if len(zeros) == 2 else []
+    for absent in [None, *halves]:
         np.testing.assert_array_equal(pullback(y, absent)[0], wanted[0])
 
 
@@ -249,8 +241,10 @@ def test_runs_give_the_same_bits(cell):
 
 def torchs(rnn):
     torch = pytest.importorskip("torch", reason="no torch to compare with")
-    options = ("num_layers", "bias", "batch_first", "bidirectional")
-    other = getattr(torch.nn, type(rnn).__name__)(
+    cell = type(rnn).__name__
+    options = ["num_layers", "bias", "batch_first", "bidirectional"]
+    options += [OPTION[cell]] if cell in OPTION else []
+    other = getattr(torch.nn, cell)(
         rnn.input_size, rnn.hidden_size, **{name: getattr(rnn, name) for name in options}
     ).double()
     other.load_state_dict({k: torch.from_numpy(v) for k, v in rnn.state_dict().items()})
@@ -261,11 +255,11 @@ def torchs(rnn):
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("hidden", [1, 7, 37, 129])
-@pytest.mark.parametrize("cell", DENSE)
-def test_as_torch(cell, hidden, bias, bidirectional, batch_first):
+@pytest.mark.parametrize(("cell", "variant"), DENSE_VARIANTS)
+def test_as_torch(cell, variant, hidden, bias, bidirectional, batch_first):
     """Weights go over as they are; outputs, states and every gradient agree to rounding."""
     rnn = make(
-        cell, 5, hidden, num_layers=2, bias=bias, bidirectional=bidirectional,
+        cell, 5, hidden, variant, num_layers=2, bias=bias, bidirectional=bidirectional,
         batch_first=batch_first, dtype="float64",
     )  # fmt: skip
     torch, other = torchs(rnn)
@@ -275,11 +269,11 @@ def test_as_torch(cell, hidden, bias, bidirectional, batch_first):
     (y, last), pullback = rnn.vjp(x, state)
     dy = normal(*y.shape, dtype=np.float64, seed=7)
     dlast = [normal(*part.shape, dtype=np.float64, seed=8 + i) for i, part in enumerate(flat(last))]
-    dx, dstate, dparams = pullback(dy, tuple(dlast) if cell == "LSTM" else dlast[0])
+    dx, dstate, dparams = pullback(dy, as_state(dlast))
 
     leaf = torch.from_numpy(x).requires_grad_()
     leaves = [torch.from_numpy(part).requires_grad_() for part in flat(state)]
-    their_y, their_last = other(leaf, tuple(leaves) if cell == "LSTM" else leaves[0])
+    their_y, their_last = other(leaf, as_state(leaves))
     theirs = torch.autograd.grad(
         [their_y, *flat(their_last)],
         [leaf, *leaves, *other.parameters()],

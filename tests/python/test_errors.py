@@ -64,6 +64,12 @@ def test_constructor_variants():
         scanrnn.SRU(3, 5, activation="g")
     with raises(TypeError, "got an unexpected keyword argument 'activation'"):
         scanrnn.MinLSTM(3, 5, activation="tanh")
+    with raises(TypeError, "got an unexpected keyword argument 'activation'"):
+        scanrnn.QRNN(3, 5, activation="tanh")
+    with raises(ValueError, "nonlinearity: expected one of 'tanh', 'relu'", "got 'gelu'"):
+        scanrnn.RNN(3, 5, nonlinearity="gelu")
+    with raises(TypeError, "nonlinearity: expected a string, got True"):
+        scanrnn.RNN(3, 5, nonlinearity=True)
     with raises(TypeError, "missing a required argument: 'hidden_size'"):
         scanrnn.MinGRU(3)
 

@@ -50,12 +50,12 @@ def test_the_fast_oracle_is_the_plain_one(cell, variant, bidirectional):
     options = {OPTION[cell]: variant} if cell in OPTION else {}
     options |= {"num_layers": 2, "bidirectional": bidirectional, "dtype": "float64"}
     rnn = make(cell, 5 if bidirectional else 6, 6, device="cpu", **options)
-    told, dense = gradients.Description.of(rnn), cell not in OPTION
+    told = gradients.Description.of(rnn)
     rows, x = 4 if bidirectional else 2, normal(9, 3, rnn.input_size, dtype=np.float64)
     initial = [normal(rows, 3, 6, dtype=np.float64, seed=i) for i in range(rnn._cell.states)]
 
     def plain(x, initial):
-        if dense:
+        if told.dense:
             y, finals = reference.run_dense(rnn, x, initial)
             return y, finals[: len(initial)]
         y, final = reference.run(rnn, x, initial[0])

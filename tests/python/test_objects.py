@@ -27,7 +27,7 @@ def test_attributes(cell):
         np.float32,
         str(scanrnn._core.Device(DEVICE)),
     )
-    assert getattr(rnn, OPTION[cell]) in ("g", "identity")
+    assert cell not in OPTION or getattr(rnn, OPTION[cell]) in ("g", "identity")
     assert repr(rnn).startswith(f"{cell}(3, 5, num_layers=2, batch_first=True, dropout=0.25, bid")
     assert eval(repr(rnn), vars(scanrnn).copy()).weight_ih_l1.shape == rnn.weight_ih_l1.shape
     assert isinstance(rnn, scanrnn.Layer)
@@ -37,19 +37,21 @@ def test_attributes(cell):
 def test_parameters_have_torchs_names(cell):
     info = next(c for c in scanrnn.cells() if c.name == cell)
     rnn = make(cell, 3, 5, num_layers=2, bidirectional=True)
-    rows = {"MinGRU": (10, 10), "MinLSTM": (15, 15), "SRU": (20, 20)}[cell]
-    bias = {"MinGRU": 10, "MinLSTM": 15, "SRU": 10}[cell]
+    rows = {"MinGRU": 10, "MinLSTM": 15, "SRU": 20, "QRNN": 15}[cell]
+    bias = {"MinGRU": 10, "MinLSTM": 15, "SRU": 10, "QRNN": 15}[cell]
     assert {name: value.shape for name, value in rnn.state_dict().items()} == {
-        "weight_ih_l0": (rows[0], 3),
+        "weight_ih_l0": (rows, 3),
         "bias_ih_l0": (bias,),
-        "weight_ih_l0_reverse": (rows[0], 3),
+        "weight_ih_l0_reverse": (rows, 3),
         "bias_ih_l0_reverse": (bias,),
-        "weight_ih_l1": (rows[1], 10),
+        "weight_ih_l1": (rows, 10),
         "bias_ih_l1": (bias,),
-        "weight_ih_l1_reverse": (rows[1], 10),
+        "weight_ih_l1_reverse": (rows, 10),
         "bias_ih_l1_reverse": (bias,),
     }
-    assert info.gates == {"MinGRU": 2, "MinLSTM": 3, "SRU": 3}[cell]
+    assert info.gates == {"MinGRU": 2, "MinLSTM": 3, "SRU": 3, "QRNN": 3}[cell]
+    assert info.readout == (cell in ("SRU", "QRNN"))
+    assert info.highway == (cell == "SRU")
     assert make(cell, 5, 5).weight_ih_l0.shape == (info.gates * 5, 5)  # no highway block
     assert list(make(cell, bias=False).state_dict()) == ["weight_ih_l0"]
     for name, value in rnn.state_dict().items():
@@ -309,7 +311,8 @@ def test_a_forced_strategy_is_the_one_that_runs(strategy, capfd, monkeypatch):
 
 
 def test_registry():
-    assert CELLS == ["MinGRU", "MinLSTM", "SRU"]
+    assert CELLS == ["MinGRU", "MinLSTM", "SRU", "QRNN"]
+    assert DENSE == ["RNN", "LSTM", "GRU"]
     assert [cell.name for cell in scanrnn.cells()] == [*CELLS, *DENSE]
     assert {*CELLS, *DENSE} < set(scanrnn.__all__)
     for cell in scanrnn.cells():

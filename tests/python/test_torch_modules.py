@@ -54,6 +54,20 @@ def test_what_a_program_may_ask_torchs_own(cell):
     same(ours(input=x, hx=None), theirs(input=x, hx=None))
 
 
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
+def test_rnn_takes_its_nonlinearity_where_torchs_does(nonlinearity):
+    given = 4, 6, 2, nonlinearity, False, True, 0.0, True
+    named = {"num_layers": 2, "bias": False, "batch_first": True, "bidirectional": True}
+    theirs, x = torch.nn.RNN(*given, dtype=WIDE), tensor(3, 9, 4).cpu()
+    for ours in (
+        st.RNN(*given, device="cpu", dtype=WIDE),
+        st.RNN(4, 6, **named, nonlinearity=nonlinearity, device="cpu", dtype=WIDE),
+    ):
+        assert ours.nonlinearity == theirs.nonlinearity
+        ours.load_state_dict(theirs.state_dict())
+        same(ours(x), theirs(x))
+
+
 def test_shapes_on_the_meta_device():
     rnn = st.MinGRU(4, 6, device="meta")
     y, h_n = rnn(torch.empty(9, 3, 4, device="meta"))
@@ -141,6 +155,12 @@ def test_errors():
     ]:
         with raises(kind, *parts):
             st.MinGRU(**({"input_size": 4, "hidden_size": 6} | changed))
+    with raises(ValueError, "nonlinearity: expected one of 'tanh', 'relu'", "got 'gelu'"):
+        st.RNN(4, 6, 1, "gelu")
+    with raises(TypeError, "nonlinearity: expected a string, got True"):
+        st.RNN(4, 6, 1, True)  # as if it were GRU, where bias comes here
+    with raises(TypeError, "GRU: unexpected argument 'nonlinearity'"):
+        st.GRU(4, 6, nonlinearity="tanh")
     with raises(ValueError, "domain: LSTM is no scan and has no choice, got 'linear'"):
         st.LSTM(4, 6, domain="linear")
     with raises(TypeError, "input: expected a dense tensor, got layout torch.sparse_coo"):

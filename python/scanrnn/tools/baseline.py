@@ -68,11 +68,46 @@ def _sru(pre: Array) -> tuple[Any, ...]:
     return f, (1 - f) * u, vjp
 
 
+def _qrnn(pre: Array) -> tuple[Any, ...]:
+    v, p, q = np.split(pre, 3, axis=-1)
+    f, z = sigmoid(p), np.tanh(v)
+
+    def vjp(da: Array, db: Array) -> list[Array]:
+        return [db * (1 - f) * (1 - z * z), (da - db * z) * f * (1 - f), np.zeros_like(q)]
+
+    return f, (1 - f) * z, vjp
+
+
 CELLS: dict[str, Callable[[Array], tuple[Any, ...]]] = {
     "MinGRU": _mingru,
     "MinLSTM": _minlstm,
     "SRU": _sru,
+    "QRNN": _qrnn,
 }
+
+# An output that is not the state: from the last gate's pre-activations, states and x -> (y, vjp);
+# vjp(dy) gives the cotangents of those three.
+
+
+def _sru_output(q: Array, states: Array, x: Array) -> tuple[Any, ...]:
+    r = sigmoid(q)
+
+    def vjp(dy: Array) -> tuple[Array, Array, Array]:
+        return dy * (states - x) * r * (1 - r), dy * r, dy * (1 - r)
+
+    return r * states + (1 - r) * x, vjp
+
+
+def _qrnn_output(q: Array, states: Array, x: Array) -> tuple[Any, ...]:
+    o = sigmoid(q)
+
+    def vjp(dy: Array) -> tuple[Array, Array, float]:
+        return dy * states * o * (1 - o), dy * o, 0.0
+
+    return o * states, vjp
+
+
+OUTPUTS: dict[str, Callable[..., tuple[Any, ...]]] = {"SRU": _sru_output, "QRNN": _qrnn_output}
 
 
 def _bias(cell: str, bias: Array, hidden: int) -> Array:
@@ -93,12 +128,13 @@ def layer_vjp(
         after += b_t
         h = after
     y = states
-    if cell == "SRU":
-        r = sigmoid(pre[..., 2 * hidden :])
-        y = r * states + (1 - r) * x
+    if cell in OUTPUTS:
+        y, output_vjp = OUTPUTS[cell](pre[..., -hidden:], states, x)
 
     def pullback(dy: Array, dh_n: Array | None = None) -> tuple[Array, Array, Array, Array]:
-        dstates = r * dy if cell == "SRU" else dy
+        dstates = dy
+        if cell in OUTPUTS:
+            dlast, dstates, dskip = output_vjp(dy)
         db = np.empty_like(b)
         carry = np.zeros_like(h_0) if dh_n is None else dh_n
         for a_t, dstate, db_t in zip(a[::-1], dstates[::-1], db[::-1], strict=True):
@@ -106,12 +142,12 @@ def layer_vjp(
             carry = a_t * db_t
         before = np.concatenate([h_0[None], states[:-1]])
         dpre = lift_vjp(db * before, db)
-        if cell == "SRU":
-            dpre[2] = dy * (states - x) * r * (1 - r)
+        if cell in OUTPUTS:
+            dpre[-1] = dlast
         flat = np.concatenate(dpre, axis=-1)
         dx = product(flat, weight)
-        if cell == "SRU":
-            dx += dy * (1 - r)
+        if cell in OUTPUTS:
+            dx += dskip
         tokens = flat.reshape(-1, flat.shape[-1])
         dbias = tokens.sum(axis=0)[-len(bias) :]
         return dx, carry, tokens.T @ x.reshape(-1, x.shape[-1]), dbias
@@ -121,6 +157,16 @@ def layer_vjp(
 
 # A dense cell: one step from (W x + b_ih)_t, R h + b_hh, h and c -> (h, c, vjp); vjp(dh, dc) gives
 # the cotangents of those four, that of h without what comes back through R.
+
+
+def _rnn(u: Array, m: Array, h: Array, c: Array) -> tuple[Any, ...]:
+    after = np.tanh(u + m)
+
+    def vjp(dh: Array, dc: Array) -> tuple[Array, Array, Array, Array]:
+        dv = dh * (1 - after * after)
+        return dv, dv, np.zeros_like(dh), dc
+
+    return after, c, vjp
 
 
 def _lstm(u: Array, m: Array, h: Array, c: Array) -> tuple[Any, ...]:
@@ -154,7 +200,7 @@ def _gru(u: Array, m: Array, h: Array, c: Array) -> tuple[Any, ...]:
     return (1 - z) * n + z * h, c, vjp
 
 
-DENSE: dict[str, Callable[..., tuple[Any, ...]]] = {"LSTM": _lstm, "GRU": _gru}
+DENSE: dict[str, Callable[..., tuple[Any, ...]]] = {"RNN": _rnn, "LSTM": _lstm, "GRU": _gru}
 
 
 def dense_vjp(

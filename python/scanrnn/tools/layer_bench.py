@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`bench layer`: whole layers beside their GEMMs alone (the floor), plain NumPy, and torch's own
-LSTM and GRU where torch is installed.
+layer of that name where torch is installed and has one.
 
 Each implementation is timed by itself: the waiting threads of one OpenBLAS or OpenMP team would
 otherwise take the processor from the next. They take turns in a few rounds, and of each one's

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that train, with constructor, parameters and return values of torch.nn.LSTM and GRU."""
+"""Modules that train, with constructor, parameters and return values as torch.nn has them."""
 
 from __future__ import annotations
 
@@ -183,6 +183,23 @@ class Recurrent(nn.Module):
         return out
 
 
+class Elman(Recurrent):
+    """What cell RNN's class comes from: torch.nn.RNN has its option before `bias`."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        *args: Any,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, *args, nonlinearity=nonlinearity, **options
+        )
+
+
 def _autocast_dtype(x: Tensor) -> torch.dtype | None:
     """What autocast would have; it leaves float64 alone."""
     kind = x.device.type
@@ -217,6 +234,5 @@ def _like_parameters(name: str, value: Tensor, parameter: Tensor) -> None:
 
 def make_module(cell: CellInfo) -> type[Recurrent]:
     doc = f"{cell.name}, {cell.words()}\n\n{Recurrent.__doc__}"
-    return type(
-        cell.name, (Recurrent,), {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell}
-    )
+    base = Elman if cell.name == "RNN" else Recurrent
+    return type(cell.name, (base,), {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell})
