@@ -137,12 +137,10 @@ struct TileSteps {
     return unmarked(may_be_last ? here : inside).step(item);
   }
   __device__ __forceinline__ std::uint32_t mark(int k) const { return here.marks.at(k); }
-  template <class Item, class Step, class State>
-  __device__ __forceinline__ void begin(std::uint32_t mark, Item& item, Step& step,
-                                        State& state) const {
+  template <class Item, class State>
+  __device__ __forceinline__ void begin(std::uint32_t mark, Item& item, State& state) const {
     if (here.anew(mark)) state = carried(here.entering(mark, unit));
     here.amend(item, mark, unit);
-    step = here.plain.step(item);
   }
 };
 template <class Source>
@@ -157,10 +155,9 @@ __device__ __forceinline__ typename Op::State walk(const Steps& steps, unsigned 
     if (!said) return walk<Uncut, kSteps>(steps.plain(), 0, left, cursor.plain, state);
     for_steps<kSteps, Steps::kUnrolls>(left, [&](int k, bool may_be_last) {
       auto item = steps.item(k, may_be_last);
-      auto step = steps.step(item, k, may_be_last);
       const std::uint32_t mark = said >> k & 1 ? steps.mark(k) : 0;
-      if (mark) steps.begin(mark, item, step, state);
-      const auto after = Uncut::advance(step, state);
+      if (mark) steps.begin(mark, item, state);
+      const auto after = Uncut::advance(steps.step(item, k, may_be_last), state);
       cursor.store_marked(mark, 0, 0, item, state, after);
       cursor.next();
       state = after;
@@ -209,31 +206,6 @@ struct Chunk {
   __device__ __forceinline__ const typename Op::Step& step(const ItemOf<Source>&, int k,
                                                            bool) const {
     return steps[k];
-  }
-};
-
-// The same with marks.
-template <class Op, class Source, int kSteps>
-struct MarkedChunk {
-  using Plain = Chunk<typename Op::Uncut, typename Source::Plain, kSteps>;
-  static constexpr bool kMarked = true, kUnrolls = true;
-  const Plain& chunk;
-  const Source& here;  // with the chunk's marks
-  int unit;
-
-  __device__ __forceinline__ const Plain& plain() const { return chunk; }
-  __device__ __forceinline__ auto item(int k, bool) const { return chunk.items[k]; }
-  template <class Item>
-  __device__ __forceinline__ auto step(const Item&, int k, bool) const {
-    return chunk.steps[k];
-  }
-  __device__ __forceinline__ std::uint32_t mark(int k) const { return here.marks.at(k); }
-  template <class Item, class Step, class State>
-  __device__ __forceinline__ void begin(std::uint32_t mark, Item& item, Step& step,
-                                        State& state) const {
-    if (here.anew(mark)) state = carried(here.entering(mark, unit));
-    here.amend(item, mark, unit);
-    step = here.plain.step(item);
   }
 };
 

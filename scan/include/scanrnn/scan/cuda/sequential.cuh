@@ -11,12 +11,18 @@ namespace cuda {
 inline constexpr int kSequentialWarps = 4;  // of a block
 inline constexpr int kSequentialStages = 4;
 
-template <class Line>
-constexpr std::size_t sequential_shared() {  // bytes, of a warp
-  constexpr int kTile = tile_elements<Line, steps_per_thread<Line>()>();
-  return kSequentialStages * kTile * sizeof(typename Line::T) +
-         (IsMarked<Line>::value ? kLanes * sizeof(std::uint32_t) : 0);
-}
+// Walks the chunks that say something by apply(), as nothing else carries what rounding takes from
+// one to the next.
+template <class Op>
+struct Carrying {
+  using State = typename Op::State;
+  struct Uncut : Op::Uncut {
+    template <class Step>
+    SCANRNN_HD static State advance(const Step& f, const State& s) {
+      return Op::Uncut::apply(f, s);
+    }
+  };
+};
 
 template <class Op, class Source, class Sink, class Ends>
 __global__ void __launch_bounds__(kSequentialWarps* kLanes)
@@ -38,10 +44,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   if constexpr (HasOwnSteps<Source>::value) extent.steps = source.steps_of(line);
   const Line in = source.line(line);
   const auto out = sink.line(line);
-  unsigned char* const mine = shared + warp * sequential_shared<Line>();
-  T* const ring = reinterpret_cast<T*>(mine);
-  [[maybe_unused]] auto* const kept_marks =
-      reinterpret_cast<std::uint32_t*>(ring + kSequentialStages * kTile);
+  T* const ring = reinterpret_cast<T*>(shared) + warp * kSequentialStages * kTile;
   const int unit = unit_of(extent, row);
   const bool inside = unit == lane;
 
@@ -65,29 +68,27 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
       feed.copy(in, tile, row, t + kSequentialStages * kSteps);
       feed.skip(in, kSteps);
     };
-    if constexpr (kMarked) {
-      using Marked = MarkedChunk<Op, Line, kSteps>;
-      typename Marked::Plain chunk;
-      const ChunkMarks marks = marks_of<kSteps>(here);
-      const auto total = chunk.compose(here.plain, within.plain, left, unit);
-      if (marks.said) kept_marks[lane] = marks.own;
-      fill_again();
-      if (inside) {
-        Line kept = here;
-        kept.marks = here.marks.staged(kept_marks);
-        const auto last =
-            walk<Op, kSteps>(Marked{chunk, kept, unit}, marks.said, left, cursor, state);
-        // What rounding takes from a state is carried where nothing is said.
-        state = left >= kSteps && !marks.said ? Op::Uncut::apply(total, state) : last;
-      }
-    } else {
-      Chunk<Op, Line, kSteps> chunk;
+    const auto walk_chunk = [&](const auto& here, const auto& within, auto& cursor, auto op) {
+      using Steps = decltype(op);
+      Chunk<Steps, std::decay_t<decltype(here)>, kSteps> chunk;
       const auto total = chunk.compose(here, within, left, unit);
-      fill_again();
+      if constexpr (!kMarked) fill_again();
       if (inside) {
-        const auto last = walk<Op, kSteps>(chunk, 0, left, cursor, state);
-        state = left >= kSteps ? Op::apply(total, state) : last;
+        const auto last = walk<Steps, kSteps>(chunk, 0, left, cursor, state);
+        state = left >= kSteps ? Steps::apply(total, state) : last;
       }
+    };
+    if constexpr (kMarked) {
+      const unsigned said = marks_of<kSteps>(here).said;
+      if (!said) {
+        walk_chunk(here.plain, within.plain, cursor.plain, typename Op::Uncut());
+      } else if (inside) {
+        state =
+            walk<Carrying<Op>, kSteps>(TileSteps{here, within, unit}, said, left, cursor, state);
+      }
+      fill_again();
+    } else {
+      walk_chunk(here, within, cursor, Op());
     }
     stage = stage + 1 == kSequentialStages ? 0 : stage + 1;
   }
@@ -100,12 +101,16 @@ template <class Op, class Source, class Sink, class Ends>
 cudaError_t launch_sequential(const Extent& extent, const Source& source, const Sink& sink,
                               const Ends& ends, const Launch& launch) {
   using namespace cuda;
+  using Line = LineOf<Source>;
+  constexpr int kSteps = steps_per_thread<Line>();
   const Index count = columns(extent);
   if (count == 0) return cudaSuccess;
   return cuda::launch(sequential_kernel<Op, Source, Sink, Ends>,
                       (count + kSequentialWarps - 1) / kSequentialWarps, kSequentialWarps * kLanes,
-                      kSequentialWarps * sequential_shared<LineOf<Source>>(), launch.stream, extent,
-                      row_blocks(extent), source, sink, ends, vectors_fit(extent, source));
+                      kSequentialWarps * kSequentialStages * tile_elements<Line, kSteps>() *
+                          sizeof(typename Line::T),
+                      launch.stream, extent, row_blocks(extent), source, sink, ends,
+                      vectors_fit(extent, source));
 }
 
 }  // namespace scanrnn::scan

@@ -27,8 +27,8 @@ struct KeptSteps {
     return {step.a, V(0), step.b};
   }
   __device__ __forceinline__ std::uint32_t mark(int k) const { return source.marks.at(k); }
-  template <class Step, class State>
-  __device__ __forceinline__ void begin(std::uint32_t mark, const ItemOf<Source>&, const Step&,
+  template <class State>
+  __device__ __forceinline__ void begin(std::uint32_t mark, const ItemOf<Source>&,
                                         State& state) const {
     if (source.anew(mark)) state = carried(V(0));
   }
