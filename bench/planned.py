@@ -18,19 +18,25 @@ from scanrnn.tools.sizes import SCAN, is_linear
 
 def planned(content: Row, rules: Any) -> Row:
     """The file with the marks of its picked rows as they would be now, and without steps that would
-    run another way. A dense cell's sequences stay as they were measured.
+    run another way. A dense cell's sequences stay as they were measured, and so do scans with time
+    along lanes, which no profile decides.
     """
     fitted = measure.load(rules)  # it says on what device
     pick = regret.picker(fitted, profile.parse(fitted, rules.name))
     ways: dict[tuple[Any, ...], set[str]] = {}
+    by_lanes = set()
     for row in content["rows"]:
         ways.setdefault(key(row), set()).add(row.get("strategy", ""))
+        if row.get("picked") and "lanes" in row.get("strategy", ""):
+            by_lanes.add(key(row))
     rows = []
     for row in content["rows"]:
         way = pick(problem(row)) if "strategy" in row else ""
         if row["bench"] == "step":
             rows += [row] if way == row.get("strategy", "") else []
-        elif "picked" in row and is_linear(row.get("cell", SCAN)) and way in ways[key(row)]:
+        elif "picked" not in row or not is_linear(row.get("cell", SCAN)) or key(row) in by_lanes:
+            rows.append(row)
+        elif way in ways[key(row)]:
             rows.append(row | {"picked": row["strategy"] == way})
         else:
             rows.append(row)
