@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "scanrnn/dispatch/features.h"
+#include "scanrnn/dispatch/ragged.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
@@ -100,6 +101,9 @@ std::string because(const Plan& plan) {
     case Reason::adjacent_steps:
       return "the steps of a row are adjacent in memory";
     case Reason::no_rule:
+      if (plan.problem.recurrence == Recurrence::diagonal) {
+        return "each step reads the state before it, so time is walked";
+      }
       return "the profile has no rule for this problem";
     case Reason::every_step:
       return "each step needs the state before it in a matrix product";
@@ -146,6 +150,9 @@ std::string explain(const Plan& plan) {
     } else {
       out += plan.across_blocks ? ", time over blocks" : ", time inside a block";
     }
+  }
+  if (const std::int64_t longest = longest_alone(plan)) {
+    out += ", each sequence for itself while none has more than " + text(longest) + " steps";
   }
   out += ": " + because(plan);
   if (plan.expected_us > 0) out += ", " + microseconds(plan.expected_us);

@@ -9,6 +9,7 @@
 
 #include "scanrnn/dispatch/cost.h"
 #include "scanrnn/dispatch/features.h"
+#include "scanrnn/dispatch/ragged.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
@@ -40,6 +41,7 @@ bool meets(const Values& values, const Rule& rule) {
 bool runs(Strategy strategy, const Plan& plan) {
   const bool dense = plan.problem.recurrence == Recurrence::dense;
   if (strategy == Strategy::step_loop) return dense;
+  if (strategy == Strategy::parallel_scan) return plan.problem.recurrence == Recurrence::linear;
   if (strategy != Strategy::persistent) return !dense;
   return dense && plan.persistent.tile >= 0;
 }
@@ -215,10 +217,17 @@ std::string misfit(const Problem& problem, const DeviceLimits& device) {
     case Strategy::fused_sequential:
     case Strategy::parallel_scan:
       if (dense) return "each step of this cell needs the state before it in a matrix product";
+      if (problem.recurrence == Recurrence::diagonal && problem.forced == Strategy::parallel_scan) {
+        return "each step of this cell reads the state before it, so its steps do not compose";
+      }
       return "";
     case Strategy::step_loop:
     case Strategy::persistent:
-      if (!dense) return "this recurrence is linear, so its steps have no matrix product";
+      if (!dense) {
+        const bool linear = problem.recurrence == Recurrence::linear;
+        return std::string("this recurrence is ") + (linear ? "linear" : "diagonal") +
+               ", so its steps have no matrix product";
+      }
       break;
   }
   if (problem.forced == Strategy::step_loop) return "";
@@ -245,7 +254,7 @@ namespace {
 // longest is not known.
 Problem rectangle(Problem problem) {
   if (problem.layout != Batch::packed || problem.batch == 0) return problem;
-  if (problem.recurrence != Recurrence::dense) {
+  if (problem.recurrence == Recurrence::linear) {
     problem.batch = 1;
   } else {
     const std::int64_t mean = divide_up(problem.steps, problem.batch);
@@ -291,6 +300,11 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   out.strategy = choice.strategy;
   out.runner_up = choice.runner_up;
   out.reason = choice.reason;
+  if (!runs(out.runner_up, out) && problem.recurrence == Recurrence::diagonal) {
+    const bool direct = out.strategy == Strategy::direct;
+    out.runner_up = direct ? Strategy::fused_sequential : Strategy::direct;
+    out.runner_up_us = 0;
+  }
   if (problem.forced != Strategy::automatic) {
     if (problem.forced != choice.strategy) {
       out.runner_up = choice.strategy;
@@ -327,6 +341,16 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
 }
 
 }  // namespace
+
+std::int64_t longest_alone(const Plan& plan) {
+  constexpr std::int64_t kLanes = 32;
+  const Problem& p = plan.problem;
+  const std::int64_t rows = kLanes * std::max<std::int64_t>(1, plan.device.units);
+  const bool packed = p.layout == Batch::packed && p.recurrence == Recurrence::linear;
+  if (!packed || plan.device.processor == Processor::cpu) return 0;
+  if (plan.strategy == Strategy::direct || p.forced == Strategy::parallel_scan) return 0;
+  return p.batch * p.hidden_size < rows ? 0 : p.steps * p.hidden_size / rows;
+}
 
 Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile) {
   Plan out = rectangular_plan(rectangle(problem), device, profile);

@@ -289,6 +289,21 @@ TEST(Plan, DenseCellsAreWalkedStepByStep) {
   }
 }
 
+// The steps of a diagonal one do not compose.
+TEST(Plan, DiagonalCellsAreNeverScanned) {
+  for (const Branch& branch : kBranches) {
+    Problem wanted = problem(branch.steps, branch.batch, branch.hidden);
+    wanted.recurrence = Recurrence::diagonal;
+    wanted.training = branch.training;
+    for (const Plan& got : {on(wanted), plan(wanted, {Processor::cuda, 132}, kProfile),
+                            plan(wanted, {Processor::cuda, 132}, generic_cuda_profile())}) {
+      EXPECT_NE(got.strategy, Strategy::parallel_scan) << branch.what;
+      EXPECT_NE(got.runner_up, Strategy::parallel_scan) << branch.what;
+      EXPECT_EQ(explain(got).find("scan"), std::string::npos) << explain(got);
+    }
+  }
+}
+
 TEST(Plan, SaysWhatDoesNotFit) {
   const auto why = [](Recurrence recurrence, Processor processor, Strategy forced) {
     Problem wanted = problem(100, 2, 3);
@@ -306,7 +321,13 @@ TEST(Plan, SaysWhatDoesNotFit) {
     }
     for (Strategy strategy : {Strategy::step_loop, Strategy::persistent}) {
       EXPECT_NE(why(Recurrence::linear, processor, strategy).find("linear"), std::string::npos);
+      EXPECT_NE(why(Recurrence::diagonal, processor, strategy).find("diagonal"), std::string::npos);
     }
+    EXPECT_EQ(why(Recurrence::diagonal, processor, Strategy::automatic), "");
+    EXPECT_EQ(why(Recurrence::diagonal, processor, Strategy::direct), "");
+    EXPECT_EQ(why(Recurrence::diagonal, processor, Strategy::fused_sequential), "");
+    EXPECT_NE(why(Recurrence::diagonal, processor, Strategy::parallel_scan).find("do not compose"),
+              std::string::npos);
   }
   EXPECT_NE(why(Recurrence::dense, Processor::cpu, Strategy::persistent).find("GPU"),
             std::string::npos);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "scanrnn/dispatch/plan.h"
+#include "scanrnn/dispatch/ragged.h"
 
 namespace scanrnn::dispatch {
 namespace {
@@ -34,6 +35,25 @@ TEST(RaggedPlan, PackedScanIsOneSequence) {
     EXPECT_EQ(packed.problem.steps, tokens);
     EXPECT_EQ(packed.problem.batch, 50);
   }
+}
+
+// On a GPU a warp of rows for each multiprocessor is enough to walk sequences for themselves.
+TEST(RaggedPlan, PackedSequencesForThemselves) {
+  const DeviceLimits gpu{Processor::cuda, 100, 232448};
+  const auto on_gpu = [&](const Problem& p) { return plan(p, gpu, generic_cuda_profile()); };
+  Problem many = problem(Recurrence::linear, Batch::packed, 6400, 50);  // of 64 units
+  EXPECT_EQ(longest_alone(on_gpu(many)), 6400 * 64 / 3200);
+  EXPECT_NE(explain(on_gpu(many)).find("for itself while none has more than 128 steps"),
+            std::string::npos);
+  many.batch = 49;
+  EXPECT_EQ(longest_alone(on_gpu(many)), 0) << "fewer rows than lanes, whatever the lengths";
+  many.batch = 50;
+  EXPECT_EQ(longest_alone(planned(many)), 0) << "on a CPU";
+  many.forced = Strategy::parallel_scan;
+  EXPECT_EQ(longest_alone(on_gpu(many)), 0);
+  EXPECT_EQ(explain(on_gpu(many)).find("for itself"), std::string::npos);
+  EXPECT_EQ(longest_alone(on_gpu(problem(Recurrence::linear, Batch::ragged, 6400, 50))), 0);
+  EXPECT_EQ(longest_alone(on_gpu(problem(Recurrence::dense, Batch::packed, 6400, 50))), 0);
 }
 
 TEST(RaggedPlan, PackedDenseCellsAreLinesOfTheMeanLength) {

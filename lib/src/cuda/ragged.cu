@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/ragged.cuh"
 
+#include "scanrnn/dispatch/ragged.h"
+
 namespace scanrnn::ragged {
 namespace {
 
@@ -58,26 +60,26 @@ __global__ void __launch_bounds__(kThreads) find_longest(const SequenceBounds al
   if (threadIdx.x == 0) *longest = lengths[0];
 }
 
-// Sequences are walked for themselves as long as they keep the device busy: with a warp of rows for
-// each multiprocessor on average, until the longest has ended. That of packed tokens is known to
-// the device alone, unless the caller knows it.
+// `longest` is where the device will have found it.
 RaggedWays ways_of(const dispatch::Plan& plan, const Ragged& told, const Index* longest) {
   const auto& p = plan.problem;
-  const Index tokens = p.layout == dispatch::Batch::packed ? p.steps : p.steps * p.batch;
   RaggedWays out;
-  out.most = tokens * p.hidden_size / (kLanes * plan.device.units);
   const bool scans = plan.strategy == dispatch::Strategy::direct ||
                      p.recurrence == dispatch::Recurrence::dense || told.reset || p.batch == 0;
   if (scans) return out;
-  if (p.layout != dispatch::Batch::packed) {
-    out.sequences = !plan.across_blocks;
-    out.tokens = !out.sequences;
-  } else if (p.longest > 0 || p.batch * p.hidden_size < kLanes * plan.device.units) {
-    out.sequences = p.longest > 0 && p.longest <= out.most;
-    out.tokens = !out.sequences;
-  } else {
+  if (p.recurrence == dispatch::Recurrence::diagonal) {
+    out.sequences = true;
+    out.tokens = false;
+    return out;
+  }
+  const bool packed = p.layout == dispatch::Batch::packed;
+  out.most = dispatch::longest_alone(plan);
+  if (packed && out.most > 0 && p.longest == 0) {
     out.sequences = true;
     out.longest = longest;
+  } else {
+    out.sequences = packed ? p.longest > 0 && p.longest <= out.most : !plan.across_blocks;
+    out.tokens = !out.sequences;
   }
   return out;
 }
