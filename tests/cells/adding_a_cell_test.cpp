@@ -13,7 +13,7 @@ namespace scanrnn::cell {
 
 // Candidate, g in the equation, is one of Candidates.
 template <class Candidate>
-struct GatedAverage : StateIsOutput {
+struct GatedAverage : LinearCell {
   static constexpr int kGates = 3;
   template <class V>
   struct Gates {

@@ -9,9 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "scanrnn/cells/indrnn.h"
 #include "scanrnn/cells/mingru.h"
 #include "scanrnn/cells/minlstm.h"
+#include "scanrnn/cells/peepholesru.h"
 #include "scanrnn/cells/qrnn.h"
+#include "scanrnn/cells/rglru.h"
 #include "scanrnn/cells/sru.h"
 #include "support/oracle.h"
 
@@ -67,6 +70,25 @@ Reals scatter(const typename Cell::template Gates<V>& gates) {
   return out;
 }
 
+// What a cell that reads them has of x and of a vector's parameter.
+constexpr double kX = 0.75, kLambda = 0.5;
+template <class Cell, class V>
+auto lift(const typename Cell::template Gates<V>& gates) {
+  if constexpr (Cell::kReadsOwn) {
+    return Cell::lift(gates, {V(kX), {Cell::vector(V(kLambda))}});
+  } else {
+    return Cell::lift(gates);
+  }
+}
+template <class Cell, class V>
+auto lift_vjp(const typename Cell::template Gates<V>& gates, const cell::AffineCotangent<V>& d) {
+  if constexpr (Cell::kReadsOwn) {
+    return Cell::lift_vjp(gates, {V(kX), {Cell::vector(V(kLambda))}}, d).gates;
+  } else {
+    return Cell::lift_vjp(gates, d);
+  }
+}
+
 std::string text(const Equations& equations, const Reals& k) {
   std::ostringstream out;
   out << equations.cell << ' ' << equations.variant << " at (" << k[0] << ", " << k[1] << ", "
@@ -81,7 +103,10 @@ const std::vector<double> kLogits = {0,   0.3, -0.3, 1,  -1,  5,   -5,   16.1, -
 // exponentiates, where half a unit of the difference is a relative error of the result.
 template <class V>
 Real roundings(const Equations& equations, const Reals& k) {
-  const Real arguments = equations.cell == "MinLSTM" ? std::fabs(k[0]) + std::fabs(k[1]) : 0;
+  const Real arguments = equations.cell == "MinLSTM" ? std::fabs(k[0]) + std::fabs(k[1])
+                         : equations.reads_own_x()
+                             ? std::fabs(Equations::decay(k[0], kLambda).log_a)
+                             : 0;
   return (8 + arguments) * std::numeric_limits<V>::epsilon();
 }
 // Where V's numbers end: below the smallest normal one, a product of tails has no digits left.
@@ -94,19 +119,27 @@ Real tail(const Reals& k) {
   return 4 * (largest < bound ? std::numeric_limits<V>::min() : largest * std::exp(-bound));
 }
 
+// And of what RG-LRU takes the root of.
+template <class V>
+Real root_of_tail(const Equations& equations, const Reals& k) {
+  const bool bounded = std::fabs(k[0]) > scan::kLargestExponent<V>;
+  return equations.reads_own_x() && bounded ? 16 * std::sqrt(tail<V>(k)) : tail<V>(k);
+}
+
 template <class V>
 void check_lift() {
   for_cells([](auto tag, const Equations& equations) {
     using Cell = typename decltype(tag)::type;
     for_gates<Cell, V>(kLogits, [&](const Reals& k) {
-      const auto got = Cell::lift(gather<Cell, V>(k));
-      const auto want = equations.lift(k.data());
+      const auto got = lift<Cell, V>(gather<Cell, V>(k));
+      const auto want = equations.lift(k.data(), kX, kLambda);
       const Real relative = roundings<V>(equations, k), floor = tail<V>(k);
       ASSERT_TRUE(std::fabs(got.a - want.a) <= relative * want.a + floor)
           << text(equations, k) << ": a " << got.a << " want " << want.a;
       ASSERT_TRUE(std::fabs(got.z - want.z) <= relative * want.z + floor)
           << text(equations, k) << ": z " << got.z << " want " << want.z;
-      ASSERT_TRUE(std::fabs(got.b - want.b) <= relative * std::fabs(want.b) + floor)
+      ASSERT_TRUE(std::fabs(got.b - want.b) <=
+                  relative * std::fabs(want.b) + root_of_tail<V>(equations, k))
           << text(equations, k) << ": b " << got.b << " want " << want.b;
     });
   });
@@ -151,10 +184,10 @@ void check_finite() {
     for_gates<Cell, V>(
         {0, 1, -1, 30, -30, 1000, -1000, 1e30, -1e30, huge, -huge}, [&](const Reals& k) {
           const auto gates = gather<Cell, V>(k);
-          const auto f = Cell::lift(gates);
+          const auto f = lift<Cell, V>(gates);
           ASSERT_FALSE(std::isnan(f.a) || std::isnan(f.z) || std::isnan(f.b)) << text(equations, k);
           for (V sign : {V(1), V(-1)}) {
-            for (Real d : scatter<Cell, V>(Cell::lift_vjp(gates, {sign, V(1)}))) {
+            for (Real d : scatter<Cell, V>(lift_vjp<Cell, V>(gates, {sign, V(1)}))) {
               ASSERT_FALSE(std::isnan(d)) << text(equations, k);
             }
             if constexpr (Cell::kReadout) {
@@ -179,10 +212,10 @@ void check_lift_vjp() {
     using Cell = typename decltype(tag)::type;
     for_gates<Cell, V>(kLogits, [&](const Reals& k) {
       const V da = V(0.75), db = V(-1.25);
-      const Reals got = scatter<Cell, V>(Cell::lift_vjp(gather<Cell, V>(k), {da, db}));
+      const Reals got = scatter<Cell, V>(lift_vjp<Cell, V>(gather<Cell, V>(k), {da, db}));
       Reals by_a{}, by_b{};
-      equations.lift_vjp(k.data(), da, 0, by_a.data());
-      equations.lift_vjp(k.data(), 0, db, by_b.data());
+      equations.lift_vjp(k.data(), da, 0, by_a.data(), kX, kLambda);
+      equations.lift_vjp(k.data(), 0, db, by_b.data(), kX, kLambda);
       // 1 - tanh^2 is what it is to a few units of 1, however small.
       const Real saturated = equations.variant == "tanh" || equations.cell == "QRNN"
                                  ? 4 * std::numeric_limits<V>::epsilon() * std::fabs(db)
@@ -190,7 +223,7 @@ void check_lift_vjp() {
       for (std::size_t g = 0; g < 3; ++g) {
         const Real allowed =
             2 * roundings<V>(equations, k) * (std::fabs(by_a[g]) + std::fabs(by_b[g])) +
-            tail<V>(k) + saturated;
+            root_of_tail<V>(equations, k) + saturated;
         ASSERT_TRUE(std::fabs(got[g] - by_a[g] - by_b[g]) <= allowed)
             << text(equations, k) << " gate " << g << ": " << got[g] << " want "
             << by_a[g] + by_b[g];
@@ -216,12 +249,13 @@ TEST(Cells, LiftVjpAgainstFiniteDifferences) {
     using Cell = typename decltype(tag)::type;
     for_gates<Cell, double>(kSmooth, [&](const Reals& k) {
       const double da = 0.75, db = -1.25;
-      const Reals got = scatter<Cell, double>(Cell::lift_vjp(gather<Cell, double>(k), {da, db}));
+      const Reals got =
+          scatter<Cell, double>(lift_vjp<Cell, double>(gather<Cell, double>(k), {da, db}));
       for (std::size_t g = 0; g < 3; ++g) {
         const Real want = slope([&](Real step) {
           Reals moved = k;
           moved[g] += step;
-          const auto f = equations.lift(moved.data());
+          const auto f = equations.lift(moved.data(), kX, kLambda);
           return da * f.a + db * f.b;
         });
         ASSERT_TRUE(std::fabs(got[g] - want) <= 1e-9L * std::fabs(want) + 1e-12L)
@@ -229,6 +263,33 @@ TEST(Cells, LiftVjpAgainstFiniteDifferences) {
       }
     });
   });
+}
+
+// What a cell gives back to x of its own unit and, summed over tokens, to its vector.
+TEST(Cells, OwnVjpAgainstFiniteDifferences) {
+  using Cell = cell::RGLRU<>;
+  const Equations equations{"RGLRU", ""};
+  for (double lambda : {-50.0, -9.0, -0.5, 0.5, 3.0, 30.0}) {
+    for (double x : {-1.5, 0.25}) {
+      for_gates<Cell, double>({0.3, -0.3, 6, -6}, [&](const Reals& k) {
+        const double da = 0.75, db = -1.25;
+        const auto got =
+            Cell::lift_vjp<double>(gather<Cell, double>(k), {x, {Cell::vector(lambda)}}, {da, db});
+        const auto moved = [&](Real dx, Real dlambda) {
+          const auto f = equations.lift(k.data(), x + dx, lambda + dlambda);
+          return da * f.a + db * f.b;
+        };
+        const Real by_x = slope([&](Real step) { return moved(step, 0); });
+        const Real by_lambda = slope([&](Real step) { return moved(0, step); });
+        const double of_lambda = Cell::vector_vjp(lambda, got.own.vector[0]);
+        ASSERT_TRUE(std::fabs(got.own.x - by_x) <= 1e-9L * std::fabs(by_x) + 1e-12L)
+            << text(equations, k) << ", x " << x << ", lambda " << lambda;
+        ASSERT_TRUE(std::fabs(of_lambda - by_lambda) <= 1e-9L * std::fabs(by_lambda) + 1e-12L)
+            << text(equations, k) << ", x " << x << ", lambda " << lambda << ": " << of_lambda
+            << " want " << by_lambda;
+      });
+    }
+  }
 }
 
 TEST(Cells, ReadoutAndItsVjp) {
@@ -268,7 +329,7 @@ TEST(Cells, ReadoutAndItsVjp) {
       }
     }
   });
-  EXPECT_EQ(readouts, 4) << "SRU with its three activations, and QRNN";
+  EXPECT_EQ(readouts, 7) << "SRU of both kinds with its three activations, and QRNN";
 }
 
 TEST(Cells, GatherAndScatterAreInverse) {

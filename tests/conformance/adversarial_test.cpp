@@ -67,7 +67,7 @@ class GatesTest : public testing::TestWithParam<GatePattern> {
 };
 
 TEST_P(GatesTest, ShortSequences) {
-  for (const LayerOptions& options : linear_variants()) {
+  for (const LayerOptions& options : picking_variants()) {
     for (std::int64_t steps : {1, 2, 16, 17, 61}) check(options, Dtype::float32, steps, 5);
     check(options, Dtype::float64, 61, 5);
     check(options, Dtype::bfloat16, 61, 5);
@@ -76,8 +76,8 @@ TEST_P(GatesTest, ShortSequences) {
 }
 
 TEST_P(GatesTest, Thousands) {
-  for (const LayerOptions& options : few_variants()) {
-    if (!is_dense(options)) check(options, Dtype::float32, 4099, 2);
+  for (const LayerOptions& options : picking_variants()) {
+    if (options.variant < 2) check(options, Dtype::float32, 4099, 2);
   }
 }
 
@@ -87,10 +87,8 @@ INSTANTIATE_TEST_SUITE_P(Pattern, GatesTest, testing::ValuesIn(gate_patterns()),
 class LongTest : public testing::TestWithParam<GatePattern> {};
 
 TEST_P(LongTest, HundredThousandSteps) {
-  for (const CellInfo& cell : cells()) {
-    LayerOptions options;
-    options.cell = cell.cell;
-    if (is_dense(options)) continue;
+  for (const LayerOptions& options : picking_variants()) {
+    if (options.variant > 0) continue;
     Case c = picking_case(options, 1);
     c.steps = 100003;
     Random random(5);
@@ -111,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(Pattern, LongTest, testing::ValuesIn(gate_patterns()),
 
 // Opposite inputs that cancel in the state: the bound is relative to the largest state.
 TEST(Cancellation, OppositeInputs) {
-  for (const LayerOptions& options : linear_variants()) {
+  for (const LayerOptions& options : picking_variants()) {
     const CellInfo& cell = info(options.cell);
     Case c = picking_case(options, 3);
     c.steps = 513;
@@ -146,6 +144,7 @@ TEST(Tails, OfOneStepAreRelative) {
                               return out;
                             }};
   for (const LayerOptions& options : all_variants()) {
+    if (info(options.cell).vectors > 0) continue;  // tests/cells has their tails
     for (const Dtype dtype : {Dtype::float64, Dtype::float32, Dtype::bfloat16}) {
       Case c = picking_case(options, 5);
       c.layer.dtype = dtype;

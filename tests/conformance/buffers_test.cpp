@@ -22,6 +22,7 @@ Case buffers_case(const LayerOptions& options, bool batch_first) {
   c.layer.bidirectional = true;
   c.layer.dropout = 0.25;
   c.layer.batch_first = batch_first;
+  fit(c.layer);
   c.steps = 29;
   c.batch = 3;
   c.threads = 2;

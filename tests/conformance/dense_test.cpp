@@ -272,8 +272,10 @@ TEST(DenseErrors, RecurrentParameters) {
 
 TEST(DenseErrors, StrategiesOfTheOtherKind) {
   const Context context = make_context(1);
-  for (const LayerOptions& options : all_variants()) {
-    const Layer layer(dense_case(options, 7).layer);
+  for (LayerOptions options : all_variants()) {
+    options = dense_case(options, 7).layer;
+    fit(options);
+    const Layer layer(options);
     for (Strategy strategy : dispatch::kStrategies) {
       const std::string words =
           message<value_error>([&] { layer.plan(context, 10, 2, Mode::inference, strategy); });

@@ -109,6 +109,7 @@ TEST(Dropout, BackwardIsTheDerivativeOfForward) {
     c.layer.bidirectional = true;
     c.layer.num_layers = 3;
     c.layer.hidden_size = 6;
+    fit(c.layer);
     Random random(66);
     const Data data = random_data(c, random);
     Context context = make_context(c.threads);

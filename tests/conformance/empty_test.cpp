@@ -21,6 +21,7 @@ Case empty_case(const LayerOptions& options, std::int64_t steps, std::int64_t ba
   c.layer = options;
   c.layer.input_size = 9;
   c.layer.hidden_size = 15;
+  fit(c.layer);
   c.steps = steps;
   c.batch = batch;
   return c;

@@ -89,6 +89,18 @@ TEST(Errors, MoreThanCanBeCounted) {
   LayerOptions wide = error_case().layer;
   wide.input_size = wide.hidden_size = many;
   expect_error<value_error>([&] { Layer{wide}; }, {"hidden_size: weights of 1099511627776 units"});
+
+  LayerOptions square;
+  square.cell = Cell::RGLRU;
+  square.input_size = 4;
+  square.hidden_size = 5;
+  expect_error<value_error>([&] { Layer{square}; },
+                            {"hidden_size: RGLRU", "expected input_size, 4, got 5"});
+  square.hidden_size = 4;
+  square.bidirectional = true;
+  EXPECT_NO_THROW(Layer{square});
+  square.num_layers = 2;
+  expect_error<value_error>([&] { Layer{square}; }, {"bidirectional: RGLRU", "num_layers=2"});
   expect_error<value_error>([&] { linear_scan_plan(context, {many, 1, many}); },
                             {"steps: 1099511627776 steps of 1099511627776 rows take more"});
 

@@ -20,6 +20,7 @@ Case bounds_case(const LayerOptions& options, Dtype dtype) {
   c.layer.hidden_size = 11;
   c.layer.num_layers = 2;
   c.layer.bidirectional = true;
+  fit(c.layer);
   c.steps = 41;
   c.batch = 3;
   c.threads = 2;
@@ -34,6 +35,7 @@ TEST(GradientBounds, HoldForWhatCudaStores) {
       for (int layers : {1, 2}) {
         Case c = bounds_case(options, dtype);
         c.layer.num_layers = layers;
+        fit(c.layer);
         const Data data = random_data(c, random);
         expect_backward(c, oracle::run(c, data, true, true), oracle::run(c, data), "", 0, true);
       }

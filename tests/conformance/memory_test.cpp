@@ -19,6 +19,7 @@ Case memory_case(const LayerOptions& options) {
   c.layer.hidden_size = 10;
   c.layer.bidirectional = true;
   c.layer.num_layers = 2;
+  fit(c.layer);
   c.steps = 29;
   c.batch = 3;
   c.threads = 2;

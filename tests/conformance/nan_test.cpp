@@ -17,6 +17,7 @@ Case nan_case(const LayerOptions& options, const Way& way, bool bidirectional) {
   c.layer.hidden_size = 18;
   c.layer.bidirectional = bidirectional;
   c.layer.num_layers = bidirectional ? 1 : 2;
+  fit(c.layer);
   c.way = way;
   c.steps = kSteps;
   c.batch = kBatch;
@@ -63,8 +64,9 @@ TEST(Nan, InOneInput) {
   for_cases([](const Case& c, const Data& data) {
     const Result clean = library(c, data);
     Data bad = data;
-    for (std::int64_t i = 0; i < 4; ++i) {
-      bad.x[static_cast<std::size_t>((kStep * kBatch + kRow) * 4 + i)] = NAN;
+    const std::int64_t input = c.layer.input_size;
+    for (std::int64_t i = 0; i < input; ++i) {
+      bad.x[static_cast<std::size_t>((kStep * kBatch + kRow) * input + i)] = NAN;
     }
     const Result got = library(c, bad);
     const std::int64_t hidden = c.layer.hidden_size, width = c.directions() * hidden;
@@ -79,7 +81,7 @@ TEST(Nan, InOneInput) {
         [](std::int64_t, std::int64_t b, std::int64_t) { return b == kRow; }, "h_n");
     // Backward: all of that row may be reached, no other row is; a sum over tokens is lost.
     for (std::size_t i = 0; i < got.dx.size(); ++i) {
-      if (static_cast<std::int64_t>(i) / 4 % kBatch == kRow) continue;
+      if (static_cast<std::int64_t>(i) / input % kBatch == kRow) continue;
       ASSERT_EQ(got.dx[i], clean.dx[i]) << i;
     }
     EXPECT_TRUE(std::isnan(got.dparams[0][0]));
@@ -111,7 +113,7 @@ TEST(Nan, InfinityStaysInItsRow) {
   for_cases([](const Case& c, const Data& data) {
     const Result clean = library_inference(c, data);
     Data bad = data;
-    bad.x[static_cast<std::size_t>((kStep * kBatch + kRow) * 4)] = INFINITY;
+    bad.x[static_cast<std::size_t>((kStep * kBatch + kRow) * c.layer.input_size)] = INFINITY;
     const Result got = library_inference(c, bad);
     const std::int64_t width = c.directions() * c.layer.hidden_size;
     for (std::size_t i = 0; i < got.y.size(); ++i) {

@@ -57,6 +57,8 @@ std::vector<Trial> trials() {
     c.layer.dtype = at(dtypes(), row[1]);
     c.way = at(ways, row[2]);
     if (is_dense(c.layer) && c.way != Strategy::automatic) c.way = Strategy::step_loop;
+    const bool scans = c.way == Strategy::parallel_scan;
+    if (scans && !is_linear(c.layer)) c.way = Strategy::fused_sequential;
     c.steps = at(steps, row[3]);
     c.batch = at(batches, row[4]);
     c.layer.hidden_size = at(hidden, row[5]);
@@ -69,6 +71,7 @@ std::vector<Trial> trials() {
     c.layer.bias = row[11];
     c.layer.num_layers = 1 + row[12];
     c.layer.bidirectional = row[13];
+    fit(c.layer);
     trial.memory.gap = 3 * row[14];
     trial.memory.offset = row[15];
     out.push_back(trial);
@@ -102,7 +105,8 @@ TEST(Rows, MoreThanSixteenBits) {
     options.cell = cell.cell;
     for (const Way& way : ways(options)) {
       for (bool wide : {false, true}) {
-        if (wide && is_dense(options)) continue;  // its weights would be a square of that size
+        // Whose weights would be a square of that size.
+        if (wide && (is_dense(options) || cell.square)) continue;
         Case c;
         c.layer = options;
         c.layer.input_size = 1;
@@ -133,13 +137,15 @@ TEST_P(LengthTest, AroundTheTile) {
       c.layer.cell = cell.cell;
       c.way = GetParam();
       if (is_dense(c.layer) != (c.way == Strategy::step_loop)) continue;
+      if (c.way == Strategy::parallel_scan && !is_linear(c.layer)) continue;
       // A large product lets threads on the CPU take the tiles of a fused-sequential layer in turn.
       const bool in_turn = layout & 4;
       if (in_turn && (on_cuda() || c.way != Strategy::fused_sequential)) continue;
       c.layer.input_size = in_turn ? 32 : 2;
-      c.layer.hidden_size = in_turn ? 9 : 3;
+      c.layer.hidden_size = !in_turn ? 3 : cell.square ? 48 : 27 / cell.gates;
       c.layer.batch_first = layout & 1;
       c.layer.bidirectional = layout & 2;
+      fit(c.layer);
       c.threads = 2;
       c.batch = 2;
       const Context context = make_context(c.threads);

@@ -23,6 +23,7 @@ TEST(Pool, StepsAreThoseOnItsRows) {
       c.layer.dtype = dtype;
       c.layer.input_size = 5;
       c.layer.hidden_size = 9;
+      fit(c.layer);
       c.layer.num_layers = 2;
       c.layer.batch_first = dtype == Dtype::float32;
       c.steps = 1;
@@ -68,7 +69,7 @@ TEST(Pool, StepsAreThoseOnItsRows) {
       args.hn = {};
       const Uploaded rows_of(context, TensorView::of(indices.data(), Dtype::int32, {c.batch}));
       const Device device = context.options().device;
-      args.x = TensorView::of(args.x.data, dtype, {c.batch, 5}, device);
+      args.x = TensorView::of(args.x.data, dtype, {c.batch, c.layer.input_size}, device);
       args.y = TensorView::of(args.y.data, dtype, {c.batch, 9}, device);
       args.state_indices = rows_of.view();
       args.workspace = workspace.span();

@@ -16,6 +16,9 @@ TEST(Registry, RowOrders) {
   EXPECT_EQ(find_cell("MinLSTM").row_order, (std::vector<std::string>{"f", "i", "h"}));
   EXPECT_EQ(find_cell("SRU").row_order, (std::vector<std::string>{"x", "f", "r"}));
   EXPECT_EQ(find_cell("QRNN").row_order, (std::vector<std::string>{"z", "f", "o"}));
+  EXPECT_EQ(find_cell("RGLRU").row_order, (std::vector<std::string>{"r", "i"}));
+  EXPECT_EQ(find_cell("PeepholeSRU").row_order, find_cell("SRU").row_order);
+  EXPECT_EQ(find_cell("IndRNN").row_order, (std::vector<std::string>{"h"}));
   EXPECT_EQ(find_cell("RNN").row_order, (std::vector<std::string>{"h"}));
   EXPECT_EQ(find_cell("LSTM").row_order, (std::vector<std::string>{"i", "f", "g", "o"}));
   EXPECT_EQ(find_cell("GRU").row_order, (std::vector<std::string>{"r", "z", "n"}));
@@ -29,14 +32,19 @@ TEST(Registry, CellsAreWhatTheySay) {
     int gates, preactivations, states;
     bool readout, highway;
     std::string option, first;  // what picks a variant, and the default
+    int vectors = 0;
   };
-  const std::vector<Said> said{{"MinGRU", Kind::linear, 2, 2, 1, false, false, "candidate", "g"},
-                               {"MinLSTM", Kind::linear, 3, 3, 1, false, false, "candidate", "g"},
-                               {"SRU", Kind::linear, 3, 3, 1, true, true, "activation", "identity"},
-                               {"QRNN", Kind::linear, 3, 3, 1, true, false, "", ""},
-                               {"RNN", Kind::dense, 1, 1, 1, false, false, "nonlinearity", "tanh"},
-                               {"LSTM", Kind::dense, 4, 4, 2, false, false, "", ""},
-                               {"GRU", Kind::dense, 3, 4, 1, false, false, "", ""}};
+  const std::vector<Said> said{
+      {"MinGRU", Kind::linear, 2, 2, 1, false, false, "candidate", "g"},
+      {"MinLSTM", Kind::linear, 3, 3, 1, false, false, "candidate", "g"},
+      {"SRU", Kind::linear, 3, 3, 1, true, true, "activation", "identity"},
+      {"QRNN", Kind::linear, 3, 3, 1, true, false, "", ""},
+      {"RGLRU", Kind::linear, 2, 2, 1, false, true, "", "", 1},
+      {"PeepholeSRU", Kind::diagonal, 3, 3, 1, true, true, "activation", "identity", 2},
+      {"IndRNN", Kind::diagonal, 1, 1, 1, false, false, "nonlinearity", "relu", 1},
+      {"RNN", Kind::dense, 1, 1, 1, false, false, "nonlinearity", "tanh"},
+      {"LSTM", Kind::dense, 4, 4, 2, false, false, "", ""},
+      {"GRU", Kind::dense, 3, 4, 1, false, false, "", ""}};
   ASSERT_EQ(cells().size(), said.size());
   EXPECT_EQ(static_cast<int>(cells().size()), kCellCount);
   for (std::size_t i = 0; i < cells().size(); ++i) {
@@ -51,6 +59,11 @@ TEST(Registry, CellsAreWhatTheySay) {
     EXPECT_EQ(cell.states, said[i].states);
     EXPECT_EQ(cell.readout, said[i].readout);
     EXPECT_EQ(cell.highway, said[i].highway);
+    EXPECT_EQ(cell.square, cell.name == "RGLRU");
+    EXPECT_EQ(cell.vectors, said[i].vectors);
+    EXPECT_EQ(cell.vectors_name.empty(), cell.vectors == 0);
+    EXPECT_EQ(cell.base, cell.name == "PeepholeSRU" ? "SRU" : "");
+    EXPECT_EQ(cell.option, cell.base.empty() ? "" : "peephole");
     EXPECT_EQ(cell.variant_option, said[i].option);
     EXPECT_EQ(cell.variants.at(0), said[i].first);
     EXPECT_EQ(cell.variants.size() == 1, said[i].option.empty());
@@ -132,6 +145,27 @@ TEST(Registry, ParametersOfLstmAndGru) {
                                          {"weight_hh_l0_reverse", {21, 7}}}));
 }
 
+// A vector comes after the weights.
+TEST(Registry, ParametersOfCellsWithVectors) {
+  LayerOptions options;
+  options.input_size = options.hidden_size = 7;
+  options.cell = Cell::RGLRU;
+  EXPECT_EQ(parameters(options),
+            (Shapes{{"weight_ih_l0", {14, 7}}, {"weight_a_l0", {7}}, {"bias_ih_l0", {14}}}));
+  options.cell = Cell::IndRNN;
+  options.bidirectional = true;
+  EXPECT_EQ(parameters(options), (Shapes{{"weight_ih_l0", {7, 7}},
+                                         {"weight_hh_l0", {7}},
+                                         {"bias_ih_l0", {7}},
+                                         {"weight_ih_l0_reverse", {7, 7}},
+                                         {"weight_hh_l0_reverse", {7}},
+                                         {"bias_ih_l0_reverse", {7}}}));
+  options.cell = Cell::PeepholeSRU;
+  options.bidirectional = options.bias = false;
+  options.input_size = 5;
+  EXPECT_EQ(parameters(options), (Shapes{{"weight_ih_l0", {28, 5}}, {"weight_ch_l0", {14}}}));
+}
+
 TEST(Registry, PlansSayWhatTheyAreFor) {
   const Context context = make_context(3);
   for (const LayerOptions& variant : all_variants()) {
@@ -140,11 +174,12 @@ TEST(Registry, PlansSayWhatTheyAreFor) {
     options.hidden_size = 7;
     options.dtype = Dtype::bfloat16;
     options.domain = Domain::linear;
+    fit(options);
     const Layer layer(options);
     const auto plan = layer.plan(context, 100, 3, Mode::training);
     EXPECT_EQ(plan.problem.steps, 100);
     EXPECT_EQ(plan.problem.batch, 3);
-    EXPECT_EQ(plan.problem.input_size, 5);
+    EXPECT_EQ(plan.problem.input_size, options.input_size);
     EXPECT_EQ(plan.problem.hidden_size, 7);
     EXPECT_EQ(plan.problem.gates, info(options.cell).gates);
     EXPECT_EQ(plan.problem.storage_bytes, 2);

@@ -20,6 +20,7 @@ Case small_case(const LayerOptions& options, Dtype dtype = Dtype::float32) {
   c.layer.dtype = dtype;
   c.layer.input_size = 5;
   c.layer.hidden_size = 9;
+  fit(c.layer);
   c.steps = 70;
   c.batch = 2;
   c.threads = 2;
@@ -173,6 +174,7 @@ TEST(Stream, RepeatedRunsGiveTheSameBits) {
       c.layer.hidden_size = 33;
       c.layer.bidirectional = true;
       c.layer.num_layers = 2;
+      fit(c.layer);
       c.way = way;
       c.threads = 3;
       Random random(24);

@@ -78,6 +78,7 @@ TEST_F(CudaDeviceScanTest, EveryNumberOfRows) {
       Case c = device_case(options);
       c.layer.hidden_size = hidden;
       c.layer.bidirectional = hidden % 2;
+      fit(c.layer);
       c.layer.batch_first = hidden % 3;
       c.batch = hidden == 1 ? 24 : 2;
       c.steps = hidden == 1 ? 2400 : 300;

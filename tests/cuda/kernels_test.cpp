@@ -114,6 +114,7 @@ Case small_case(const CellInfo& cell, Dtype dtype, Strategy strategy, std::int64
   c.layer.dtype = dtype;
   c.layer.input_size = 24;
   c.layer.hidden_size = hidden;
+  fit(c.layer);
   c.steps = steps;
   c.batch = batch;
   c.way = strategy;
@@ -123,6 +124,8 @@ Case small_case(const CellInfo& cell, Dtype dtype, Strategy strategy, std::int64
 void add_linear(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   const auto add = [&](const char* kernel, Strategy strategy, std::int64_t steps, bool across,
                        Domain domain = Domain::log, std::int64_t hidden = 40) {
+    const bool composes = cell.recurrence == dispatch::Recurrence::linear;
+    if (strategy == Strategy::parallel_scan && !composes) return;
     Small small{kernel, small_case(cell, dtype, strategy, steps, 2, hidden)};
     small.c.layer.domain = domain;
     small.change = [across](Plan& plan) { plan.across_blocks = across; };
@@ -175,8 +178,8 @@ std::vector<Small> small_cases(std::initializer_list<Dtype> dtypes) {
   std::vector<Small> out;
   for (const Dtype dtype : dtypes) {
     for (const CellInfo& cell : cells()) {
-      const bool linear = cell.recurrence == dispatch::Recurrence::linear;
-      (linear ? add_linear : add_dense)(cell, dtype, out);
+      const bool dense = cell.recurrence == dispatch::Recurrence::dense;
+      (dense ? add_dense : add_linear)(cell, dtype, out);
       out.push_back({"no_steps", small_case(cell, dtype, Strategy::automatic, 0, 3)});
       out.push_back({"no_lines", small_case(cell, dtype, Strategy::automatic, 5, 0)});
       // Both directions of two layers, the first of which has what SRU adds to its output.
@@ -184,6 +187,7 @@ std::vector<Small> small_cases(std::initializer_list<Dtype> dtypes) {
       stack.c.layer.input_size = stack.c.layer.hidden_size;
       stack.c.layer.num_layers = 2;
       stack.c.layer.bidirectional = true;
+      fit(stack.c.layer);
       out.push_back(stack);
       stack.kernel = "dropout";
       stack.c.layer.dropout = 0.25;

@@ -56,6 +56,7 @@ TEST_F(RaggedOnCuda, CapturedCallsReadLengthsAnew) {
       RaggedCase c = ragged_case(options, {9, 4, 0, 12, 5}, packed);
       c.whole.layer.bidirectional = true;
       if (wide) c.whole.layer.hidden_size = 900;  // which way the device takes depends on lengths
+      fit(c.whole.layer);
       Told call(c, random_data(c.whole, random));
       const std::vector<std::vector<std::int64_t>> all{
           {9, 4, 0, 12, 5}, {0, 12, 12, 1, 5}, {6, 6, 6, 6, 6}};

@@ -25,6 +25,7 @@ Case stream_case(const LayerOptions& options, const Way& way) {
   c.layer.num_layers = 2;
   c.layer.bidirectional = true;
   c.layer.dropout = 0.25;
+  fit(c.layer);
   const bool narrow = way == Strategy::direct || way == Strategy::persistent;
   c.layer.dtype = narrow ? Dtype::bfloat16 : Dtype::float32;
   // A device's queue holds about a thousand launches, and a call that has more of them waits.

@@ -45,6 +45,13 @@ inline std::string name(const Way& way) {
   return out + kSplits[static_cast<int>(way.split)];
 }
 
+// A cell that reads x of its own unit takes no other size of x.
+inline void fit(LayerOptions& layer) {
+  if (!info(layer.cell).square) return;
+  layer.input_size = layer.hidden_size;
+  if (layer.bidirectional) layer.num_layers = 1;
+}
+
 struct Case {
   LayerOptions layer;
   std::int64_t steps = 0, batch = 0;

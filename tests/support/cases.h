@@ -52,6 +52,9 @@ inline std::vector<LayerOptions> few_variants() {
 inline bool is_dense(const LayerOptions& layer) {
   return info(layer.cell).recurrence == dispatch::Recurrence::dense;
 }
+inline bool is_linear(const LayerOptions& layer) {
+  return info(layer.cell).recurrence == dispatch::Recurrence::linear;
+}
 // What a linear layer and the bare recurrence can be forced to run by; on CUDA a parallel scan is
 // two kernels.
 inline std::vector<Way> linear_ways() {
@@ -78,12 +81,21 @@ inline std::vector<Way> scan_ways() {
 // What any layer can.
 inline std::vector<Way> ways(const LayerOptions& layer) {
   if (is_dense(layer)) return {dispatch::Strategy::step_loop};
-  return linear_ways();
+  if (is_linear(layer)) return linear_ways();
+  return {dispatch::Strategy::direct, dispatch::Strategy::fused_sequential};
 }
 // The variants of linear cells alone, for tests whose subject is the scan.
 inline std::vector<LayerOptions> linear_variants() {
   std::vector<LayerOptions> out = all_variants();
-  out.erase(std::remove_if(out.begin(), out.end(), is_dense), out.end());
+  out.erase(std::remove_if(out.begin(), out.end(), [](auto& o) { return !is_linear(o); }),
+            out.end());
+  return out;
+}
+// And those whose pre-activations can be anything, x being theirs alone.
+inline std::vector<LayerOptions> picking_variants() {
+  std::vector<LayerOptions> out = linear_variants();
+  out.erase(std::remove_if(out.begin(), out.end(), [](auto& o) { return info(o.cell).square; }),
+            out.end());
   return out;
 }
 

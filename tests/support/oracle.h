@@ -12,17 +12,38 @@ namespace scanrnn::test::oracle {
 struct Equations {
   std::string cell, variant;
 
-  int gates() const { return cell == "MinGRU" ? 2 : 3; }
+  bool is_sru() const { return cell == "SRU" || cell == "PeepholeSRU"; }
+  int gates() const { return cell == "IndRNN" ? 1 : cell == "MinGRU" || cell == "RGLRU" ? 2 : 3; }
   // Which block of bias, [gates*H], belongs to this row block of the weight; -1: none.
-  int bias_block(int gate) const { return cell == "SRU" ? gate - 1 : gate; }
-  bool reads_out() const { return cell == "SRU" || cell == "QRNN"; }
-  bool reads_x() const { return cell == "SRU"; }  // in the output
+  int bias_block(int gate) const { return is_sru() ? gate - 1 : gate; }
+  bool reads_out() const { return is_sru() || cell == "QRNN"; }
+  bool reads_x() const { return is_sru(); }             // in the output
+  bool reads_own_x() const { return cell == "RGLRU"; }  // in the state
+  // Vectors of one value a unit, and the gate that a vector times the state before is added to.
+  int vectors() const { return cell == "PeepholeSRU" ? 2 : cell == "IndRNN" || reads_own_x(); }
+  int peeks_at(int vector) const {
+    return cell == "PeepholeSRU" ? 1 + vector : cell == "IndRNN" ? 0 : -1;
+  }
+
+  // What RG-LRU makes of its gates, x and Lambda.
+  struct Decay {
+    Real log_a, a, root;
+  };
+  static Decay decay(Real k, Real lambda) {
+    const Real log_a = -8 * std::log1p(std::exp(lambda)) * sigmoid(k);
+    return {log_a, std::exp(log_a), std::sqrt(-std::expm1(2 * log_a))};
+  }
 
   // h_t = a h_{t-1} + b from the pre-activations k; z is 1 - a, for those who want its digits.
   struct Lifted {
     Real a, z, b;
   };
-  Lifted lift(const Real* k) const {
+  Lifted lift(const Real* k, Real x = 0, Real lambda = 0) const {
+    if (cell == "RGLRU") {
+      const Decay d = decay(k[0], lambda);
+      return {d.a, -std::expm1(d.log_a), d.root * sigmoid(k[1]) * x};
+    }
+    if (cell == "IndRNN") return {0, 1, value_of(variant, k[0])};
     if (cell == "MinGRU") {
       const Real z = sigmoid(k[0]);
       return {sigmoid(-k[0]), z, z * value_of(variant, k[1])};
@@ -31,7 +52,7 @@ struct Equations {
       const Real f = sigmoid(k[0]), i = sigmoid(k[1]);
       return {f / (f + i), i / (f + i), i / (f + i) * value_of(variant, k[2])};
     }
-    if (cell == "SRU") {
+    if (is_sru()) {
       return {sigmoid(k[1]), sigmoid(-k[1]), sigmoid(-k[1]) * k[0]};
     }
     if (cell == "QRNN") {
@@ -39,9 +60,21 @@ struct Equations {
     }
     throw std::logic_error("the oracle has no " + cell);
   }
-  // Adds to dk what the cotangents of a and b give.
-  void lift_vjp(const Real* k, Real da, Real db, Real* dk) const {
-    if (cell == "MinGRU") {
+  // Adds to dk what the cotangents of a and b give, and to dx and dlambda.
+  void lift_vjp(const Real* k, Real da, Real db, Real* dk, Real x = 0, Real lambda = 0,
+                Real* dx = nullptr, Real* dlambda = nullptr) const {
+    if (cell == "RGLRU") {
+      const Decay d = decay(k[0], lambda);
+      const Real r = sigmoid(k[0]), i = sigmoid(k[1]);
+      const Real by_root = d.root > 0 ? d.a * d.a / d.root : 0;
+      const Real dlog_a = da * d.a - db * i * x * by_root;
+      dk[0] += dlog_a * d.log_a * sigmoid(-k[0]);
+      dk[1] += db * d.root * x * i * sigmoid(-k[1]);
+      if (dx) *dx += db * d.root * i;
+      if (dlambda) *dlambda += dlog_a * r * -8 * sigmoid(lambda);
+    } else if (cell == "IndRNN") {
+      dk[0] += db * slope_of(variant, k[0]);
+    } else if (cell == "MinGRU") {
       const Real z = sigmoid(k[0]);
       const Real dz = value_of(variant, k[1]) * db - da;
       dk[0] += dz * z * sigmoid(-k[0]);
@@ -86,8 +119,8 @@ struct Direction {
   Equations cell;
   std::int64_t steps, batch, in, hidden;
   bool reverse;
-  const Values *weight, *bias, *h0;  // bias and h0 may be null
-  std::size_t h0_at;                 // where this direction's [B,H] begins in h0
+  const Values *weight, *vectors, *bias, *h0;  // all but the first may be null
+  std::size_t h0_at;                           // where this direction's [B,H] begins in h0
   Storage* store;
 
   bool highway() const { return cell.reads_x() && in != hidden; }
@@ -105,6 +138,17 @@ struct Direction {
         sum += (*bias)[static_cast<std::size_t>(cell.bias_block(g) * hidden + j)];
       }
       k[g] = store->logit(sum);
+    }
+  }
+  Real vector(int k, std::int64_t j) const {
+    return (*vectors)[static_cast<std::size_t>(k * hidden + j)];
+  }
+  Real lambda(std::int64_t j) const { return cell.reads_own_x() ? vector(0, j) : 0; }
+  Real own(const Real* x, std::int64_t j) const { return cell.reads_own_x() ? x[j] : 0; }
+  // Adds to the gates what they have of the state before.
+  void peek(std::int64_t j, Real before, Real* k) const {
+    for (int v = 0; v < cell.vectors(); ++v) {
+      if (cell.peeks_at(v) >= 0) k[cell.peeks_at(v)] += vector(v, j) * before;
     }
   }
   Real start(std::int64_t b, std::int64_t j) const {
@@ -127,7 +171,8 @@ struct Direction {
           const Real* x_t = x.data() + (t * batch + b) * in;
           Real k[4];
           project(x_t, j, k);
-          const auto step = cell.lift(k);
+          peek(j, h, k);
+          const auto step = cell.lift(k, own(x_t, j), lambda(j));
           h = step.a * h + step.b;
           largest = std::fmax(largest, std::fabs(h));
           states[static_cast<std::size_t>((t * batch + b) * hidden + j)] = (*store)(h);
@@ -141,7 +186,7 @@ struct Direction {
 
   void backward(const Reals& x, const Reals& states, const Reals& dy, std::int64_t width,
                 std::int64_t column, const Values& dhn, Reals& dx, Real* dh0, Real* dh0_squares,
-                Sum& dweight, Sum* dbias) const {
+                Sum& dweight, Sum& dvectors, Sum* dbias) const {
     for (std::int64_t b = 0; b < batch; ++b) {
       for (std::int64_t j = 0; j < hidden; ++j) {
         Real dh = dhn[h0_at + static_cast<std::size_t>(b * hidden + j)], squares = dh * dh;
@@ -155,6 +200,7 @@ struct Direction {
                      : states[static_cast<std::size_t>((before * batch + b) * hidden + j)];
           Real k[4], dk[4] = {0, 0, 0, 0};
           project(x_t, j, k);
+          peek(j, previous, k);
           const Real out = dy[static_cast<std::size_t>((t * batch + b) * width + column + j)];
           if (cell.reads_out()) {
             Real dc, dskip;
@@ -166,10 +212,22 @@ struct Direction {
             dh += out;
             squares += out * out;
           }
-          cell.lift_vjp(k, dh * previous, dh, dk);
-          const Real a = cell.lift(k).a;
+          Real dlambda = 0, dx_own = 0;
+          cell.lift_vjp(k, dh * previous, dh, dk, own(x_t, j), lambda(j), &dx_own, &dlambda);
+          if (cell.reads_own_x()) {
+            dx_t[j] += (*store)(dx_own);
+            dvectors.add(static_cast<std::size_t>(j), dlambda);
+          }
+          const Real a = cell.lift(k, own(x_t, j), lambda(j)).a;
           dh *= a;
           squares *= a * a;
+          for (int v = 0; v < cell.vectors(); ++v) {
+            if (cell.peeks_at(v) < 0) continue;
+            const Real d = dk[cell.peeks_at(v)], back = d * vector(v, j);
+            dvectors.add(static_cast<std::size_t>(v * hidden + j), (*store)(d * previous));
+            dh += back;
+            squares += back * back;
+          }
           for (int g = 0; g < blocks(); ++g) {
             const std::int64_t row = g * hidden + j;
             dk[g] = (*store)(dk[g]);
@@ -197,7 +255,8 @@ inline Answer run_linear(const Case& c, const Data& data, bool with_backward, bo
   const Equations equations{cell.name, cell.variants[static_cast<std::size_t>(c.layer.variant)]};
   const std::int64_t hidden = c.layer.hidden_size, tokens = c.steps * c.batch;
   const std::int64_t width = c.directions() * hidden;
-  const std::size_t each = c.layer.bias ? 2 : 1;  // parameters of a direction
+  const bool vectors = equations.vectors() > 0;
+  const std::size_t each = 1 + vectors + c.layer.bias;  // parameters of a direction
   Storage store(c.layer.dtype, as_cuda);
   const auto direction = [&](int l, int d) {
     const auto at = static_cast<std::size_t>(l * c.directions() + d);
@@ -208,7 +267,8 @@ inline Answer run_linear(const Case& c, const Data& data, bool with_backward, bo
                      hidden,
                      d == 1,
                      &data.params[at * each],
-                     c.layer.bias ? &data.params[at * each + 1] : nullptr,
+                     vectors ? &data.params[at * each + 1] : nullptr,
+                     c.layer.bias ? &data.params[(at + 1) * each - 1] : nullptr,
                      c.h0 ? &data.h0 : nullptr,
                      at * static_cast<std::size_t>(c.batch * hidden),
                      &store};
@@ -243,16 +303,16 @@ inline Answer run_linear(const Case& c, const Data& data, bool with_backward, bo
       const Direction part = direction(l, d);
       const auto at = static_cast<std::size_t>(l * c.directions() + d);
       Sum dweight(part.weight->size()), dbias(part.bias ? part.bias->size() : 0);
+      Sum dvectors(vectors ? part.vectors->size() : 0);
       part.backward(inputs[static_cast<std::size_t>(l)], states[at], dy, width, d * hidden,
                     data.dhn, dx, dh0.data() + part.h0_at, dh0_squares.data() + part.h0_at, dweight,
-                    part.bias ? &dbias : nullptr);
-      store(dweight.values);
-      store(dbias.values);
-      out.dparams[at * each] = narrow(dweight.values);
-      out.terms.dparams[at * each] = roots(dweight.squares);
-      if (part.bias) {
-        out.dparams[at * each + 1] = narrow(dbias.values);
-        out.terms.dparams[at * each + 1] = roots(dbias.squares);
+                    dvectors, part.bias ? &dbias : nullptr);
+      std::size_t i = at * each;
+      for (Sum* sum : {&dweight, &dvectors, &dbias}) {
+        if (sum->values.empty()) continue;
+        store(sum->values);
+        out.dparams[i] = narrow(sum->values);
+        out.terms.dparams[i++] = roots(sum->squares);
       }
     }
     dy = std::move(dx);

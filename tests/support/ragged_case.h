@@ -35,6 +35,7 @@ inline RaggedCase ragged_case(const LayerOptions& layer, std::vector<std::int64_
   out.whole.layer = layer;
   out.whole.layer.input_size = 5;
   out.whole.layer.hidden_size = 9;
+  fit(out.whole.layer);
   out.whole.batch = static_cast<std::int64_t>(lengths.size());
   out.whole.layout = packed ? dispatch::Batch::packed : dispatch::Batch::ragged;
   const std::int64_t sum = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});

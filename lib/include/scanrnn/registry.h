@@ -24,15 +24,20 @@ struct CellInfo {
   Cell cell;
   std::string name;
   dispatch::Recurrence recurrence;
-  int gates;                           // row blocks of H in weight_ih; dense: and in weight_hh
-  int bias_gates;                      // row blocks of H in bias_ih; dense: and in bias_hh
-  int preactivations;                  // row blocks of H that training keeps for each token
-  int states;                          // tensors of the state: 1, or 2 for the pair (h, c)
-  bool readout;                        // the output differs from the state
-  bool highway;                        // one more row block when the layer's input size is not H
+  int gates;           // row blocks of H in weight_ih; dense: and in weight_hh
+  int bias_gates;      // row blocks of H in bias_ih; dense: and in bias_hh
+  int preactivations;  // row blocks of H that training keeps for each token
+  int states;          // tensors of the state: 1, or 2 for the pair (h, c)
+  bool readout;        // the output differs from the state
+  // Each step reads x of its own unit: where the layer's input size is not H one more row block
+  // of it, a projection, or, if `square`, there is no such layer.
+  bool highway, square;
+  int vectors;                         // of one value a unit, in the parameter
+  std::string vectors_name;            // "weight_hh"; empty where there are none
   std::string variant_option;          // "candidate", "activation"; empty where there is none
   std::vector<std::string> variants;   // the first one is the default, the only one has no name
   std::vector<std::string> row_order;  // names of the row blocks
+  std::string base, option;  // in Python: what option=True makes of another cell, or empty
 };
 
 const std::vector<CellInfo>& cells();  // in the order of Cell

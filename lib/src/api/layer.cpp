@@ -35,6 +35,15 @@ const CellInfo& checked(const LayerOptions& o) {
     return cell.variant_option + ": expected an index below " + std::to_string(count) + ", got " +
            std::to_string(o.variant);
   });
+  require(!cell.square || o.input_size == o.hidden_size, [&] {
+    return "hidden_size: " + cell.name + " reads x of its own unit, so expected input_size, " +
+           std::to_string(o.input_size) + ", got " + std::to_string(o.hidden_size);
+  });
+  require(!cell.square || !o.bidirectional || o.num_layers == 1, [&] {
+    return "bidirectional: " + cell.name +
+           " reads x of its own unit, so a layer with two directions has none above it, got " +
+           "num_layers=" + std::to_string(o.num_layers);
+  });
   return cell;
 }
 
@@ -155,9 +164,11 @@ struct Shapes {
     });
     for (std::size_t i = 0; i < params.size(); ++i) {
       const bool recurrent = wanted[i].name.rfind("weight_hh", 0) == 0;
-      const char* axes = wanted[i].sizes.size() == 1 ? "(gates * hidden_size)"
-                         : recurrent                 ? "(gates * hidden_size, hidden_size)"
-                                                     : "(gates * hidden_size, layer's input size)";
+      const bool bias = wanted[i].name.rfind("bias", 0) == 0;
+      const char* axes = bias                          ? "(gates * hidden_size)"
+                         : wanted[i].sizes.size() == 1 ? "(vectors * hidden_size)"
+                         : recurrent ? "(gates * hidden_size, hidden_size)"
+                                     : "(gates * hidden_size, layer's input size)";
       check(params[i], {wanted[i].name.c_str(), wanted[i].sizes, axes, layer.options().dtype,
                         device, false, prefix});
     }
@@ -283,6 +294,9 @@ Layer::Layer(const LayerOptions& options) : options_(options) {
       const bool dense = cell.recurrence == dispatch::Recurrence::dense;
       parameters_.push_back({"weight_ih" + suffix, {rows * hidden, input}});
       if (dense) parameters_.push_back({"weight_hh" + suffix, {rows * hidden, hidden}});
+      if (cell.vectors > 0) {
+        parameters_.push_back({cell.vectors_name + suffix, {cell.vectors * hidden}});
+      }
       if (!options.bias) continue;
       parameters_.push_back({"bias_ih" + suffix, {cell.bias_gates * hidden}});
       if (dense) parameters_.push_back({"bias_hh" + suffix, {cell.bias_gates * hidden}});

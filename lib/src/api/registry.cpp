@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registry: cells.def as data.
+// The registry: cells.def as data, and what the headers of the cells say, which the build includes
+// before this file.
 #include "scanrnn/registry.h"
 
 #include "scanrnn/cells/activation.h"
@@ -8,47 +9,64 @@
 namespace scanrnn {
 namespace {
 
-template <class... Options>
-std::vector<std::string> names(cell::Variants<Options...>) {
-  return {Options::name...};
+// What lines of both kinds begin with.
+template <template <class> class, class... Options>
+CellInfo named(Cell cell, const char* name, const char* option, cell::Variants<Options...>,
+               std::vector<std::string> rows) {
+  CellInfo out{};
+  out.cell = cell;
+  out.name = name;
+  out.variant_option = option;
+  out.variants = {Options::name...};
+  out.gates = out.bias_gates = out.preactivations = static_cast<int>(rows.size());
+  out.row_order = std::move(rows);
+  out.states = 1;
+  return out;
 }
 
-CellInfo linear(Cell cell, const char* name, const char* option, std::vector<std::string> variants,
-                int bias_gates, bool readout, bool highway, std::vector<std::string> rows) {
-  const int gates = static_cast<int>(rows.size());
-  return {
-      cell,    name,   dispatch::Recurrence::linear, gates,          bias_gates, gates, 1, readout,
-      highway, option, std::move(variants),          std::move(rows)};
+template <template <class> class CellOf, class First, class... Options>
+CellInfo linear(Cell cell, const char* name, const char* option,
+                cell::Variants<First, Options...> variants, int bias_gates, const char* vectors,
+                std::vector<std::string> rows) {
+  using C = CellOf<First>;
+  CellInfo out = named<CellOf>(cell, name, option, variants, std::move(rows));
+  out.recurrence = C::kDiagonal ? dispatch::Recurrence::diagonal : dispatch::Recurrence::linear;
+  out.bias_gates = bias_gates;
+  out.readout = C::kReadout;
+  out.highway = C::kHighway || C::kReadsOwn;
+  out.square = C::kReadsOwn;
+  out.vectors = C::kVectors;
+  out.vectors_name = vectors;
+  return out;
 }
 
-CellInfo dense(Cell cell, const char* name, const char* option, std::vector<std::string> variants,
+template <template <class> class CellOf, class... Options>
+CellInfo dense(Cell cell, const char* name, const char* option, cell::Variants<Options...> variants,
                int states, int preactivations, std::vector<std::string> rows) {
-  const int gates = static_cast<int>(rows.size());
-  return {cell,
-          name,
-          dispatch::Recurrence::dense,
-          gates,
-          gates,
-          preactivations,
-          states,
-          false,
-          false,
-          option,
-          std::move(variants),
-          std::move(rows)};
+  CellInfo out = named<CellOf>(cell, name, option, variants, std::move(rows));
+  out.recurrence = dispatch::Recurrence::dense;
+  out.states = states;
+  out.preactivations = preactivations;
+  return out;
 }
 
 }  // namespace
 
 const std::vector<CellInfo>& cells() {
-  static const std::vector<CellInfo> all = {
-#define SCANRNN_LINEAR_CELL(name, option, list, bias_gates, readout, highway, ...)     \
-  linear(Cell::name, #name, option, names(cell::list()), bias_gates, readout, highway, \
-         {__VA_ARGS__}),
+  static const std::vector<CellInfo> all = [] {
+    std::vector<CellInfo> out = {
+#define SCANRNN_LINEAR_CELL(name, option, list, bias_gates, vectors, ...) \
+  linear<cell::name>(Cell::name, #name, option, cell::list(), bias_gates, vectors, {__VA_ARGS__}),
 #define SCANRNN_DENSE_CELL(name, option, list, states, preactivations, ...) \
-  dense(Cell::name, #name, option, names(cell::list()), states, preactivations, {__VA_ARGS__}),
+  dense<cell::name>(Cell::name, #name, option, cell::list(), states, preactivations, {__VA_ARGS__}),
 #include "scanrnn/cells.def"
-  };
+    };
+#define SCANRNN_CELL_OPTION(name, of, flag)             \
+  out[static_cast<std::size_t>(Cell::name)].base = #of; \
+  out[static_cast<std::size_t>(Cell::name)].option = flag;
+#include "scanrnn/cells.def"
+    return out;
+  }();
   return all;
 }
 

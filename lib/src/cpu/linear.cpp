@@ -28,6 +28,15 @@ void spread_bias(const LayerCall& call, T* bias) {
   std::copy_n(from, (last - first) * call.hidden, bias + first * call.hidden);
 }
 
+// What the kernels read of the vectors: `prepared`, which has room for them, or the parameter.
+template <class T>
+const T* vectors_of(const LayerCall& call, const CpuCellKernels<T>& kernels, T* prepared) {
+  const auto* given = static_cast<const T*>(call.vectors.data);
+  if (!kernels.prepare_vectors || !given) return given;
+  kernels.prepare_vectors(given, call.vector_values(), prepared);
+  return prepared;
+}
+
 // A layer call cut into tiles, in the order in which they are walked forward: pieces of time or,
 // where the tokens of a sequence are adjacent, whole sequences or pieces of one.
 class Tiles {
@@ -116,12 +125,16 @@ template <class T, class Kernel>
 void walk_stretches(const Team& team, const CpuSchedule& schedule, const RaggedWalk<T>& ragged,
                     const Kernel& kernel, const ForwardKernelArgs<T>& args) {
   const LayerCall& call = ragged.call;
-  ragged.run(
-      team, schedule, false, call.h0, call.hn,
-      [&](const CpuSchedule& s, const Sequence& of, Index first, bool) {
-        const auto at = [&](const auto& tensor) { return moved(tensor, of.line, first); };
-        kernel(s, {at(args.preactivations), args.bias, at(args.skip), at(args.y), at(args.states)});
-      });
+  ragged.run(team, schedule, false, call.h0, call.hn,
+             [&](const CpuSchedule& s, const Sequence& of, Index first, bool) {
+               const auto at = [&](const auto& tensor) { return moved(tensor, of.line, first); };
+               ForwardKernelArgs<T> here = args;
+               here.preactivations = at(args.preactivations);
+               here.skip = at(args.skip);
+               here.y = at(args.y);
+               here.states = at(args.states);
+               kernel(s, here);
+             });
 }
 
 // And backward.
@@ -142,6 +155,7 @@ void walk_stretches(const Team& team, const CpuSchedule& schedule, const RaggedW
                here.dy = at(args.dy);
                here.dpreactivations = at(args.dpreactivations);
                here.dskip = at(args.dskip);
+               here.dvectors = at(args.dvectors);
                kernel(s, here);
              });
 }
@@ -150,6 +164,8 @@ template <class T>
 void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const Index width = call.width();
   auto* bias = static_cast<T*>(arena.take(static_cast<std::size_t>(width) * sizeof(T)));
+  auto* prepared =
+      static_cast<T*>(arena.take(static_cast<std::size_t>(call.vector_values()) * sizeof(T)));
   const bool ragged = call.is_ragged();
   const Scratch scratch(arena, plan, ragged ? plan.device.units : call.batch, call.hidden,
                         sizeof(T));
@@ -169,7 +185,9 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   spread_bias(call, bias);
 
   const auto& table = kernels_of<T>();
-  const auto kernel = table.cells[static_cast<int>(call.cell)][call.variant].forward;
+  const auto& kernels = table.cells[static_cast<int>(call.cell)][call.variant];
+  const auto kernel = kernels.forward;
+  const T* vectors = vectors_of(call, kernels, prepared);
   const Matrix<T> weight{static_cast<const T*>(call.weight.data), call.weight.strides[0], true};
   const TensorView states =
       dense(call.states, call.steps, call.batch, call.hidden, call.batch_major);
@@ -177,7 +195,7 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const auto args_of = [&](const Tile& tile, T* gates) {
     const Tile here{0, tile.steps, 0, tile.lines};
     const TensorView tokens = dense(gates, tile.steps, tile.lines, width, call.batch_major);
-    return forward_args(call, as_const(walked<T>(tokens, here, call.reverse)), bias,
+    return forward_args(call, as_const(walked<T>(tokens, here, call.reverse)), bias, vectors,
                         as_const(walked<T>(call.x, tile, call.reverse)),
                         walked<T>(call.y, tile, call.reverse),
                         walked<T>(states, tile, call.reverse));
@@ -239,15 +257,20 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   std::optional<Sequences> sequences;
   if (ragged) sequences.emplace(call, arena);
   auto* dgates = static_cast<T*>(arena.take(static_cast<std::size_t>(tokens * width) * sizeof(T)));
-  T* dskip = nullptr;
-  if (adds_skip) {
-    dskip = static_cast<T*>(arena.take(static_cast<std::size_t>(tokens * call.hidden) * sizeof(T)));
-  }
+  const auto take = [&](Index count) {
+    return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T)));
+  };
+  T* dskip = adds_skip ? take(tokens * call.hidden) : nullptr;
+  const Index vector_values = call.vector_values();
+  T* prepared = take(vector_values);
+  T* dvectors = vector_values > 0 ? take(tokens * vector_values) : nullptr;
   if (arena.counting()) return;
   spread_bias(call, bias);
 
   const auto& table = kernels_of<T>();
-  const auto kernel = table.cells[static_cast<int>(call.cell)][call.variant].backward;
+  const auto& kernels = table.cells[static_cast<int>(call.cell)][call.variant];
+  const auto kernel = kernels.backward;
+  const T* vectors = vectors_of(call, kernels, prepared);
   const Matrix<T> weight{static_cast<const T*>(call.weight.data), call.weight.strides[0]};
   const Tile all{0, call.steps, 0, call.batch};
 
@@ -259,11 +282,13 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     const auto rows = [&](T* values, Index columns) {
       return dense(values, call.steps, call.batch, columns, call.batch_major);
     };
-    const auto args = backward_args(call, bias, dgates, rows(dskip, call.hidden));
+    const auto args =
+        backward_args(call, bias, vectors, dgates, dvectors, rows(dskip, call.hidden));
     if (ragged) {
       walk_stretches(team, schedule, RaggedWalk<T>{call, *sequences}, kernel, args);
       clear_padding<T>(team, rows(dgates, width), call.ragged.lengths);
       if (adds_skip) clear_padding<T>(team, rows(dskip, call.hidden), call.ragged.lengths);
+      if (dvectors) clear_padding<T>(team, rows(dvectors, vector_values), call.ragged.lengths);
       team.barrier();
     } else {
       table.load_carry(schedule, static_cast<const T*>(call.dhn.data), call.dhn.strides[0]);
@@ -304,6 +329,15 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       const auto [first, last] = call.biased();
       table.column_sums(team, dgates + first * call.hidden, tokens, width,
                         (last - first) * call.hidden, static_cast<T*>(call.dbias.data));
+    }
+    if (call.dvectors) {
+      auto* sums = static_cast<T*>(call.dvectors.data);
+      table.column_sums(team, dvectors, tokens, vector_values, vector_values, sums);
+      if (kernels.finish_vectors) {
+        team.barrier();
+        const auto* given = static_cast<const T*>(call.vectors.data);
+        if (team.rank == 0) kernels.finish_vectors(given, vector_values, sums);
+      }
     }
   });
 }

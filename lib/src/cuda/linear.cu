@@ -130,6 +130,7 @@ struct LayerRun : CudaRun<T> {
       args.bias = bias;
       args.first_bias = call.biased().first;
       args.last_bias = call.biased().second;
+      args.vectors = data(call.vectors);
       args.x = x;
       if (!call.highway_projection()) args.skip = x;
       args.preactivations = walked_gates;
@@ -143,7 +144,8 @@ struct LayerRun : CudaRun<T> {
               {call.weight.data, call.weight.strides[0], true}, gates + first * width(), width(),
               false, kAddsBias ? nullptr : bias, gemm_space);
     });
-    const auto args = forward_args(call, as_const(walked_gates), bias, x, y, kept_states);
+    const auto args =
+        forward_args(call, as_const(walked_gates), bias, data(call.vectors), x, y, kept_states);
     SCANRNN_CUDA(kernels.forward(s, args));
   }
 
@@ -157,6 +159,8 @@ struct LayerRun : CudaRun<T> {
     const T* bias = kAddsBias ? whole_bias() : nullptr;
     T* dgates = take(tokens() * width());
     T* dskip = skip_aside ? take(tokens() * call.hidden) : nullptr;
+    const Index vector_values = call.vector_values();
+    T* dvectors = vector_values > 0 ? take(tokens() * vector_values) : nullptr;
     void* gemm_space = arena.take(CudaGemm::kWorkspace);
     s.workspace = arena.take(kernels.workspace(s));
     auto* parts = static_cast<V*>(
@@ -171,11 +175,12 @@ struct LayerRun : CudaRun<T> {
     s.sequences = &sequences;
     s.against_time = !call.reverse;
     pass_states(call.dhn, call.dh0);
-    const auto args =
-        backward_args(call, bias, dgates, skip_aside ? rows(dskip, call.hidden) : call.dx);
+    const auto args = backward_args(call, bias, data(call.vectors), dgates, dvectors,
+                                    skip_aside ? rows(dskip, call.hidden) : call.dx);
     if (call.batch > 0) SCANRNN_CUDA(kernels.backward(s, args));
-    if (call.tables.ways.sequences && call.ragged.lengths) {
+    if (call.ragged.lengths && (call.tables.ways.sequences || call.is_diagonal())) {
       clear_padding(rows(dgates, width()));
+      if (dvectors) clear_padding(rows(dvectors, vector_values));
       if (adds_skip) clear_padding(skip_aside ? rows(dskip, call.hidden) : call.dx);
     }
 
@@ -195,6 +200,13 @@ struct LayerRun : CudaRun<T> {
       const auto [first, last] = call.biased();
       this->sum_tokens(dgates + first * call.hidden, width(), (last - first) * call.hidden, parts,
                        call.dbias.data);
+    }
+    if (call.dvectors) {
+      this->sum_tokens(dvectors, vector_values, vector_values, parts, call.dvectors.data);
+      if (kernels.finish_vectors) {
+        SCANRNN_CUDA(kernels.finish_vectors(data(call.vectors), static_cast<T*>(call.dvectors.data),
+                                            vector_values, stream));
+      }
     }
   }
 };

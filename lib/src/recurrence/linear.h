@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recurrence of every linear cell, once: what the engine reads and writes, forward and
-// backward.
+// The recurrence of every linear and diagonal cell, once: what the engine reads and writes, forward
+// and backward.
 //
 // Memory says how values of type V lie in memory of type T:
 //   read(const T* line, Index row, Index hidden) -> V,  write(T* line, Index row, Index hidden, V)
@@ -10,7 +10,7 @@
 
 #include <limits>
 
-#include "scanrnn/cells/linear_cell.h"
+#include "recurrence/unit.h"
 
 namespace scanrnn {
 
@@ -33,14 +33,29 @@ struct Strided {
   SCANRNN_HD void next() { data += step; }
 };
 
+// A unit's vectors, by Memory.
+template <class Cell, class Memory, class Own>
+SCANRNN_HD void read_vectors(const typename Memory::T* vectors, Index row, Index hidden, Own& own) {
+  if constexpr (Cell::kVectors > 0) {
+    for (int k = 0; k < Cell::kVectors; ++k) {
+      own.vector[k] = Memory::read(vectors + k * hidden, row, hidden);
+      if constexpr (Cell::kReadsOwn && !Memory::kHasVectors) {
+        own.vector[k] = Cell::vector(own.vector[k]);
+      }
+    }
+  }
+}
+
 // Pre-activations of one line, [.., G*H]. Where Memory::kAddsBias they lack their bias, [G*H],
-// which is zero where there is none.
+// which is zero where there is none. Vectors are the parameter, [kVectors*H], or what the cell
+// makes of it where Memory::kHasVectors.
 template <class Cell, class Memory>
 struct GateReader {
   using V = typename Memory::V;
   using T = typename Memory::T;
   Strided<const T> preactivations;
   const T* bias;
+  const T* vectors;
   Index hidden;
   Index block = hidden;  // from one gate's row block to the next
 
@@ -49,17 +64,25 @@ struct GateReader {
   }
   template <class Tiles>
   SCANRNN_HD GateReader staged(const Tiles& tiles, Index step, Index row) const {
-    return {{tiles[0], 0, step}, bias + row, hidden, tiles[1] - tiles[0]};
+    const Index next = Cell::kGates > 1 ? tiles[1] - tiles[0] : 0;
+    return {{tiles[0], 0, step}, bias + row, vectors + row, hidden, next};
   }
-  SCANRNN_HD typename Cell::template Gates<V> load(Index row, Index t) const {
+  // Without x.
+  SCANRNN_HD Unit<Cell, V> load(Index row, Index t) const {
     const T* step = preactivations.at(t);
-    return Cell::template gather<V>([&](int gate) {
-      const V value = Memory::read(step + gate * block, row, hidden);
-      if constexpr (!Memory::kAddsBias) return value;
-      return value + Memory::read(bias + gate * hidden, row, hidden);
-    });
+    Unit<Cell, V> out{Cell::template gather<V>([&](int gate) {
+                        const V value = Memory::read(step + gate * block, row, hidden);
+                        if constexpr (!Memory::kAddsBias) return value;
+                        return value + Memory::read(bias + gate * hidden, row, hidden);
+                      }),
+                      {V(0)}};
+    read_vectors<Cell, Memory>(vectors, row, hidden, out.own);
+    return out;
   }
 };
+
+template <class Cell>
+inline constexpr bool kReadsX = Cell::kHighway || Cell::kReadsOwn;
 
 // A kernel that copies a line's inputs ahead of their use asks a Source for its streams, and for
 // the same Source over tiles of them: stream i at tiles[i], steps `step` apart, from (row, t) on;
@@ -70,19 +93,13 @@ struct GateReader {
 // ---- forward: h_t = a_t h_{t-1} + b_t
 
 template <class Cell, class Memory>
-struct ForwardItem {
-  typename Cell::template Gates<typename Memory::V> gates;
-  typename Memory::V skip;
-};
-
-template <class Cell, class Memory>
 struct ForwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
-  static constexpr int kStreams = Cell::kGates + Cell::kHighway;
-  static constexpr bool kLifts = true, kLastDiffers = false;
+  static constexpr int kStreams = Cell::kGates + kReadsX<Cell>;
+  static constexpr bool kLifts = true, kLastDiffers = false, kComposes = !Cell::kDiagonal;
   GateReader<Cell, Memory> gates;
-  Strided<const T> skip;  // x' of a cell with a highway
+  Strided<const T> skip;  // x, or x' of a cell with a highway
   Index steps = 0;        // read by stream() alone
 
   SCANRNN_HD scan::Stream<T> stream(int i) const {
@@ -108,14 +125,12 @@ struct ForwardSource {
     out.steps = count;
     return out;
   }
-  SCANRNN_HD ForwardItem<Cell, Memory> load(Index row, Index t) const {
-    ForwardItem<Cell, Memory> item{gates.load(row, t), V(0)};
-    if constexpr (Cell::kHighway) item.skip = Memory::read(skip.at(t), row, gates.hidden);
+  SCANRNN_HD Unit<Cell, V> load(Index row, Index t) const {
+    Unit<Cell, V> item = gates.load(row, t);
+    if constexpr (kReadsX<Cell>) item.own.x = Memory::read(skip.at(t), row, gates.hidden);
     return item;
   }
-  SCANRNN_HD scan::Affine<V> step(const ForwardItem<Cell, Memory>& item) const {
-    return Cell::lift(item.gates);
-  }
+  SCANRNN_HD auto step(const Unit<Cell, V>& item) const { return step_of(item); }
 };
 
 template <class Cell, class Memory>
@@ -135,10 +150,11 @@ struct ForwardSink {
     y.next();
     if (Cell::kReadout && states.data) states.next();
   }
-  SCANRNN_HD void store(Index row, Index t, const ForwardItem<Cell, Memory>& item,
-                        const scan::Carried<V>&, const scan::Carried<V>& state) const {
+  SCANRNN_HD void store(Index row, Index t, const Unit<Cell, V>& item,
+                        const scan::Carried<V>& before, const scan::Carried<V>& state) const {
     if constexpr (Cell::kReadout) {
-      Memory::write(y.at(t), row, hidden, Cell::readout(item.gates, state.h, item.skip));
+      const auto gates = item.seen(before.h);
+      Memory::write(y.at(t), row, hidden, Cell::readout(gates, state.h, item.own.x));
       if (states.data) Memory::write(states.at(t), row, hidden, state.h);
     } else {
       Memory::write(y.at(t), row, hidden, state.h);
@@ -151,19 +167,35 @@ struct ForwardSink {
 // With lambda_t = dh_t + a_{t+1} lambda_{t+1} the cotangents are da_t = lambda_t h_{t-1} and
 // db_t = lambda_t. The state that is walked is mu_t = a_t lambda_t, so mu_t = a_t mu_{t+1} + a_t
 // dh_t is the forward recurrence again; it starts at the cotangent of h_T and ends at that of h_0.
+// To the mu_t of a diagonal cell its gates add what they have of h_{t-1}.
 
 template <class Cell, class Memory>
 struct BackwardItem {
   using V = typename Memory::V;
-  typename Cell::template Gates<V> gates;
-  V skip, state, previous, dy;
+  using Gates = typename Cell::template Gates<V>;
+  Unit<Cell, V> unit;
+  V state, previous, dy;
 
-  // The direct cotangent of the state.
-  SCANRNN_HD V dh() const {
+  SCANRNN_HD Gates gates() const { return unit.seen(previous); }
+  // What the output gives back, to the state directly.
+  SCANRNN_HD cell::ReadoutCotangent<V, Gates> readout() const {
     if constexpr (Cell::kReadout) {
-      return Cell::readout_vjp(gates, state, skip, dy).state;
+      return Cell::readout_vjp(gates(), state, unit.own.x, dy);
     } else {
-      return dy;
+      return {{}, dy, V(0)};
+    }
+  }
+  SCANRNN_HD scan::Affine<V> step() const {
+    const auto seen = gates();
+    const auto f = unit.lift(seen);
+    const auto out = readout();
+    if constexpr (Cell::kDiagonal) {
+      const auto d = unit.lift_vjp(seen, {previous, V(1)});
+      const V a = Cell::kForgets ? unit.peeked(d.gates) : f.a + unit.peeked(d.gates);
+      const V b = a * out.state;
+      return {a, V(1) - a, Cell::kReadout ? b + unit.peeked(out.gates) : b};
+    } else {
+      return {f.a, f.z, f.a * out.state};
     }
   }
 };
@@ -172,8 +204,9 @@ template <class Cell, class Memory>
 struct BackwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
-  static constexpr int kStreams = Cell::kGates + 2 + Cell::kReadout + Cell::kHighway;
-  static constexpr bool kLifts = true, kLastDiffers = true;
+  static constexpr int kStreams = Cell::kGates + 2 + Cell::kReadout + kReadsX<Cell>;
+  static constexpr bool kLifts = true, kLastDiffers = true, kComposes = !Cell::kDiagonal;
+  static constexpr int kStates = 2, kSkip = 2 + Cell::kReadout;  // where they are after the gates
   GateReader<Cell, Memory> gates;
   Strided<const T> skip;
   Strided<const T> states;   // h_t; the step before it is one stride on
@@ -182,18 +215,13 @@ struct BackwardSource {
   Index last;                // the index of the first step in time
   Strided<const T> previous{states.data ? states.at(1) : nullptr, states.line, states.step};
 
-  // After the gates: dy, the states a step before, for a readout the states, and the highway's.
+  // After the gates: dy, the states a step before, for a readout the states, and x.
   SCANRNN_HD scan::Stream<T> stream(int i) const {
-    switch (i - Cell::kGates) {
-      case 0:
-        return {dy.data, dy.step, last + 1};
-      case 1:
-        return {previous.data, previous.step, last};
-      case 2:
-        return {states.data, states.step, last + 1};
-      case 3:
-        return {skip.data, skip.step, last + 1};
-    }
+    const int at = i - Cell::kGates;
+    if (at == 0) return {dy.data, dy.step, last + 1};
+    if (at == 1) return {previous.data, previous.step, last};
+    if (at == kSkip) return {skip.data, skip.step, last + 1};
+    if (at == kStates) return {states.data, states.step, last + 1};
     return gates.stream(i, last + 1);
   }
   template <class Tiles>
@@ -202,8 +230,8 @@ struct BackwardSource {
       return {present ? tiles[Cell::kGates + i] : nullptr, 0, step};
     };
     return {gates.staged(tiles, step, row),
-            at(3, skip.data),
-            at(2, states.data),
+            at(kSkip, skip.data),
+            at(kStates, states.data),
             {initial.data ? initial.data + row : nullptr, initial.line, initial.step},
             at(0, dy.data),
             t == scan::kInside ? std::numeric_limits<Index>::max() : last - t,
@@ -233,8 +261,8 @@ struct BackwardSource {
   }
   SCANRNN_HD BackwardItem<Cell, Memory> load(Index row, Index t) const {
     const Index hidden = gates.hidden;
-    BackwardItem<Cell, Memory> item{gates.load(row, t), V(0), V(0), V(0), V(0)};
-    if constexpr (Cell::kHighway) item.skip = Memory::read(skip.at(t), row, hidden);
+    BackwardItem<Cell, Memory> item{gates.load(row, t), V(0), V(0), V(0)};
+    if constexpr (kReadsX<Cell>) item.unit.own.x = Memory::read(skip.at(t), row, hidden);
     if constexpr (Cell::kReadout) item.state = Memory::read(states.at(t), row, hidden);
     if (t < last) {
       item.previous = Memory::read(previous.at(t), row, hidden);
@@ -245,8 +273,7 @@ struct BackwardSource {
     return item;
   }
   SCANRNN_HD scan::Affine<V> step(const BackwardItem<Cell, Memory>& item) const {
-    const auto f = Cell::lift(item.gates);
-    return {f.a, f.z, f.a * item.dh()};
+    return item.step();
   }
 };
 
@@ -257,34 +284,46 @@ struct BackwardSink {
   static constexpr bool kReadsItem = true;
   Strided<T> dpreactivations;  // [.., G*H]
   Strided<T> dskip;
+  Strided<T> dvectors;  // [.., kVectors*H], what each step has of their cotangents
   Index hidden;
 
   SCANRNN_HD BackwardSink line(Index i) const {
-    return {dpreactivations.at_line(i), dskip.at_line(i), hidden};
+    return {dpreactivations.at_line(i), dskip.at_line(i), dvectors.at_line(i), hidden};
   }
   SCANRNN_HD BackwardSink from(Index row, Index t) const {
-    return {dpreactivations.from(row, t), dskip.from(row, t), hidden};
+    return {dpreactivations.from(row, t), dskip.from(row, t), dvectors.from(row, t), hidden};
   }
   SCANRNN_HD void next() {
     dpreactivations.next();
-    if (Cell::kHighway) dskip.next();
+    if (kReadsX<Cell>) dskip.next();
+    if (Cell::kVectors > 0) dvectors.next();
   }
   SCANRNN_HD void store(Index row, Index t, const BackwardItem<Cell, Memory>& item,
                         const scan::Carried<V>& before, const scan::Carried<V>&) const {
-    const V lambda = item.dh() + before.h;
-    const auto d = Cell::lift_vjp(item.gates, {lambda * item.previous, lambda});
-    T* step = dpreactivations.at(t);
+    const auto r = item.readout();
+    const V lambda = r.state + before.h;
+    const auto d = item.unit.lift_vjp(item.gates(), {lambda * item.previous, lambda});
+    V of[Cell::kGates];
+    Cell::template scatter<V>(d.gates, [&](int gate, V value) { of[gate] = value; });
     if constexpr (Cell::kReadout) {
-      const auto r = Cell::readout_vjp(item.gates, item.state, item.skip, item.dy);
-      if constexpr (Cell::kHighway) Memory::write(dskip.at(t), row, hidden, r.skip);
-      V readout[Cell::kGates];
-      Cell::template scatter<V>(r.gates, [&](int gate, V value) { readout[gate] = value; });
-      Cell::template scatter<V>(d, [&](int gate, V value) {
-        Memory::write(step + gate * hidden, row, hidden, value + readout[gate]);
-      });
-    } else {
-      Cell::template scatter<V>(
-          d, [&](int gate, V value) { Memory::write(step + gate * hidden, row, hidden, value); });
+      Cell::template scatter<V>(r.gates, [&](int gate, V value) { of[gate] = of[gate] + value; });
+    }
+    T* step = dpreactivations.at(t);
+    for (int gate = 0; gate < Cell::kGates; ++gate) {
+      Memory::write(step + gate * hidden, row, hidden, of[gate]);
+    }
+    if constexpr (Cell::kHighway) Memory::write(dskip.at(t), row, hidden, r.skip);
+    if constexpr (Cell::kReadsOwn) Memory::write(dskip.at(t), row, hidden, d.own.x);
+    if constexpr (Cell::kVectors > 0) {
+      for (int k = 0; k < Cell::kVectors; ++k) {
+        V cotangent;
+        if constexpr (Cell::kDiagonal) {
+          cotangent = of[Cell::peek(k)] * item.previous;
+        } else {
+          cotangent = d.own.vector[k];
+        }
+        Memory::write(dvectors.at(t) + k * hidden, row, hidden, cotangent);
+      }
     }
   }
   // A step that there is not.
@@ -292,7 +331,10 @@ struct BackwardSink {
     for (int gate = 0; gate < Cell::kGates; ++gate) {
       Memory::write(dpreactivations.at(t) + gate * hidden, row, hidden, V(0));
     }
-    if constexpr (Cell::kHighway) Memory::write(dskip.at(t), row, hidden, V(0));
+    if constexpr (kReadsX<Cell>) Memory::write(dskip.at(t), row, hidden, V(0));
+    for (int k = 0; k < Cell::kVectors; ++k) {
+      Memory::write(dvectors.at(t) + k * hidden, row, hidden, V(0));
+    }
   }
 };
 
@@ -321,7 +363,7 @@ struct StateEnds {
 template <class T>
 struct ForwardKernelArgs {
   Strided<const T> preactivations;
-  const T* bias = nullptr;
+  const T *bias = nullptr, *vectors = nullptr;
   Strided<const T> skip;
   Strided<T> y, states;
 };
@@ -329,9 +371,9 @@ struct ForwardKernelArgs {
 template <class T>
 struct BackwardKernelArgs {
   Strided<const T> preactivations;
-  const T* bias = nullptr;
+  const T *bias = nullptr, *vectors = nullptr;
   Strided<const T> skip, states, initial, dy;
-  Strided<T> dpreactivations, dskip;
+  Strided<T> dpreactivations, dskip, dvectors;
 };
 
 }  // namespace scanrnn

@@ -22,17 +22,19 @@ Strided<T> highway_block(const LayerCall& call, Strided<T> preactivations) {
 // Tensors of the same tokens, each in the order of the walk.
 template <class T>
 ForwardKernelArgs<T> forward_args(const LayerCall& call, const Strided<const T>& preactivations,
-                                  const T* bias, const Strided<const T>& x, const Strided<T>& y,
-                                  const Strided<T>& states) {
+                                  const T* bias, const T* vectors, const Strided<const T>& x,
+                                  const Strided<T>& y, const Strided<T>& states) {
   const bool projected = call.highway_projection();
-  return {preactivations, bias, projected ? highway_block(call, preactivations) : x, y, states};
+  return {preactivations, bias, vectors, projected ? highway_block(call, preactivations) : x, y,
+          states};
 }
 
 // The whole call, walked against the order of forward. dgates are the pre-activations' cotangents
-// in dense memory; dskip, [T,B,H], takes those of the highway where carries_input().
+// and dvectors the vectors' of each token, in dense memory; dskip, [T,B,H], takes those of the
+// highway where carries_input().
 template <class T>
-BackwardKernelArgs<T> backward_args(const LayerCall& call, const T* bias, T* dgates,
-                                    const TensorView& dskip) {
+BackwardKernelArgs<T> backward_args(const LayerCall& call, const T* bias, const T* vectors,
+                                    T* dgates, T* dvectors, const TensorView& dskip) {
   const auto walk = [&](const TensorView& view) {
     return walked<T>(view, {0, call.steps, 0, call.batch}, !call.reverse);
   };
@@ -42,10 +44,12 @@ BackwardKernelArgs<T> backward_args(const LayerCall& call, const T* bias, T* dga
   BackwardKernelArgs<T> args;
   args.preactivations = as_const(walk(tokens(call.preactivations, call.width())));
   args.bias = bias;
+  args.vectors = vectors;
   args.states = as_const(walk(call.states ? tokens(call.states, call.hidden) : call.y));
   args.initial = {static_cast<const T*>(call.h0.data), call.h0.strides[0], 0};
   args.dy = as_const(walk(call.dy));
   args.dpreactivations = walk(tokens(dgates, call.width()));
+  if (dvectors) args.dvectors = walk(tokens(dvectors, call.vector_values()));
   if (carries_input(call)) {
     args.skip = as_const(walk(call.x));
     args.dskip = walk(dskip);

@@ -58,6 +58,7 @@ struct MarkedForwardSource {
   using Plain = ForwardSource<Cell, Memory>;
   static constexpr int kStreams = Plain::kStreams;
   static constexpr bool kLifts = true, kLastDiffers = false, kMarked = true;
+  static constexpr bool kComposes = Plain::kComposes;
   static constexpr std::uint32_t kSays = mark::kFlags;
   Plain plain;
   Marks marks;
@@ -73,6 +74,9 @@ struct MarkedForwardSource {
   }
   SCANRNN_HD MarkedForwardSource line(Index i) const {
     return {plain.line(i), marks.at_line(i), initial, ways};
+  }
+  SCANRNN_HD MarkedForwardSource part(Index i, Index n, Index first, Index count) const {
+    return {plain.part(i, n, first, count), marks.at_line(i).from(first), initial, ways};
   }
   SCANRNN_HD bool anew(std::uint32_t m) const { return marks.enters(m) || marks.cut(m); }
   SCANRNN_HD V entering(std::uint32_t m, Index row) const {
@@ -117,6 +121,7 @@ struct MarkedBackwardSource {
   using Plain = BackwardSource<Cell, Memory>;
   static constexpr int kStreams = Plain::kStreams;
   static constexpr bool kLifts = true, kLastDiffers = false, kMarked = true;
+  static constexpr bool kComposes = Plain::kComposes;
   static constexpr std::uint32_t kSays = mark::kFlags;
   Plain plain;  // without an initial state
   Marks marks;
@@ -134,6 +139,9 @@ struct MarkedBackwardSource {
   }
   SCANRNN_HD MarkedBackwardSource line(Index i) const {
     return {plain.line(i), marks.at_line(i), initial, dfinal, ways};
+  }
+  SCANRNN_HD MarkedBackwardSource part(Index i, Index n, Index first, Index count) const {
+    return {plain.part(i, n, first, count), marks.at_line(i).from(first), initial, dfinal, ways};
   }
   SCANRNN_HD bool anew(std::uint32_t m) const { return marks.leaves(m) || marks.cut_after(m); }
   SCANRNN_HD V entering(std::uint32_t m, Index row) const {

@@ -23,6 +23,7 @@ struct LayerCall {
   TensorView x;             // [T,B,C]
   TensorView weight, bias;  // [gates*H,C]; absent, or the bias of the row blocks that have one
   TensorView recurrent_weight, recurrent_bias;  // of a dense cell: [gates*H,H], [gates*H] or absent
+  TensorView vectors;                           // of a cell that has any: [vectors*H]
   TensorView h0, hn;                            // [B,H], may be absent
   TensorView c0, cn;                            // the same, where the state is a pair
   TensorView y;                                 // [T,B,H]
@@ -35,7 +36,8 @@ struct LayerCall {
   void* states = nullptr;          // the same, [tokens,H]: the states that the output does not show
 
   // Backward only; those that are absent are zeros, or not wanted.
-  TensorView dy, dhn, dcn, dx, dh0, dc0, dweight, dbias, drecurrent_weight, drecurrent_bias;
+  TensorView dy, dhn, dcn, dx, dh0, dc0, dweight, dbias, drecurrent_weight, drecurrent_bias,
+      dvectors;
   bool accumulate_dx = false;
 
   Index width() const { return gates * hidden; }
@@ -45,6 +47,9 @@ struct LayerCall {
   bool is_ragged() const { return layout != dispatch::Batch::rectangular; }
   bool pair() const { return info(cell).states == 2; }
   Index tokens() const { return steps * batch; }
+  bool is_diagonal() const { return info(cell).recurrence == dispatch::Recurrence::diagonal; }
+  // Values of its vectors.
+  Index vector_values() const { return info(cell).vectors * hidden; }
   // The highway input comes from the last row block, or is x itself.
   bool highway_projection() const { return info(cell).highway && input != hidden; }
   // The row blocks [first, second) that have a bias: the last ones of the cell's own gates.

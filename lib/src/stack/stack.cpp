@@ -100,6 +100,7 @@ class Run {
       out.bias = own.bias;
       out.recurrent_weight = own.recurrent_weight;
       out.recurrent_bias = own.recurrent_bias;
+      out.vectors = own.vectors;
     }
     return out;
   }
@@ -117,18 +118,20 @@ class Run {
 
   // One direction's share of all parameters, or of their cotangents, in Layer's order.
   struct Parameters {
-    TensorView weight, recurrent_weight, bias, recurrent_bias;
+    TensorView weight, recurrent_weight, vectors, bias, recurrent_bias;
   };
   Parameters parameters(const std::vector<TensorView>& all, int layer, int direction) const {
-    const Index weights = info(o_.cell).recurrence == dispatch::Recurrence::dense ? 2 : 1;
-    const Index each = weights * (o_.bias ? 2 : 1);
+    const CellInfo& cell = info(o_.cell);
+    const bool dense = cell.recurrence == dispatch::Recurrence::dense, vectors = cell.vectors > 0;
+    const Index each = 1 + dense + vectors + (o_.bias ? 1 + dense : 0);
     const TensorView* own =
         &all[static_cast<std::size_t>((layer * directions() + direction) * each)];
     Parameters out;
-    out.weight = own[0];
-    if (weights == 2) out.recurrent_weight = own[1];
-    if (o_.bias) out.bias = own[weights];
-    if (o_.bias && weights == 2) out.recurrent_bias = own[weights + 1];
+    out.weight = *own++;
+    if (dense) out.recurrent_weight = *own++;
+    if (vectors) out.vectors = *own++;
+    if (o_.bias) out.bias = *own++;
+    if (o_.bias && dense) out.recurrent_bias = *own++;
     return out;
   }
 
@@ -319,6 +322,7 @@ void Stack::backward(const BackwardArgs& args) {
         call.dbias = own.bias;
         call.drecurrent_weight = own.recurrent_weight;
         call.drecurrent_bias = own.recurrent_bias;
+        call.dvectors = own.vectors;
       }
       run.with_scratch(call, [&](Arena& scratch) { backend.backward(plan, call, scratch); });
     }

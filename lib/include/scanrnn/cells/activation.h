@@ -10,12 +10,15 @@ namespace scanrnn::cell {
 using scan::abs;
 using scan::any;
 using scan::bounded_exp;
+using scan::fast_exp;
 using scan::fma;
 using scan::less;
+using scan::log1p;
 using scan::max;
 using scan::min;
 using scan::reciprocal;
 using scan::select;
+using scan::sqrt;
 using scan::tanh;
 
 // sigma(x) = 1 / (1 + e^-x) and 1 - sigma(x), both to full relative precision in both tails as far
@@ -97,6 +100,7 @@ struct Variants {};
 using Candidates = Variants<PositiveG, Linear, Tanh>;
 using Activations = Variants<Identity, Tanh, Relu>;
 using Nonlinearities = Variants<Tanh, Relu>;
+using UnitNonlinearities = Variants<Relu, Tanh>;
 // Of a cell that has nothing to choose.
 struct Only {
   static constexpr const char* name = "";

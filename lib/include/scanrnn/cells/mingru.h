@@ -9,7 +9,7 @@ namespace scanrnn::cell {
 
 // Candidate is one of Candidates.
 template <class Candidate>
-struct MinGRU : StateIsOutput {
+struct MinGRU : LinearCell {
   static constexpr int kGates = 2;
   template <class V>
   struct Gates {

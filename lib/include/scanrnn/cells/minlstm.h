@@ -9,7 +9,7 @@ namespace scanrnn::cell {
 
 // Candidate is one of Candidates.
 template <class Candidate>
-struct MinLSTM : StateIsOutput {
+struct MinLSTM : LinearCell {
   static constexpr int kGates = 3;
   template <class V>
   struct Gates {

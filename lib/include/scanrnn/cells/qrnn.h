@@ -9,7 +9,7 @@ namespace scanrnn::cell {
 
 // The state is c, the output h.
 template <class = Only>
-struct QRNN {
+struct QRNN : LinearCell {
   static constexpr int kGates = 3;
   static constexpr bool kReadout = true, kHighway = false;
   template <class V>

@@ -10,7 +10,7 @@ namespace scanrnn::cell {
 // Activation, g in the equation, is one of Activations. The state is c, the output h; x' is the
 // highway input.
 template <class Activation>
-struct SRU {
+struct SRU : LinearCell {
   static constexpr int kGates = 3;
   static constexpr bool kReadout = true, kHighway = true;
   template <class V>

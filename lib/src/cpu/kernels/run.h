@@ -12,6 +12,11 @@ scan::Extent extent_of(const CpuSchedule& s) {
   return {s.lines, (s.hidden + Vec<T>::kLanes - 1) / Vec<T>::kLanes, s.steps};
 }
 
+template <class T>
+scan::Carried<Vec<T>>* carry_of(const CpuSchedule& s) {
+  return static_cast<scan::Carried<Vec<T>>*>(s.carry) + s.first_line * extent_of<T>(s).rows;
+}
+
 template <class Op, class T, class Source, class Sink, class Arrangement = scan::OneStep>
 void run(const CpuSchedule& s, const Source& source, const Sink& sink,
          const Arrangement& arranged = {}) {

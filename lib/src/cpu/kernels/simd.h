@@ -76,6 +76,10 @@ SCANRNN_INLINE Vec<T> reciprocal(Vec<T> x) {
   return Vec<T>(1) / x;
 }
 template <class T>
+SCANRNN_INLINE Vec<T> sqrt(Vec<T> x) {
+  return hn::Sqrt(x.raw);
+}
+template <class T>
 SCANRNN_INLINE Vec<T> abs(Vec<T> x) {
   return hn::Abs(x.raw);
 }
@@ -198,7 +202,7 @@ struct Lanes {
   using T = Scalar;
   using V = Vec<T>;
   using D = typename V::D;
-  static constexpr bool kAddsBias = true;
+  static constexpr bool kAddsBias = true, kHasVectors = true;
   static constexpr int kUnits = V::kLanes;
 
   SCANRNN_INLINE static void prefetch(const T* line, scan::Index row) {

@@ -17,7 +17,11 @@ namespace {
 // choose.
 template <class T, class Source, class Sink>
 void run_in_domain(const CpuSchedule& s, const Source& source, const Sink& sink) {
-  if (s.log_domain && s.chunk != 0) {
+  if constexpr (!Source::kComposes) {
+    using Step = decltype(source.step(source.load(0, 0)));
+    scan::sequential<scan::StepwiseOp<Vec<T>, Step>>(s.team, extent_of<T>(s), source, sink,
+                                                     {0, s.steps}, carry_of<T>(s));
+  } else if (s.log_domain && s.chunk != 0) {
     run<scan::LogAffineOp<Vec<T>>, T>(s, source, sink);
   } else {
     run<scan::AffineOp<Vec<T>>, T>(s, source, sink);
@@ -27,18 +31,49 @@ void run_in_domain(const CpuSchedule& s, const Source& source, const Sink& sink)
 template <class Cell, class T>
 void forward(const CpuSchedule& s, const ForwardKernelArgs<T>& a) {
   using Memory = Lanes<T>;
-  run_in_domain<T>(s, ForwardSource<Cell, Memory>{{a.preactivations, a.bias, s.hidden}, a.skip},
-                   ForwardSink<Cell, Memory>{a.y, a.states, s.hidden});
+  run_in_domain<T>(
+      s, ForwardSource<Cell, Memory>{{a.preactivations, a.bias, a.vectors, s.hidden}, a.skip},
+      ForwardSink<Cell, Memory>{a.y, a.states, s.hidden});
 }
 
 template <class Cell, class T>
 void backward(const CpuSchedule& s, const BackwardKernelArgs<T>& a) {
   using Memory = Lanes<T>;
-  run_in_domain<T>(
-      s,
-      BackwardSource<Cell, Memory>{
-          {a.preactivations, a.bias, s.hidden}, a.skip, a.states, a.initial, a.dy, s.steps - 1},
-      BackwardSink<Cell, Memory>{a.dpreactivations, a.dskip, s.hidden});
+  run_in_domain<T>(s,
+                   BackwardSource<Cell, Memory>{{a.preactivations, a.bias, a.vectors, s.hidden},
+                                                a.skip,
+                                                a.states,
+                                                a.initial,
+                                                a.dy,
+                                                s.steps - 1},
+                   BackwardSink<Cell, Memory>{a.dpreactivations, a.dskip, a.dvectors, s.hidden});
+}
+
+// What the kernels read of a cell's vectors, and their cotangents from what they summed.
+template <class Cell, class T>
+void prepare_vectors(const T* vectors, Index count, T* out) {
+  for (Index i = 0; i < count; i += Vec<T>::kLanes) {
+    const Index row = i / Vec<T>::kLanes;
+    Lanes<T>::write(out, row, count, Cell::vector(Lanes<T>::read(vectors, row, count)));
+  }
+}
+template <class Cell, class T>
+void finish_vectors(const T* vectors, Index count, T* sums) {
+  for (Index i = 0; i < count; i += Vec<T>::kLanes) {
+    const Index row = i / Vec<T>::kLanes;
+    Lanes<T>::write(
+        sums, row, count,
+        Cell::vector_vjp(Lanes<T>::read(vectors, row, count), Lanes<T>::read(sums, row, count)));
+  }
+}
+template <class Cell, class T>
+CpuCellKernels<T> kernels_of_cell() {
+  CpuCellKernels<T> out{&forward<Cell, T>, &backward<Cell, T>};
+  if constexpr (Cell::kReadsOwn) {
+    out.prepare_vectors = &prepare_vectors<Cell, T>;
+    out.finish_vectors = &finish_vectors<Cell, T>;
+  }
+  return out;
 }
 
 template <class T>
@@ -138,7 +173,7 @@ void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, Index
 template <template <class> class CellOf, class T, class... Options>
 void add(CpuCellKernels<T>* entry, cell::Variants<Options...>) {
   static_assert(sizeof...(Options) <= kMaxVariants);
-  ((*entry++ = {&forward<CellOf<Options>, T>, &backward<CellOf<Options>, T>}), ...);
+  ((*entry++ = kernels_of_cell<CellOf<Options>, T>()), ...);
 }
 
 template <template <class> class CellOf, int kStates, int kPreactivations, class T,

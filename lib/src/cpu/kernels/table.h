@@ -37,11 +37,15 @@ template <class T>
 struct CpuCellKernels {
   void (*forward)(const CpuSchedule&, const ForwardKernelArgs<T>&) = nullptr;
   void (*backward)(const CpuSchedule&, const BackwardKernelArgs<T>&) = nullptr;
+  // What kernels read of the vectors of a cell, [count], and the cotangents from their sums over
+  // tokens, in place; null where both are the same.
+  void (*prepare_vectors)(const T* vectors, Index count, T* out) = nullptr;
+  void (*finish_vectors)(const T* vectors, Index count, T* sums) = nullptr;
 };
 
 template <class T>
 struct CpuTypeKernels {
-  CpuCellKernels<T> cells[kCellCount][kMaxVariants];   // linear ones
+  CpuCellKernels<T> cells[kCellCount][kMaxVariants];   // linear and diagonal ones
   CpuDenseKernels<T> dense[kCellCount][kMaxVariants];  // dense ones
   CpuDenseTools<T> tools;
   void (*scan)(const CpuSchedule&, const ScanKernelArgs<T>&);

@@ -17,7 +17,6 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
     direct_kernel(const CudaSchedule s, const DirectKernelArgs<T> a) {
   using Memory = LayerUnits<T>;
   using V = typename Memory::V;
-  using Op = scan::AffineOp<V>;
   constexpr int kVector = kVectors ? kVectorOf<T> : 1;
   scan::cuda::await_stream();
   const Index hidden = s.extent.rows;
@@ -34,12 +33,14 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
     const bool has = a.bias && gate >= a.first_bias && gate < a.last_bias;
     bias[gate] = has ? Memory::read(a.bias + (gate - a.first_bias) * hidden, unit, hidden) : V(0);
   }
+  Unit<Cell, V> item{{}, {V(0)}};
+  read_vectors<Cell, Memory>(a.vectors, unit, hidden, item.own);
   const auto x = a.x.at_line(line), skip = a.skip.at_line(line);
   const auto kept = a.preactivations.at_line(line);
   const auto sink = ForwardSink<Cell, Memory>{a.y, a.states, hidden}.line(line);
   const StateEnds<Memory> ends = ends_of<Memory>(s);
   const Marks marks = s.marks.at_line(line);
-  typename Op::State state = s.ragged ? scan::carried(V(0)) : ends.first(line, unit);
+  scan::Carried<V> state = s.ragged ? scan::carried(V(0)) : ends.first(line, unit);
 
   for (Index t = 0; t < s.extent.steps; t += kDirectTokens) {
     const Index left = s.extent.steps - t;
@@ -59,10 +60,9 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
         }
         sums[k][gate] += bias[gate];
       }
-      ForwardItem<Cell, Memory> item{
-          Cell::template gather<V>([&](int gate) { return sums[k][gate]; }), V(0)};
-      if constexpr (Cell::kHighway) {
-        item.skip =
+      item.gates = Cell::template gather<V>([&](int gate) { return sums[k][gate]; });
+      if constexpr (kReadsX<Cell>) {
+        item.own.x =
             kRows > Cell::kGates ? sums[k][kRows - 1] : Memory::read(skip.at(t + k), unit, hidden);
       }
       const std::uint32_t mark = s.ragged ? marks.at(t + k) : 0;
@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
       if (marks.enters(mark)) state = ends.first(Marks::sequence(mark), unit);
       if (marks.cut(mark)) state = scan::carried(V(0));
       const auto before = state;
-      state = Op::apply(Cell::lift(item.gates), before);
+      using scan::apply;
+      state = apply(step_of(item), before);
       if (writes) sink.store(unit, t + k, item, before, state);
       if (writes && marks.leaves(mark)) ends.last(Marks::sequence(mark), unit, state);
     }

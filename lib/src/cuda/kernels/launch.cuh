@@ -54,16 +54,28 @@ std::size_t workspace_by(const CudaSchedule& s) {
   return scan::device_workspace<Across, kCudaDeviceWarps, Source, Sink>(s.extent);
 }
 
+// Walks lines whose steps do not compose.
+template <class Source, class Sink, class Ends>
+cudaError_t launch_stepwise(const CudaSchedule& s, const scan::Extent& extent, const Source& source,
+                            const Sink& sink, const Ends& ends) {
+  using Line = scan::cuda::LineOf<Source>;
+  return scan::launch_sequential<scan::StepwiseOp<typename Line::V, scan::cuda::StepOf<Line>>>(
+      extent, source, sink, ends, {s.stream, s.units, s.shared});
+}
+
 // The domain is the form in which elements cross blocks; inside a block a state is walked.
 template <class Memory, class Source, class Sink>
 cudaError_t launch(const CudaSchedule& s, const Source& source, const Sink& sink) {
   using V = typename Memory::V;
   using Scalar = scan::Scalar<V>;
   const auto ends = ends_of<Memory>(s);
-  if (s.log_domain) {
+  if constexpr (!Source::kComposes) {
+    return launch_stepwise(s, s.extent, source, sink, ends);
+  } else if (s.log_domain) {
     return launch_by<scan::AffineOp<V>, scan::LogAffineOp<Scalar>>(s, source, sink, ends);
+  } else {
+    return launch_by<scan::AffineOp<V>, scan::AffineOp<Scalar>>(s, source, sink, ends);
   }
-  return launch_by<scan::AffineOp<V>, scan::AffineOp<Scalar>>(s, source, sink, ends);
 }
 
 // Each sequence of a ragged batch for itself, where the tables say so.
@@ -71,27 +83,40 @@ template <class Memory, class Source, class Sink>
 cudaError_t launch_sequences(const CudaSchedule& s, const Source& source, const Sink& sink) {
   if (!s.tables.ways.sequences) return cudaSuccess;
   const SequenceSource<Source> each{source, *s.sequences, s.against_time, s.tables.ways};
+  const SequenceSink<SequenceSource<Source>, Sink> out{sink, each};
   scan::Extent extent = s.extent;
   extent.lines = s.sequences->count;
-  return scan::launch_sequential<scan::AffineOp<typename Memory::V>>(
-      extent, each, SequenceSink<SequenceSource<Source>, Sink>{sink, each}, ends_of<Memory>(s),
-      {s.stream, s.units, s.shared});
+  if constexpr (Source::kComposes) {
+    return scan::launch_sequential<scan::AffineOp<typename Memory::V>>(
+        extent, each, out, ends_of<Memory>(s), {s.stream, s.units, s.shared});
+  } else {
+    return launch_stepwise(s, extent, each, out, ends_of<Memory>(s));
+  }
 }
 
 // The same over marks, by operators that know a cut; the marks say where states enter and leave.
+// Where steps do not compose, each sequence is still a line of its own.
 template <class Memory, class Source, class Sink>
 cudaError_t launch_marked(const CudaSchedule& s, const Source& source, const Sink& sink) {
   using V = typename Memory::V;
   const StateEnds<Memory> none{{}, {}, s.extent.rows};
-  if (s.log_domain) {
+  if constexpr (!Source::kComposes) {
+    const SequenceSource<Source> each{source, *s.sequences, s.against_time, {true, true}};
+    scan::Extent extent = s.extent;
+    extent.lines = s.sequences->count;
+    return launch_stepwise(s, extent, each, SequenceSink<SequenceSource<Source>, Sink>{sink, each},
+                           none);
+  } else if (s.log_domain) {
     return launch_by<scan::ResetOp<V>, scan::LogResetOp<V>, Kernels::general>(s, source, sink,
                                                                               none);
+  } else {
+    return launch_by<scan::ResetOp<V>, scan::ResetOp<V>, Kernels::general>(s, source, sink, none);
   }
-  return launch_by<scan::ResetOp<V>, scan::ResetOp<V>, Kernels::general>(s, source, sink, none);
 }
 template <class Source, class Sink>
 std::size_t marked_workspace(const CudaSchedule& s) {
   using V = typename Source::V;
+  if constexpr (!Source::kComposes) return 0;
   return s.log_domain ? workspace_by<scan::LogResetOp<V>, Source, Sink, Kernels::general>(s)
                       : workspace_by<scan::ResetOp<V>, Source, Sink, Kernels::general>(s);
 }
@@ -99,6 +124,7 @@ std::size_t marked_workspace(const CudaSchedule& s) {
 template <class Source, class Sink>
 std::size_t workspace_of(const CudaSchedule& s) {
   using V = scan::Scalar<typename Source::V>;
+  if constexpr (!Source::kComposes) return 0;
   return s.log_domain ? workspace_by<scan::LogAffineOp<V>, Source, Sink>(s)
                       : workspace_by<scan::AffineOp<V>, Source, Sink>(s);
 }

@@ -16,11 +16,11 @@ using Memory = LayerUnits<T>;
 
 template <class C>
 ForwardSource<C, Memory> forward_source(const CudaSchedule& s, const ForwardKernelArgs<T>& a) {
-  return {{a.preactivations, a.bias, s.extent.rows}, a.skip, s.extent.steps};
+  return {{a.preactivations, a.bias, a.vectors, s.extent.rows}, a.skip, s.extent.steps};
 }
 template <class C>
 BackwardSource<C, Memory> backward_source(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
-  return {{a.preactivations, a.bias, s.extent.rows},
+  return {{a.preactivations, a.bias, a.vectors, s.extent.rows},
           a.skip,
           a.states,
           a.initial,
@@ -43,7 +43,7 @@ cudaError_t forward(const CudaSchedule& s, const ForwardKernelArgs<T>& a) {
 template <class C>
 cudaError_t backward(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
   auto source = backward_source<C>(s, a);
-  const BackwardSink<C, Memory> sink{a.dpreactivations, a.dskip, s.extent.rows};
+  const BackwardSink<C, Memory> sink{a.dpreactivations, a.dskip, a.dvectors, s.extent.rows};
   if (!s.ragged) return launch<Memory>(s, source, sink);
   const auto ends = ends_of<Memory>(s);
   const auto status = launch_sequences<Memory>(s, source, sink);
@@ -65,11 +65,32 @@ std::size_t workspace(const CudaSchedule& s) {
                   workspace_of<BackwardSource<C, Memory>, BackwardSink<C, Memory>>(s));
 }
 
+template <class C>
+__global__ void finish_vectors(const T* vectors, T* sums, Index count) {
+  using V = typename Memory::V;
+  const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  sums[i] = static_cast<T>(C::vector_vjp(static_cast<V>(vectors[i]), static_cast<V>(sums[i])));
+}
+template <class C>
+constexpr auto finish_of() {
+  constexpr unsigned kThreads = 128;
+  decltype(CudaCellKernels<T>::finish_vectors) out = nullptr;
+  if constexpr (C::kReadsOwn) {
+    out = [](const T* vectors, T* sums, Index count, cudaStream_t stream) {
+      const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
+      finish_vectors<C><<<blocks, kThreads, 0, stream>>>(vectors, sums, count);
+      return cudaGetLastError();
+    };
+  }
+  return out;
+}
+
 template <template <class> class CellOf, class... Options>
 struct Table {
   static constexpr CudaCellKernels<T> kernels[kMaxCudaVariants] = {
       {forward<CellOf<Options>>, backward<CellOf<Options>>, launch_direct<CellOf<Options>, T>,
-       workspace<CellOf<Options>>}...};
+       workspace<CellOf<Options>>, finish_of<CellOf<Options>>()}...};
 };
 template <template <class> class CellOf, class... Options>
 const CudaCellTable<T>& table(cell::Variants<Options...>) {

@@ -18,7 +18,7 @@ inline constexpr int kMaxCudaVariants = 3;
 // Memory of a layer: the product's epilogue has added the bias, but in float64, which has none.
 template <class T>
 struct LayerUnits : scan::Units<T> {
-  static constexpr bool kAddsBias = std::is_same<T, double>::value;
+  static constexpr bool kAddsBias = std::is_same<T, double>::value, kHasVectors = false;
 };
 
 // What a launch walks, and how. `initial` and `final` are [lines][rows], their lines apart; both
@@ -62,7 +62,8 @@ template <class T>
 struct DirectKernelArgs {
   const T* weight = nullptr;
   Index weight_stride = 0, input = 0;
-  const T* bias = nullptr;  // of row blocks [first_bias, last_bias), or null
+  const T *bias = nullptr,
+          *vectors = nullptr;  // bias: of row blocks [first_bias, last_bias), or null
   int first_bias = 0, last_bias = 0;
   Strided<const T> x, skip;   // skip is null where the last row block projects it
   Strided<T> preactivations;  // kept for backward, or null
@@ -76,6 +77,8 @@ struct CudaCellKernels {
   cudaError_t (*direct)(const CudaSchedule&, const DirectKernelArgs<T>&) = nullptr;
   // The larger of what forward and backward take.
   std::size_t (*workspace)(const CudaSchedule&) = nullptr;
+  // The cotangents of vectors from their sums over tokens, in place; null where they are the same.
+  cudaError_t (*finish_vectors)(const T* vectors, T* sums, Index count, cudaStream_t) = nullptr;
 };
 template <class T>
 using CudaCellTable = CudaCellKernels<T>[kMaxCudaVariants];

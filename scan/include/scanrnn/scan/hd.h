@@ -84,6 +84,8 @@ SCANRNN_HD float log(float x) { return ::logf(x); }
 SCANRNN_HD double log(double x) { return ::log(x); }
 SCANRNN_HD float log1p(float x) { return ::log1pf(x); }
 SCANRNN_HD double log1p(double x) { return ::log1p(x); }
+SCANRNN_HD float sqrt(float x) { return ::sqrtf(x); }
+SCANRNN_HD double sqrt(double x) { return ::sqrt(x); }
 SCANRNN_HD float tanh(float x) { return ::tanhf(x); }
 SCANRNN_HD double tanh(double x) { return ::tanh(x); }
 SCANRNN_HD float fma(float a, float b, float c) { return ::fmaf(a, b, c); }

@@ -20,6 +20,8 @@
 //   Uncut                                the Op of the same Local for steps between cuts
 //   settle(Local) -> Local               of such steps: what only underflows is no cut
 //
+// One whose Local is empty composes nothing: then() gives nothing, and steps are only walked.
+//
 // AffineOp and LogAffineOp are for cells. ResetOp and LogResetOp are the same for sequences that
 // are cut: a decay that is exactly zero forgets whatever came before, infinities and NaN too. A
 // product of decays that only underflows is no zero to them.
@@ -187,6 +189,23 @@ template <class V>
 struct AffineOp : LinearOp<V, false> {};
 template <class V>
 struct ResetOp : LinearOp<V, true> {};
+
+// For steps that do not compose: a Step is what apply(step, state) takes.
+template <class V, class Step_>
+struct StepwiseOp {
+  using Step = Step_;
+  struct Local {};
+  using State = Carried<V>;
+  using Uncut = StepwiseOp;
+
+  SCANRNN_HD static Local local_identity() { return {}; }
+  SCANRNN_HD static Local then(const Local&, const Step&) { return {}; }
+  SCANRNN_HD static State apply(const Step& f, const State& s) {
+    using scan::apply;  // or one of the step's own namespace
+    return apply(f, s);
+  }
+  SCANRNN_HD static State advance(const Step& f, const State& s) { return StepwiseOp::apply(f, s); }
+};
 
 // log|x + y| for x = sx exp(lx), y = sy exp(ly), and its sign. log 0 is -infinity throughout.
 template <class V>

@@ -75,7 +75,11 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
       if constexpr (!kMarked) fill_again();
       if (inside) {
         const auto last = walk<Steps, kSteps>(chunk, 0, left, cursor, state);
-        state = left >= kSteps ? Steps::apply(total, state) : last;
+        if constexpr (std::is_empty<typename Steps::Local>::value) {
+          state = last;
+        } else {
+          state = left >= kSteps ? Steps::apply(total, state) : last;
+        }
       }
     };
     if constexpr (kMarked) {
