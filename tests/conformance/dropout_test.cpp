@@ -28,6 +28,21 @@ Values forward(const Case& c, const Data& data, Mode mode, std::uint64_t seed) {
   return buffers.result().y;
 }
 
+// What is zero of `some`, as a share; the rest is `all`, scaled up.
+double share_of_zeros(const Values& some, const Values& all, double share) {
+  double zeros = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (some[i] == 0) {
+      ++zeros;
+    } else {
+      EXPECT_NEAR(some[i], all[i] / (1 - share), 1e-12 * std::fabs(all[i])) << i;
+    }
+  }
+  return zeros / static_cast<double>(all.size());
+}
+// Five standard deviations of so many coins with this bias.
+double deviations(double share, double count) { return 5 * std::sqrt(share * (1 - share) / count); }
+
 // A second layer of SRU with no weights reads out half of its input, so what it was given shows.
 TEST(Dropout, DropsItsShareAndScalesTheRest) {
   for (double share : {0.1, 0.5, 0.9}) {
@@ -41,17 +56,8 @@ TEST(Dropout, DropsItsShareAndScalesTheRest) {
     std::fill(data.params[1].begin(), data.params[1].end(), 0.0);
     const Values all = forward(c, data, Mode::inference, 7),
                  some = forward(c, data, Mode::training, 7);
-    double dropped = 0;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (some[i] == 0) {
-        ++dropped;
-      } else {
-        ASSERT_NEAR(some[i], all[i] / (1 - share), 1e-12 * std::fabs(all[i])) << i;
-      }
-    }
-    // Five standard deviations of a fair coin with this bias.
     const auto count = static_cast<double>(all.size());
-    EXPECT_NEAR(dropped / count, share, 5 * std::sqrt(share * (1 - share) / count));
+    EXPECT_NEAR(share_of_zeros(some, all, share), share, deviations(share, count));
   }
 }
 
@@ -100,15 +106,69 @@ TEST(Dropout, NoneInInferenceOrBehindTheLastLayer) {
   EXPECT_EQ(forward(one, less, Mode::training, 1), plain);
 }
 
+// A layer whose output is its input.
+TEST(InputDropout, DropsTheSameInAllStepsOfASequence) {
+  constexpr double kShare = 0.3;
+  Case c = dropout_case(0);
+  c.layer.cell = Cell::IndRNN;
+  c.layer.num_layers = 1;
+  c.layer.bias = c.h0 = false;
+  c.layer.input_dropout = kShare;
+  c.layer.input_size = c.layer.hidden_size = 60;
+  c.batch = 20;
+  Random random(67);
+  Data data = random_data(c, random);
+  for (double& value : data.x) value = std::fabs(value);
+  std::fill(data.params[0].begin(), data.params[0].end(), 0.0);
+  for (std::size_t i = 0; i < 60; ++i) data.params[0][i * 61] = 1;
+  std::fill(data.params[1].begin(), data.params[1].end(), 0.0);
+  const Values all = forward(c, data, Mode::inference, 7),
+               some = forward(c, data, Mode::training, 7);
+  EXPECT_EQ(all, data.x);
+  const std::size_t row = 20 * 60;
+  EXPECT_NEAR(share_of_zeros(some, all, kShare), kShare, deviations(kShare, row));
+  for (std::size_t i = row; i < some.size(); ++i) ASSERT_EQ(some[i] == 0, some[i - row] == 0);
+  EXPECT_NE(forward(c, data, Mode::training, 8), some);
+}
+
+// States that are rows of the identity read R out.
+TEST(Dropconnect, DropsElementsOfR) {
+  constexpr double kShare = 0.4;
+  Case c = dropout_case(0);
+  c.layer.cell = Cell::RNN;
+  c.layer.variant = 1;  // relu
+  c.layer.num_layers = 1;
+  c.layer.bias = false;
+  c.layer.dropconnect = kShare;
+  c.layer.hidden_size = c.batch = 40;
+  c.steps = 1;
+  Random random(68);
+  Data data = random_data(c, random);
+  std::fill(data.params[0].begin(), data.params[0].end(), 0.0);
+  for (double& value : data.params[1]) value = std::fabs(value) + 0.1;
+  std::fill(data.h0.begin(), data.h0.end(), 0.0);
+  for (std::size_t i = 0; i < 40; ++i) data.h0[i * 41] = 1;
+  const Values all = forward(c, data, Mode::inference, 7),
+               some = forward(c, data, Mode::training, 7);
+  EXPECT_NEAR(share_of_zeros(some, all, kShare), kShare, deviations(kShare, 1600));
+  EXPECT_EQ(forward(c, data, Mode::training, 7), some);
+  EXPECT_NE(forward(c, data, Mode::training, 8), some);
+}
+
 // With the seed fixed, the layer is a function, and backward is its derivative along any direction.
-TEST(Dropout, BackwardIsTheDerivativeOfForward) {
+class DerivativeTest : public testing::TestWithParam<int> {};
+
+TEST_P(DerivativeTest, OfALayerThatDrops) {
   for (const LayerOptions& options : few_variants()) {
-    Case c = dropout_case(0.4);
+    Case c = dropout_case(GetParam() & 1 ? 0.4 : 0);
     c.layer.cell = options.cell;
     c.layer.variant = options.variant;
+    if (GetParam() & 2) c.layer.input_dropout = 0.3;
+    if (GetParam() & 4 && is_dense(options)) c.layer.dropconnect = 0.2;
     c.layer.bidirectional = true;
     c.layer.num_layers = 3;
     c.layer.hidden_size = 6;
+    if (GetParam() & 4) c.layer.input_size = 6;  // a highway without a projection
     fit(c.layer);
     Random random(66);
     const Data data = random_data(c, random);
@@ -154,6 +214,7 @@ TEST(Dropout, BackwardIsTheDerivativeOfForward) {
     EXPECT_NEAR((loss(step) - loss(-step)) / (2 * step), want, 1e-7 * terms) << text(c);
   }
 }
+INSTANTIATE_TEST_SUITE_P(Kinds, DerivativeTest, testing::Values(1, 2, 4, 6, 7));
 
 }  // namespace
 }  // namespace scanrnn::test

@@ -13,6 +13,7 @@
 
 #include "scanrnn/context.h"
 #include "scanrnn/memory.h"
+#include "scanrnn/ragged.h"
 #include "scanrnn/registry.h"
 #include "scanrnn/tensor.h"
 
@@ -29,6 +30,10 @@ struct LayerOptions {
   bool bias = true;
   bool batch_first = false;
   double dropout = 0.0;  // between layers, in training mode only
+  // In training mode, too, a share of this is zero and the rest scaled up: elements of each R of a
+  // dense cell, drawn once a call; what a layer reads, drawn once for all steps of a sequence (a
+  // highway reads x itself).
+  double dropconnect = 0.0, input_dropout = 0.0;
   bool bidirectional = false;
   int variant = 0;  // index into CellInfo::variants
   Domain domain = Domain::log;
@@ -46,37 +51,6 @@ struct State {
   TensorView h, c;
 };
 
-// Which steps there are, on the device of x; all absent: every sequence has T steps. lengths and
-// cu_seqlens exclude one another. Integers are int32 or int64, `reset` is boolean. On the CPU
-// values out of range are an error. On CUDA they are read by kernels alone and brought to what is
-// there, lengths to [0, T] and cu_seqlens to [0, tokens], as if the first were 0 and the last the
-// number of tokens; of values that make no sense nothing is touched but the call's own tensors.
-// With SCANRNN_CHECK=1 in the environment they are an error there, too, and the call waits for the
-// device.
-struct Ragged {
-  // [B], in [0, T], in any order: the steps of a sequence from there on do not exist. y is 0 there,
-  // the state at the end is that after the last step, or h_0; whatever x and dy hold there, nothing
-  // comes of it.
-  TensorView lengths;
-  // [N+1], rising from 0 to the number of tokens: sequence n is tokens cu_seqlens[n] up to
-  // cu_seqlens[n+1]. Then x is [tokens,C], y [tokens,D*H], and N is in the place of B.
-  TensorView cu_seqlens;
-  // x-like without the last axis, [T,B], or [tokens]: the state before this step is zero. In the
-  // reverse direction the stretches are the same, walked backwards.
-  TensorView reset;
-
-  explicit operator bool() const { return lengths || cu_seqlens || reset; }
-};
-
-// The sizes of a batch: T and B, or of a packed one its tokens and sequences.
-struct BatchShape {
-  std::int64_t steps = 0, batch = 0;
-  dispatch::Batch layout = dispatch::Batch::rectangular;
-  // Packed: no sequence has more steps; 0: not known. Then a dense cell on CUDA, which has no way
-  // to ask the device, launches what the longest possible would take, and the rest ends at once.
-  std::int64_t longest = 0;
-};
-
 // Bytes that a call needs, in whole multiples of 256. The reserve carries what backward needs.
 struct Sizes {
   std::size_t workspace = 0, reserve = 0;
@@ -90,7 +64,7 @@ struct ForwardArgs {
   State hn;                        // out, or absent
   Span workspace;
   Span reserve;            // out, training mode only
-  std::uint64_t seed = 0;  // of dropout
+  std::uint64_t seed = 0;  // of what is dropped
   Ragged ragged = {};      // of a plan that is not for a rectangular batch
   // [B] integers, step() alone: h0 is a pool of states, [L*D,S,H], that is updated in place, and
   // row b goes on from state state_indices[b]; -1, and on CUDA any that is none of them: the row is

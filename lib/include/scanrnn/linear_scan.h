@@ -7,7 +7,8 @@
 // input. All have one dtype, but for `reset`.
 #pragma once
 
-#include "scanrnn/layer.h"
+#include "scanrnn/context.h"
+#include "scanrnn/tensor.h"
 
 #pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn {

@@ -6,6 +6,52 @@
 
 namespace scanrnn {
 
+const CellInfo& check_options(const LayerOptions& o) {
+  const auto at_least_one = [](const char* option, std::int64_t value) {
+    require(value >= 1, [&] {
+      return std::string(option) + ": expected a positive number, got " + std::to_string(value);
+    });
+  };
+  require(static_cast<int>(o.cell) < kCellCount, "cell: there is no such cell");
+  at_least_one("input_size", o.input_size);
+  at_least_one("hidden_size", o.hidden_size);
+  at_least_one("num_layers", o.num_layers);
+  const auto share = [](const char* option, double value) {
+    require(value >= 0 && value < 1, [&] {
+      return std::string(option) + ": expected a probability in [0, 1), got " +
+             std::to_string(value);
+    });
+  };
+  share("dropout", o.dropout);
+  share("dropconnect", o.dropconnect);
+  share("input_dropout", o.input_dropout);
+  if (is_complex(o.dtype) || is_integer(o.dtype) || o.dtype == Dtype::boolean) {
+    throw type_error(std::string("dtype: expected a real floating-point one, got ") +
+                     name(o.dtype));
+  }
+  const CellInfo& cell = info(o.cell);
+  const int count = static_cast<int>(cell.variants.size());
+  require(o.variant >= 0 && o.variant < count, [&] {
+    return cell.variant_option + ": expected an index below " + std::to_string(count) + ", got " +
+           std::to_string(o.variant);
+  });
+  const bool dense = cell.recurrence == dispatch::Recurrence::dense;
+  require(dense || o.dropconnect == 0, [&] {
+    return "dropconnect: expected 0, as " + cell.name +
+           " has no matrix that reads the state, got " + std::to_string(o.dropconnect);
+  });
+  require(!cell.square || o.input_size == o.hidden_size, [&] {
+    return "hidden_size: " + cell.name + " reads x of its own unit, so expected input_size, " +
+           std::to_string(o.input_size) + ", got " + std::to_string(o.hidden_size);
+  });
+  require(!cell.square || !o.bidirectional || o.num_layers == 1, [&] {
+    return "bidirectional: " + cell.name +
+           " reads x of its own unit, so a layer with two directions has none above it, got " +
+           "num_layers=" + std::to_string(o.num_layers);
+  });
+  return cell;
+}
+
 void check_strategy(const dispatch::Problem& problem, const dispatch::DeviceLimits& device) {
   const std::string why = dispatch::misfit(problem, device);
   if (why.empty()) return;

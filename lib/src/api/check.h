@@ -13,8 +13,12 @@
 
 #include "scanrnn/context.h"
 #include "scanrnn/error.h"
+#include "scanrnn/layer.h"
 
 namespace scanrnn {
+
+// The cell of a layer whose options make sense.
+const CellInfo& check_options(const LayerOptions& options);
 
 // Up to three sizes.
 class Extents {

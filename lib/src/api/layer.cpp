@@ -12,41 +12,6 @@
 namespace scanrnn {
 namespace {
 
-const CellInfo& checked(const LayerOptions& o) {
-  const auto at_least_one = [](const char* option, std::int64_t value) {
-    require(value >= 1, [&] {
-      return std::string(option) + ": expected a positive number, got " + std::to_string(value);
-    });
-  };
-  require(static_cast<int>(o.cell) < kCellCount, "cell: there is no such cell");
-  at_least_one("input_size", o.input_size);
-  at_least_one("hidden_size", o.hidden_size);
-  at_least_one("num_layers", o.num_layers);
-  require(o.dropout >= 0 && o.dropout < 1, [&] {
-    return "dropout: expected a probability in [0, 1), got " + std::to_string(o.dropout);
-  });
-  if (is_complex(o.dtype) || is_integer(o.dtype) || o.dtype == Dtype::boolean) {
-    throw type_error(std::string("dtype: expected a real floating-point one, got ") +
-                     name(o.dtype));
-  }
-  const CellInfo& cell = info(o.cell);
-  const int count = static_cast<int>(cell.variants.size());
-  require(o.variant >= 0 && o.variant < count, [&] {
-    return cell.variant_option + ": expected an index below " + std::to_string(count) + ", got " +
-           std::to_string(o.variant);
-  });
-  require(!cell.square || o.input_size == o.hidden_size, [&] {
-    return "hidden_size: " + cell.name + " reads x of its own unit, so expected input_size, " +
-           std::to_string(o.input_size) + ", got " + std::to_string(o.hidden_size);
-  });
-  require(!cell.square || !o.bidirectional || o.num_layers == 1, [&] {
-    return "bidirectional: " + cell.name +
-           " reads x of its own unit, so a layer with two directions has none above it, got " +
-           "num_layers=" + std::to_string(o.num_layers);
-  });
-  return cell;
-}
-
 using dispatch::Batch;
 
 // A user's [B,T,.] as the [T,B,.] that everything below this file sees, and packed tokens, [T,.],
@@ -279,7 +244,7 @@ void run_step(const Layer& layer, Context& context, const dispatch::Plan& plan,
 }  // namespace
 
 Layer::Layer(const LayerOptions& options) : options_(options) {
-  const CellInfo& cell = checked(options);
+  const CellInfo& cell = check_options(options);
   const std::int64_t hidden = options.hidden_size;
   for (int layer = 0; layer < options.num_layers; ++layer) {
     const std::int64_t input = layer == 0 ? options.input_size : directions() * hidden;

@@ -14,18 +14,23 @@ namespace scanrnn {
 namespace {
 
 template <class T>
-void drop(const TensorView& from, const TensorView& to, double share, std::uint64_t seed) {
-  const std::uint64_t threshold = drop_threshold(share);
-  const T scale = static_cast<T>(1.0 / (1.0 - share));
+void drop_from(const TensorView& from, const TensorView& to, const Drop& drop) {
+  const std::uint64_t threshold = drop.threshold();
+  const T scale = static_cast<T>(drop.scale());
+  const SequenceBounds* sequences = drop.sequences;
   for (Index i = 0; i < from.sizes[0]; ++i) {
     for (Index j = 0; j < from.sizes[1]; ++j) {
       const T* source =
           static_cast<const T*>(from.data) + i * from.strides[0] + j * from.strides[1];
       T* target = static_cast<T*>(to.data) + i * to.strides[0] + j * to.strides[1];
-      const auto position = static_cast<std::uint64_t>((i * from.sizes[1] + j) * from.sizes[2]);
+      const Index row = !sequences          ? i * from.sizes[1] + j
+                        : sequences->packed ? sequences->at(i)
+                                            : j;
+      const auto position = static_cast<std::uint64_t>(row * from.sizes[2]);
       for (Index k = 0; k < from.sizes[2]; ++k) {
-        const bool dropped = mix(seed ^ mix(position + static_cast<std::uint64_t>(k))) < threshold;
-        target[k] = dropped ? T(0) : source[k] * scale;
+        const auto number = mix(drop.seed ^ mix(position + static_cast<std::uint64_t>(k)));
+        const T value = number < threshold ? T(0) : source[k] * scale;
+        target[k] = drop.adds ? target[k] + value : value;
       }
     }
   }
@@ -91,9 +96,8 @@ class CpuBackend : public Backend {
       cpu_kernels().convert(at(from, a), from.dtype, at(to, b), to.dtype, count);
     });
   }
-  void dropout(const TensorView& from, const TensorView& to, double share,
-               std::uint64_t seed) override {
-    (from.dtype == Dtype::float64 ? drop<double> : drop<float>)(from, to, share, seed);
+  void dropout(const TensorView& from, const TensorView& to, const Drop& drop) override {
+    (from.dtype == Dtype::float64 ? drop_from<double> : drop_from<float>)(from, to, drop);
   }
   void clear_padding(const TensorView& view, const TensorView& lengths) override {
     const auto clear = view.dtype == Dtype::float64 ? scanrnn::clear_padding<double>

@@ -196,7 +196,7 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     const Tile here{0, tile.steps, 0, tile.lines};
     const TensorView tokens = dense(gates, tile.steps, tile.lines, width, call.batch_major);
     return forward_args(call, as_const(walked<T>(tokens, here, call.reverse)), bias, vectors,
-                        as_const(walked<T>(call.x, tile, call.reverse)),
+                        as_const(walked<T>(call.highway(), tile, call.reverse)),
                         walked<T>(call.y, tile, call.reverse),
                         walked<T>(states, tile, call.reverse));
   };
@@ -249,7 +249,7 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
 template <class T>
 void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const Index width = call.width(), tokens = call.tokens();
-  const bool adds_skip = carries_input(call);
+  const bool adds_skip = call.carries_input();
   auto* bias = static_cast<T*>(arena.take(static_cast<std::size_t>(width) * sizeof(T)));
   const bool ragged = call.is_ragged();
   const Scratch scratch(arena, plan, ragged ? plan.device.units : call.batch, call.hidden,
@@ -298,17 +298,25 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       table.store_carry(schedule, static_cast<T*>(call.dh0.data), call.dh0.strides[0]);
     }
 
+    const auto add_skip = [&](T* dx, Index spacing, Index first, Index count, bool adds) {
+      const Range mine = team.share(count);
+      for (Index i = mine.begin; i < mine.end; ++i) {
+        const T* from = dskip + (first + i) * call.hidden;
+        T* to = dx + i * spacing;
+        for (Index j = 0; j < call.hidden; ++j) to[j] = adds ? to[j] + from[j] : from[j];
+      }
+    };
     if (call.dx) {
       for_runs<T>(call, all, call.dx, [&](T* dx, Index spacing, Index first, Index count) {
         gemm<T>(team, SplitBy::rows, count, call.input, width, {dgates + first * width, width},
                 weight, dx, spacing, call.accumulate_dx);
         team.barrier();
-        if (!adds_skip) return;
-        const Range mine = team.share(count);
-        for (Index i = mine.begin; i < mine.end; ++i) {
-          const T* from = dskip + (first + i) * call.hidden;
-          for (Index j = 0; j < call.hidden; ++j) dx[i * spacing + j] += from[j];
-        }
+        if (adds_skip && !call.dskip) add_skip(dx, spacing, first, count, true);
+      });
+    }
+    if (adds_skip && call.dskip) {
+      for_runs<T>(call, all, call.dskip, [&](T* dx, Index spacing, Index first, Index count) {
+        add_skip(dx, spacing, first, count, call.accumulate_dx);
       });
     }
     if (call.dweight) {

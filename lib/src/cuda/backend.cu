@@ -67,8 +67,7 @@ class CudaBackend : public Backend {
                                                                    ragged::Cube<T>(to));
     });
   }
-  void dropout(const TensorView& from, const TensorView& to, double share,
-               std::uint64_t seed) override {
+  void dropout(const TensorView& from, const TensorView& to, const Drop& drop) override {
     const DeviceGuard guard(device_);
     const Index steps = from.sizes[0], batch = from.sizes[1], width = from.sizes[2];
     with_type(from.dtype, [&](auto type) {
@@ -77,7 +76,8 @@ class CudaBackend : public Backend {
       pointwise::
           drop<<<pointwise::blocks_for(steps * batch * width), pointwise::kThreads, 0, stream_>>>(
               as_const(walked<T>(from, all, false)), walked<T>(to, all, false), steps, batch, width,
-              drop_threshold(share), 1.0 / (1.0 - share), seed);
+              drop.threshold(), drop.scale(), drop.seed, drop.adds, !drop.sequences,
+              drop.sequences ? *drop.sequences : SequenceBounds({}, 0, 0, false));
       SCANRNN_CUDA(cudaGetLastError());
     });
   }

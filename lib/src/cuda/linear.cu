@@ -122,6 +122,7 @@ struct LayerRun : CudaRun<T> {
     const Strided<T> y = walked<T>(call.y, all(), call.reverse);
     const Strided<T> kept_states = walked<T>(states, all(), call.reverse);
     const Strided<const T> x = as_const(walked<T>(call.x, all(), call.reverse));
+    const Strided<const T> skip = as_const(walked<T>(call.highway(), all(), call.reverse));
     if (direct) {
       DirectKernelArgs<T> args;
       args.weight = data(call.weight);
@@ -132,7 +133,7 @@ struct LayerRun : CudaRun<T> {
       args.last_bias = call.biased().second;
       args.vectors = data(call.vectors);
       args.x = x;
-      if (!call.highway_projection()) args.skip = x;
+      if (!call.highway_projection()) args.skip = skip;
       args.preactivations = walked_gates;
       args.y = y;
       args.states = kept_states;
@@ -145,7 +146,7 @@ struct LayerRun : CudaRun<T> {
               false, kAddsBias ? nullptr : bias, gemm_space);
     });
     const auto args =
-        forward_args(call, as_const(walked_gates), bias, data(call.vectors), x, y, kept_states);
+        forward_args(call, as_const(walked_gates), bias, data(call.vectors), skip, y, kept_states);
     SCANRNN_CUDA(kernels.forward(s, args));
   }
 
@@ -153,9 +154,11 @@ struct LayerRun : CudaRun<T> {
     const auto& kernels = kernels_of<T>(call.cell)[call.variant];
     CudaSchedule s = schedule();
     if (s.strategy == dispatch::Strategy::direct) s.strategy = dispatch::Strategy::fused_sequential;
-    const bool adds_skip = carries_input(call);
-    // The highway's cotangent goes to dx, which the product then adds to; or it waits beside it.
-    const bool skip_aside = adds_skip && (call.accumulate_dx || !call.dx || arena.counting());
+    const bool adds_skip = call.carries_input();
+    // The highway's cotangent goes to dx, which the product then adds to, or has its own place; or
+    // it waits beside it.
+    const TensorView& skip_to = call.dskip ? call.dskip : call.dx;
+    const bool skip_aside = adds_skip && (call.accumulate_dx || !skip_to || arena.counting());
     const T* bias = kAddsBias ? whole_bias() : nullptr;
     T* dgates = take(tokens() * width());
     T* dskip = skip_aside ? take(tokens() * call.hidden) : nullptr;
@@ -176,22 +179,22 @@ struct LayerRun : CudaRun<T> {
     s.against_time = !call.reverse;
     pass_states(call.dhn, call.dh0);
     const auto args = backward_args(call, bias, data(call.vectors), dgates, dvectors,
-                                    skip_aside ? rows(dskip, call.hidden) : call.dx);
+                                    skip_aside ? rows(dskip, call.hidden) : skip_to);
     if (call.batch > 0) SCANRNN_CUDA(kernels.backward(s, args));
     if (call.ragged.lengths && (call.tables.ways.sequences || call.is_diagonal())) {
       clear_padding(rows(dgates, width()));
       if (dvectors) clear_padding(rows(dvectors, vector_values));
-      if (adds_skip) clear_padding(skip_aside ? rows(dskip, call.hidden) : call.dx);
+      if (adds_skip) clear_padding(skip_aside ? rows(dskip, call.hidden) : skip_to);
     }
 
     if (call.dx && tokens() > 0) {
-      this->input_cotangent(dgates, width(), call.accumulate_dx || (adds_skip && !skip_aside),
-                            gemm_space);
+      const bool after_skip = adds_skip && !skip_aside && !call.dskip;
+      this->input_cotangent(dgates, width(), call.accumulate_dx || after_skip, gemm_space);
       if (skip_aside) {
         pointwise::
             add<<<pointwise::blocks_for(tokens() * call.hidden), pointwise::kThreads, 0, stream>>>(
                 as_const(walked<T>(rows(dskip, call.hidden), all(), false)),
-                walked<T>(call.dx, all(), false), call.steps, call.batch, call.hidden);
+                walked<T>(skip_to, all(), false), call.steps, call.batch, call.hidden);
         SCANRNN_CUDA(cudaGetLastError());
       }
     }

@@ -136,14 +136,19 @@ __global__ void add(Strided<const T> from, Strided<T> to, Index steps, Index bat
   });
 }
 
+// Elements are numbered by step and line, or with sequences by these alone.
 template <class T>
 __global__ void drop(Strided<const T> from, Strided<T> to, Index steps, Index batch, Index width,
-                     std::uint64_t threshold, double scale, std::uint64_t seed) {
+                     std::uint64_t threshold, double scale, std::uint64_t seed, bool adds,
+                     bool each_step, const SequenceBounds sequences) {
   using V = typename scan::Units<T>::V;
   for_elements(steps, batch, width, [&](Index t, Index b, Index j) {
-    const auto position = static_cast<std::uint64_t>((t * batch + b) * width + j);
-    const V value = static_cast<V>(from.at_line(b).at(t)[j]) * static_cast<V>(scale);
-    to.at_line(b).at(t)[j] = static_cast<T>(mix(seed ^ mix(position)) < threshold ? V(0) : value);
+    const Index row = each_step ? t * batch + b : sequences.packed ? sequences.at(t) : b;
+    const auto position = static_cast<std::uint64_t>(row * width + j);
+    V value = static_cast<V>(from.at_line(b).at(t)[j]) * static_cast<V>(scale);
+    if (mix(seed ^ mix(position)) < threshold) value = V(0);
+    T& target = to.at_line(b).at(t)[j];
+    target = static_cast<T>(adds ? value + static_cast<V>(target) : value);
   });
 }
 

@@ -8,10 +8,6 @@
 
 namespace scanrnn {
 
-// Whether the highway carries x itself, whose cotangent then has a part that no product gives.
-inline bool carries_input(const LayerCall& call) {
-  return info(call.cell).highway && !call.highway_projection();
-}
 // The highway's projection among the pre-activations, or their cotangents.
 template <class T>
 Strided<T> highway_block(const LayerCall& call, Strided<T> preactivations) {
@@ -31,7 +27,7 @@ ForwardKernelArgs<T> forward_args(const LayerCall& call, const Strided<const T>&
 
 // The whole call, walked against the order of forward. dgates are the pre-activations' cotangents
 // and dvectors the vectors' of each token, in dense memory; dskip, [T,B,H], takes those of the
-// highway where carries_input().
+// highway where the call carries_input().
 template <class T>
 BackwardKernelArgs<T> backward_args(const LayerCall& call, const T* bias, const T* vectors,
                                     T* dgates, T* dvectors, const TensorView& dskip) {
@@ -50,8 +46,8 @@ BackwardKernelArgs<T> backward_args(const LayerCall& call, const T* bias, const 
   args.dy = as_const(walk(call.dy));
   args.dpreactivations = walk(tokens(dgates, call.width()));
   if (dvectors) args.dvectors = walk(tokens(dvectors, call.vector_values()));
-  if (carries_input(call)) {
-    args.skip = as_const(walk(call.x));
+  if (call.carries_input()) {
+    args.skip = as_const(walk(call.highway()));
     args.dskip = walk(dskip);
   } else if (call.highway_projection()) {
     args.skip = highway_block(call, args.preactivations);

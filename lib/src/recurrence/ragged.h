@@ -4,7 +4,7 @@
 #pragma once
 
 #include "recurrence/linear.h"
-#include "scanrnn/layer.h"
+#include "scanrnn/ragged.h"
 
 namespace scanrnn {
 

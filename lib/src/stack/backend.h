@@ -58,9 +58,8 @@ class Backend {
 
   // to = from, elementwise, between a dtype and its compute type; equal shapes, any strides.
   virtual void copy(const TensorView& from, const TensorView& to) = 0;
-  // to = from with a share of the elements set to zero and the rest scaled up; [T,B,.].
-  virtual void dropout(const TensorView& from, const TensorView& to, double share,
-                       std::uint64_t seed) = 0;
+  // to = from with elements dropped; [T,B,.], and `to` may be `from`.
+  virtual void dropout(const TensorView& from, const TensorView& to, const Drop& drop) = 0;
 
   // Ragged batches. What layer calls of one stack share, in memory of the workspace.
   virtual RaggedTables prepare(const dispatch::Plan& /*plan*/, const Ragged& /*ragged*/,

@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "recurrence/ragged.h"
-#include "scanrnn/layer.h"
+#include "scanrnn/ragged.h"
+#include "scanrnn/registry.h"
 
 namespace scanrnn {
 
@@ -14,13 +15,14 @@ namespace scanrnn {
 struct LayerCall {
   Cell cell = Cell::MinGRU;
   int variant = 0;
-  Domain domain = Domain::log;
+  int layer = 0;             // of the stack
   bool reverse = false;      // time runs from T-1 to 0
   bool batch_major = false;  // order of the tokens in the pre-activations: [B,T] instead of [T,B]
   Index steps = 0, batch = 0, input = 0, hidden = 0;
   int gates = 0;  // row blocks of weight, the highway projection included
 
   TensorView x;             // [T,B,C]
+  TensorView skip;          // what a highway reads, where that is another tensor than x
   TensorView weight, bias;  // [gates*H,C]; absent, or the bias of the row blocks that have one
   TensorView recurrent_weight, recurrent_bias;  // of a dense cell: [gates*H,H], [gates*H] or absent
   TensorView vectors;                           // of a cell that has any: [vectors*H]
@@ -38,8 +40,10 @@ struct LayerCall {
   // Backward only; those that are absent are zeros, or not wanted.
   TensorView dy, dhn, dcn, dx, dh0, dc0, dweight, dbias, drecurrent_weight, drecurrent_bias,
       dvectors;
+  TensorView dskip;  // where the highway's share of dx goes, where not to dx
   bool accumulate_dx = false;
 
+  const TensorView& highway() const { return skip ? skip : x; }
   Index width() const { return gates * hidden; }
   // A dense cell keeps the sums that its step reads (step_cell.h), every other the projection.
   Index kept_width() const { return is_dense() ? info(cell).preactivations * hidden : width(); }
@@ -52,6 +56,8 @@ struct LayerCall {
   Index vector_values() const { return info(cell).vectors * hidden; }
   // The highway input comes from the last row block, or is x itself.
   bool highway_projection() const { return info(cell).highway && input != hidden; }
+  // Whether the highway carries x itself, whose cotangent then has a part that no product gives.
+  bool carries_input() const { return info(cell).highway && !highway_projection(); }
   // The row blocks [first, second) that have a bias: the last ones of the cell's own gates.
   std::pair<int, int> biased() const {
     const CellInfo& cell_info = info(cell);
@@ -155,9 +161,19 @@ SCANRNN_HD std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Elements whose number is below this are dropped.
-inline std::uint64_t drop_threshold(double share) {
-  return static_cast<std::uint64_t>(share * 18446744073709549568.0);  // the last double below 2^64
-}
+// What is dropped of a tensor: the share of the elements whose number is below the threshold, all
+// others are scaled up. Where there are sequences one number serves all steps of each.
+struct Drop {
+  double share = 0;
+  std::uint64_t seed = 0;
+  bool adds = false;  // to what is there
+  const SequenceBounds* sequences = nullptr;
+
+  std::uint64_t threshold() const {
+    return static_cast<std::uint64_t>(share *
+                                      18446744073709549568.0);  // the last double below 2^64
+  }
+  double scale() const { return 1.0 / (1.0 - share); }
+};
 
 }  // namespace scanrnn

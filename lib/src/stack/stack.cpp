@@ -2,7 +2,7 @@
 // The stack: which tensor feeds which layer, what is kept for backward, and where it lives.
 #include "stack/stack.h"
 
-#include <cmath>
+#include "stack/drops.h"
 
 namespace scanrnn {
 
@@ -79,9 +79,9 @@ class Run {
     const auto& p = stack_.plan.problem;
     const CellInfo& cell = info(o_.cell);
     LayerCall out;
+    out.layer = layer;
     out.cell = o_.cell;
     out.variant = o_.variant;
-    out.domain = o_.domain;
     out.reverse = direction == 1;
     out.batch_major = batch_major();
     out.steps = p.steps;
@@ -169,8 +169,23 @@ class Run {
     }
   }
 
-  std::uint64_t seed_of(int layer, std::uint64_t seed) const {
-    return seed + static_cast<std::uint64_t>(layer) * 0x9e3779b97f4a7c15u;
+  SequenceBounds sequences(const Ragged& ragged) const {
+    const auto& p = stack_.plan.problem;
+    return {ragged, p.steps, p.batch, p.layout == dispatch::Batch::packed};
+  }
+  void drop(const TensorView& from, const TensorView& to, const Drop& drop) {
+    if (!counting()) stack_.backend.dropout(from, to, drop);
+  }
+  // The call with some of R dropped, in memory of `scratch`.
+  LayerCall without_some(LayerCall call, const Drops& drops, Arena& scratch) {
+    if (!drops.from_matrix()) return call;
+    TensorView& weight = call.recurrent_weight;
+    const TensorView whole = as_rows(weight);
+    weight.strides[0] = weight.sizes[1];
+    weight.data =
+        scratch.take(static_cast<std::size_t>(weight.sizes[0] * weight.sizes[1]) * size_of(dtype_));
+    drop(whole, as_rows(weight), drops.of_matrix(call));
+    return call;
   }
 
   // This direction's columns of a [T,B,D*H] tensor.
@@ -217,10 +232,11 @@ class Run {
 
 void Stack::forward(const ForwardArgs& args) {
   Run run(*this, args.params);
-  const bool drops = run.training() && options.dropout > 0;
+  const Drops drops{options, run.training(), args.seed};
   const bool may_pool = plan.problem.layout == dispatch::Batch::ragged && plan.problem.steps == 1;
   const bool pooled = args.state_indices || (may_pool && run.counting());
   run.prepare(args.ragged);
+  const SequenceBounds sequences = run.sequences(args.ragged);
   TensorView h0, c0, hn, cn;
   if (!args.state_indices) {
     h0 = run.inner(args.h0.h), hn = run.target(args.hn.h);
@@ -236,24 +252,30 @@ void Stack::forward(const ForwardArgs& args) {
     const bool last = layer + 1 == options.num_layers;
     const TensorView out =
         last ? y : run.tokens(run.training() ? reserve : workspace, run.features());
+    const TensorView whole = in;
+    if (drops.from_input()) {
+      in = run.tokens(workspace, in.sizes[2]);
+      run.drop(whole, in, drops.of_input(layer, sequences));
+    }
     for (int direction = 0; direction < run.directions(); ++direction) {
       LayerCall call = run.layer_call(layer, direction, args.ragged);
       run.keep(call);
       call.x = in;
+      call.skip = whole;
       call.y = run.columns(out, direction);
       call.h0 = run.state(h0, layer, direction);
       call.hn = run.state(hn, layer, direction);
       call.c0 = run.state(c0, layer, direction);
       call.cn = run.state(cn, layer, direction);
-      run.with_scratch(call, [&](Arena& scratch) { backend.forward(plan, call, scratch); });
+      run.with_scratch(call, [&](Arena& scratch) {
+        backend.forward(plan, run.without_some(call, drops, scratch), scratch);
+      });
     }
     run.clear_padding(out, args.ragged);
     in = out;
-    if (drops && !last) {
+    if (drops.after_layers() && !last) {
       in = run.tokens(workspace, run.features());
-      if (!workspace.counting()) {
-        backend.dropout(out, in, options.dropout, run.seed_of(layer, args.seed));
-      }
+      run.drop(out, in, drops.behind(layer));
     }
   }
   if (args.state_indices) {
@@ -268,9 +290,10 @@ void Stack::forward(const ForwardArgs& args) {
 
 void Stack::backward(const BackwardArgs& args) {
   Run run(*this, args.params);
-  const bool drops = options.dropout > 0;
+  const Drops drops{options, run.training(), args.seed};
   const int layers = options.num_layers;
   run.prepare(args.ragged);
+  const SequenceBounds sequences = run.sequences(args.ragged);
   const TensorView x = run.without_padding(args.x, args.ragged);
   const TensorView h0 = run.inner(args.h0.h), y = run.inner(args.y);
   const TensorView dhn = run.inner(args.dhn.h), dh0 = run.target(args.dh0.h);
@@ -294,18 +317,29 @@ void Stack::backward(const BackwardArgs& args) {
   TensorView between[2];  // cotangents of layers' inputs, in turn
   for (int i = 0; i < 2 && i + 1 < layers; ++i) between[i] = run.tokens(workspace, run.features());
   const TensorView dropped =
-      drops && layers > 1 ? run.tokens(workspace, run.features()) : TensorView{};
+      drops.after_layers() && layers > 1 ? run.tokens(workspace, run.features()) : TensorView{};
 
   for (int layer = layers - 1; layer >= 0; --layer) {
-    const bool drop_input = drops && layer > 0;
+    const bool drop_input = drops.after_layers() && layer > 0;
     TensorView in = layer == 0 ? x : outputs[static_cast<std::size_t>(layer - 1)];
-    const std::uint64_t seed = run.seed_of(layer - 1, args.seed);
-    if (drop_input && !workspace.counting()) backend.dropout(in, dropped, options.dropout, seed);
-    if (drop_input) in = dropped;
+    const Drop drop = drops.behind(layer - 1);
+    if (drop_input) {
+      run.drop(in, dropped, drop);
+      in = dropped;
+    }
     const TensorView din = layer == 0 ? dx : between[(layer - 1) % 2];
+    const TensorView whole = in;
+    TensorView dproduct = din;  // what a masked input gets from products, before the mask
+    Drop of_input = drops.of_input(layer, sequences);
+    if (drops.from_input()) {
+      in = run.tokens(workspace, whole.sizes[2]);
+      run.drop(whole, in, of_input);
+      if (din || run.counting()) dproduct = run.tokens(workspace, whole.sizes[2]);
+    }
     for (int direction = 0; direction < run.directions(); ++direction) {
       LayerCall call = calls[static_cast<std::size_t>(layer * run.directions() + direction)];
       call.x = in;
+      call.skip = whole;
       call.y = run.columns(outputs[static_cast<std::size_t>(layer)], direction);
       call.h0 = run.state(h0, layer, direction);
       call.dy = run.columns(dy, direction);
@@ -314,7 +348,11 @@ void Stack::backward(const BackwardArgs& args) {
       call.c0 = run.state(c0, layer, direction);
       call.dcn = run.state(dcn, layer, direction);
       call.dc0 = run.state(dc0, layer, direction);
-      call.dx = din;
+      call.dx = dproduct;
+      if (drops.from_input() && call.carries_input()) {
+        call.dskip = din;
+        of_input.adds = true;
+      }
       call.accumulate_dx = direction == 1;
       if (!dparams.empty()) {
         const auto own = run.parameters(dparams, layer, direction);
@@ -324,9 +362,16 @@ void Stack::backward(const BackwardArgs& args) {
         call.drecurrent_bias = own.recurrent_bias;
         call.dvectors = own.vectors;
       }
-      run.with_scratch(call, [&](Arena& scratch) { backend.backward(plan, call, scratch); });
+      run.with_scratch(call, [&](Arena& scratch) {
+        backend.backward(plan, run.without_some(call, drops, scratch), scratch);
+      });
+      const TensorView dmatrix = as_rows(call.drecurrent_weight);
+      if (drops.from_matrix() && dmatrix) {
+        run.drop(dmatrix, dmatrix, drops.of_matrix(call));
+      }
     }
-    if (drop_input && !workspace.counting()) backend.dropout(din, din, options.dropout, seed);
+    if (drops.from_input() && din) run.drop(dproduct, din, of_input);
+    if (drop_input) run.drop(din, din, drop);
     dy = din;
   }
   run.outer(dx, args.dx);

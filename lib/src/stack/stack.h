@@ -2,6 +2,7 @@
 // Layers and directions of a stack, one after the other, over any backend.
 #pragma once
 
+#include "scanrnn/layer.h"
 #include "stack/backend.h"
 
 namespace scanrnn {

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What training drops, and by which seed: every place has numbers of its own, so that forward and
+// backward, and two devices, drop the same.
+#pragma once
+
+#include "scanrnn/layer.h"
+#include "stack/layer_call.h"
+
+namespace scanrnn {
+
+struct Drops {
+  const LayerOptions& options;
+  bool training;
+  std::uint64_t seed;
+
+  bool after_layers() const { return training && options.dropout > 0; }
+  bool from_input() const { return training && options.input_dropout > 0; }
+  bool from_matrix() const { return training && options.dropconnect > 0; }
+
+  // Behind a layer; from what a layer reads; from the matrix R of a layer call.
+  Drop behind(int layer) const { return {options.dropout, seed_of(layer, seed)}; }
+  Drop of_input(int layer, const SequenceBounds& sequences) const {
+    return {options.input_dropout, seed_of(layer, mix(seed ^ kOfInput)), false, &sequences};
+  }
+  Drop of_matrix(const LayerCall& call) const {
+    return {options.dropconnect, seed_of(call.layer * 2 + call.reverse, mix(seed ^ kOfMatrix))};
+  }
+
+ private:
+  static constexpr std::uint64_t kOfInput = 0x696e707574, kOfMatrix = 0x6d6174726978;
+
+  static std::uint64_t seed_of(int place, std::uint64_t seed) {
+    return seed + static_cast<std::uint64_t>(place) * 0x9e3779b97f4a7c15u;
+  }
+};
+
+// A matrix as tokens of one line.
+inline TensorView as_rows(const TensorView& matrix) {
+  TensorView out = matrix;
+  out.rank = 3;
+  out.sizes = {matrix.sizes[0], 1, matrix.sizes[1]};
+  out.strides = {matrix.strides[0], 0, 1};
+  return out;
+}
+
+}  // namespace scanrnn
