@@ -112,6 +112,7 @@ void measure_all(const CellInfo& cell, const Shape& s, cudaStream_t stream, Repo
 
 void measure_layers(cudaStream_t stream, const Copy&, Report& report) {
   for (const CellInfo& cell : cells()) {
+    if (!only_cell.empty() && cell.name != only_cell) continue;
     if (cell.recurrence != dispatch::Recurrence::dense) continue;
     for (const Index batch : {1, 8}) {
       decode<__nv_bfloat16>(cell, batch, 1024, stream, report);

@@ -3,7 +3,7 @@
 // and gradients against a float64 run first, then the time against the layer's floor, which is its
 // matrix products alone and the fewest bytes of its recurrence at the bandwidth of a copy. All of
 // it takes turns.
-//   layer_cuda [--json FILE]
+//   layer_cuda [--json FILE] [--cell NAME]
 #include <memory>
 
 #include "layer_cuda.cuh"
@@ -55,8 +55,10 @@ Ways<T> ways(const CellInfo& cell, const Shape& s, bool batch_first, cudaStream_
   add(Strategy::automatic, false);
   if (s.batch * s.steps <= 4096) add(Strategy::direct, false);
   if (s.steps <= 16384) add(Strategy::fused_sequential, false);
-  add(Strategy::parallel_scan, false);
-  add(Strategy::parallel_scan, true);
+  if (cell.recurrence == dispatch::Recurrence::linear) {
+    add(Strategy::parallel_scan, false);
+    add(Strategy::parallel_scan, true);
+  }
   return out;
 }
 
@@ -128,12 +130,15 @@ void measure_all(const CellInfo& cell, const Shape& s, cudaStream_t stream, cons
 
 void measure_layers(cudaStream_t stream, const Copy& copy, Report& report) {
   for (const CellInfo& cell : cells()) {
-    if (cell.recurrence != dispatch::Recurrence::linear) continue;  // dense_cuda.cu
+    if (cell.recurrence == dispatch::Recurrence::dense) continue;  // dense_cuda.cu
+    if (!only_cell.empty() && cell.name != only_cell) continue;
     for (const Shape& s : {Shape{8, 4096, 1024}, Shape{16, 1024, 768}, Shape{1, 65536, 1024},
                            Shape{32, 128, 512}, Shape{64, 1024, 1024}}) {
       measure_all<__nv_bfloat16>(cell, s, stream, copy, report);
     }
-    measure_all<float>(cell, {8, 4096, 1024}, stream, copy, report);
+    for (const Index hidden : {1024, 1536}) {
+      measure_all<float>(cell, {8, 4096, hidden}, stream, copy, report);
+    }
     decode<__nv_bfloat16>(cell, 1, 1024, stream, report);
   }
 }

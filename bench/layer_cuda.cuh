@@ -277,13 +277,21 @@ void decode(const CellInfo& cell, Index batch, Index hidden, cudaStream_t stream
              name_of<T>(), time.ms, time.spread, products, error, turns.clocks().c_str()));
 }
 
-// The program of a bench, [--json FILE]: measure(stream, copy, report).
+// What a bench is asked to measure alone; empty: all.
+inline std::string only_cell;
+
+// The program of a bench, [--json FILE] [--cell NAME]: measure(stream, copy, report).
 template <class F>
 int bench_main(int argc, char** argv, F&& measure) {
-  const bool json = argc == 3 && std::string(argv[1]) == "--json";
-  if (argc > 1 && !json) {
-    std::fprintf(stderr, "usage: %s [--json FILE]\n", argv[0]);
-    return 2;
+  const char* json = nullptr;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (i + 1 == argc || (flag != "--json" && flag != "--cell")) {
+      std::fprintf(stderr, "usage: %s [--json FILE] [--cell NAME]\n", argv[0]);
+      return 2;
+    }
+    if (flag == "--json") json = argv[i + 1];
+    if (flag == "--cell") only_cell = argv[i + 1];
   }
   try {
     cudaStream_t stream;
@@ -291,7 +299,7 @@ int bench_main(int argc, char** argv, F&& measure) {
     CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CHECK_CUDA(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, 0));
     const Copy copy(stream, units);
-    Report report(json ? argv[2] : nullptr, argc, argv, copy.gbps());
+    Report report(json, argc, argv, copy.gbps());
     measure(stream, copy, report);
     if (failures > 0) std::fprintf(stderr, "%d FAILURES\n", failures);
     return failures > 0;

@@ -20,7 +20,7 @@ from peer_scans import DTYPES, optional, turned
 from rows import OURS, Row
 from scanrnn import _core
 from scanrnn.registry import cells
-from scanrnn.tools import crossover
+from scanrnn.tools import crossover, sizes
 from torch import Tensor
 
 LAYERS = [  # B, T, C = H, dtype
@@ -203,13 +203,13 @@ def one_step(bench: Bench, cell: str, B: int) -> None:
     row: Row = {"bench": "step", "cell": cell, "pass": "step", "layout": "TBH", "B": B, "T": 1}
     row |= {"C": H, "H": H, "dtype": STEP_DTYPE}
     contest = Contest(bench, row)
-    rnn = getattr(scanrnn.torch, cell)(H, H, device="cuda", dtype=kind)
+    rnn = sizes.made(scanrnn.torch, cell, H, device="cuda", dtype=kind)
     for parameter in rnn.parameters():
         parameter.data.copy_(numbers(*parameter.shape, shift=5))
-    pair = next(found.states for found in cells() if found.name == cell) == 2
+    pair = sizes.cell_of(cell).states == 2
     x, h, c = (numbers(B, H).to(kind) for _ in range(3))
     states = (h[None], c[None]) if pair else h[None]
-    wide = getattr(scanrnn.torch, cell)(H, H, device="cuda", dtype=torch.float64)
+    wide = sizes.made(scanrnn.torch, cell, H, device="cuda", dtype=torch.float64)
     for parameter, same in zip(wide.parameters(), rnn.parameters(), strict=True):
         parameter.data.copy_(same)
     with torch.no_grad():

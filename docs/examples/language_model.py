@@ -15,6 +15,7 @@ a character on text that was held out, curves as a PNG, and JSON.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import sys
 import sysconfig
@@ -59,9 +60,11 @@ class LanguageModel(nn.Module):
 
 def recurrences() -> dict[str, Recurrent]:
     """By the name in the table: scanrnn's cells, then torch's."""
-    ours: dict[str, Recurrent] = {
-        f"scanrnn.{cell.name}": getattr(scanrnn.torch, cell.name) for cell in scanrnn.cells()
-    }
+    ours: dict[str, Recurrent] = {}
+    for cell in scanrnn.cells():
+        name, options = cell.made_by()  # one cell may be an option of another's class
+        module = getattr(scanrnn.torch, name)
+        ours[f"scanrnn.{cell.name}"] = functools.partial(module, **options)
     return ours | {"torch.GRU": nn.GRU, "torch.LSTM": nn.LSTM}
 
 

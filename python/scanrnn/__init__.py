@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING
 from . import waiting  # noqa: F401
 from ._core import CudaError, Plan
 from .layers import Layer, make_class
+from .layouts import load
 from .precision import get_float32_matmul_precision, set_float32_matmul_precision
-from .registry import CellInfo, DeviceInfo, build_info, cells, cuda_available, devices
+from .registry import (
+    CellInfo,
+    DeviceInfo,
+    build_info,
+    cells,
+    classes,
+    cuda_available,
+    devices,
+)
 from .run import Pullback
 from .scans import scan, scan_log
 
-_classes = {cell.name: make_class(cell) for cell in cells()}
+_classes = classes(make_class)
 globals().update(_classes)
 
 if TYPE_CHECKING:
@@ -36,6 +45,7 @@ __all__ = [
     "cuda_available",
     "devices",
     "get_float32_matmul_precision",
+    "load",
     "scan",
     "scan_log",
     "set_float32_matmul_precision",

@@ -26,7 +26,8 @@ def info(rules: bool) -> None:
         options = (
             f", {cell.variant_option}={'|'.join(cell.variants)}" if cell.variant_option else ""
         )
-        print(f"cell {cell.name}: {cell.recurrence}{options}")
+        made_by = f", made by {cell.base}({cell.option}=True)" if cell.base else ""
+        print(f"cell {cell.name}: {cell.recurrence}{options}{made_by}")
     loaded = profile.load_users()
     for kind in sorted({found.device.partition(":")[0] for found in devices()}):
         active = _core.profile(_core.Device(kind))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import numbers
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,18 +74,22 @@ def strategy_name(value: Any) -> str | None:
 
 
 def domain(cell: CellInfo, value: Any) -> str:
-    """Checks the frameworks' constructors, which are one for all cells."""
+    """Cells that are no scan have none, but a class may be one for cells of both kinds."""
     if text("domain", value) != "log" and cell.recurrence != "linear":
         raise ValueError(f"domain: {cell.name} is no scan and has no choice, got {value!r}")
     return str(value)
 
 
-def variant(cell: CellInfo, owner: str, given: dict[str, Any]) -> str:
-    """Likewise the one option that only this cell has, of all that was given beyond them."""
-    others = [name for name in given if name != cell.variant_option]
+def own_options(cell: CellInfo, owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that only this cell's class has, of all that was given beyond the others."""
+    known = cell.own_options()
+    others = [name for name in given if name not in known]
     if others:
         raise TypeError(f"{owner}: unexpected argument {others[0]!r}")
-    return text(cell.variant_option, given.get(cell.variant_option, cell.variants[0]))
+    return {
+        name: (flag if default is False else text)(name, given.get(name, default))
+        for name, default in known.items()
+    }
 
 
 def seed_value(value: Any) -> int | None:

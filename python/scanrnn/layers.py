@@ -7,17 +7,17 @@ Shapes: B batch, T steps, C input size, H hidden size, L layers, D directions.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from . import _core, arguments
+from . import _core, arguments, initial
 from .arguments import Array
 from .arrays import on_host
 from .call import Placed, Stack
 from .description import Description
+from .layouts import export
 from .ragged import PACKED, RECTANGULAR, Ragged, of_sequence
 from .registry import CellInfo
 from .run import Pullback, Run, State
@@ -68,9 +68,11 @@ class Layer:
         for name in ("bias", "batch_first", "bidirectional"):
             options[name] = arguments.flag(name, options[name])
         options["dropout"] = arguments.real("dropout", options["dropout"])
-        for name in (self._cell.variant_option, "domain", "device"):
-            if name in options:
-                options[name] = arguments.text(name, options[name])
+        own = {name: options[name] for name in self._cell.own_options()}
+        options |= arguments.own_options(self._cell, type(self).__name__, own)
+        if "domain" in options:
+            options["domain"] = arguments.domain(self._cell.chosen(options), options["domain"])
+        options["device"] = arguments.text("device", options["device"])
         options["dtype"] = arguments.dtype(options["dtype"])
         self._build(options)
         self._initialise(seed)
@@ -78,8 +80,9 @@ class Layer:
     def _build(self, options: dict[str, Any]) -> None:
         device = _core.Device(options["device"])
         told = {name: options[name] for name in Description._fields if name in options}
-        variant = options.get(self._cell.variant_option, "")
-        description = Description(self._cell.name, variant=variant, **told)
+        cell = self._cell.chosen(options)
+        variant = options.get(cell.variant_option, "")
+        description = Description(cell.name, variant=variant, **told)
         size, dtype = options["input_size"], options["dtype"]
         core = description.layer(size, str(dtype))
         stack = Stack(
@@ -88,13 +91,15 @@ class Layer:
         )  # fmt: skip
         # The one place that writes: __setattr__ refuses everything else.
         self.__dict__.update(options, _options=options, device=stack.where)
-        self.__dict__["_stack"] = stack
+        self.__dict__.update(_cell=cell, _stack=stack)
 
     def _initialise(self, seed: int | None) -> None:
-        bound = 1 / math.sqrt(self.hidden_size)
-        random = np.random.default_rng(seed)
-        shapes = self._stack.shapes
-        self._adopt({name: random.uniform(-bound, bound, shapes[name]) for name in shapes})
+        random, values = np.random.default_rng(seed), {}
+        for name, shape in self._stack.shapes.items():
+            low, high, made = initial.of(name, self.hidden_size)
+            drawn = random.uniform(low, high, shape)
+            values[name] = made(np, drawn) if made else drawn
+        self._adopt(values)
 
     def _adopt(self, values: Mapping[str, Array]) -> None:
         stack = self._stack
@@ -204,6 +209,10 @@ class Layer:
                 raise ValueError(f"{name}: expected shape {shape}, got {values[name].shape}")
         self._adopt(values)
 
+    def export(self, layout: str, *, forget_bias: float | None = None) -> dict[str, Array]:
+        """Copies of the parameters by another library's names and orders; see `scanrnn.load`."""
+        return export(self, layout, forget_bias)
+
     # ---- being an object
 
     def __getattr__(self, name: str) -> Array:
@@ -244,10 +253,8 @@ def _restore(kind: type[Layer], options: dict[str, Any], params: dict[str, Array
 
 
 def make_class(cell: CellInfo) -> type[Layer]:
-    """The class of a cell: its constructor is torch's, plus the option that picks the variant."""
-    options = dict(_TORCHS)
-    if cell.variant_option:
-        options[cell.variant_option] = cell.variants[0]
+    """The class of a cell: its constructor is torch's, plus the cell's own options and ours."""
+    options = _TORCHS | cell.own_options()
     if cell.recurrence == "linear":
         options["domain"] = "log"
     options |= {"dtype": "float32", "device": "auto", "seed": None}

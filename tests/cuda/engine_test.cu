@@ -318,12 +318,14 @@ class CudaEngineTest : public CudaTest {
       }
     }
   }
-  // A cell's variants have one shape.
+  // A cell's variants have one shape. Steps of a diagonal one do not compose.
   template <class Memory, template <class> class CellOf, class First, class... Others>
   void check_cell(cell::Variants<First, Others...>) {
     using C = CellOf<First>;
-    check<Memory, ForwardSource<C, Memory>, ForwardSink<C, Memory>>();
-    check<Memory, BackwardSource<C, Memory>, BackwardSink<C, Memory>>();
+    if constexpr (!C::kDiagonal) {
+      check<Memory, ForwardSource<C, Memory>, ForwardSink<C, Memory>>();
+      check<Memory, BackwardSource<C, Memory>, BackwardSink<C, Memory>>();
+    }
   }
   template <class Memory>
   void check_cells() {

@@ -13,18 +13,19 @@ from typing import Any, NamedTuple
 
 import gradients
 import numpy as np
-import scanrnn
 from fuzz_arrays import Arrays
 from scanrnn import arguments
 from support import (
     ALL_CELLS,
     DEVICE,
-    STRATEGIES,
+    INFO,
     WIDE,
     assert_close,
     assert_close_rms,
     gradient_tolerance,
     make,
+    rows,
+    strategies,
     tolerance,
 )
 
@@ -64,9 +65,10 @@ def draw(seed):
 
     cell = chosen(*ALL_CELLS)
     dense = cell not in gradients.reference.STEP
-    info = next(found for found in scanrnn.cells() if found.name == cell)
+    info = INFO[cell]
     dtype, layers = chosen(*arguments.DTYPES), chosen(1, 1, 1, 2, 3)
-    variants = smooth(info.variants) if dtype not in WIDE and DEVICE != "cpu" else info.variants
+    rounds = DEVICE != "cpu" or info.recurrence == "diagonal"  # what a slope is taken at
+    variants = smooth(info.variants) if dtype not in WIDE and rounds else info.variants
     library = chosen(*libraries(dtype))
     hidden = size(chosen(9, 40, 80))
     options = {
@@ -79,15 +81,17 @@ def draw(seed):
     }
     if info.variant_option:
         options[info.variant_option] = chosen(*variants)
-    if not dense:
+    if info.recurrence == "linear":
         options["domain"] = chosen("log", "linear")
     inputs = hidden if random.random() < 0.25 else size(40)  # SRU's skip needs no projection there
+    if info.square:
+        inputs, options["num_layers"] = hidden, 1 if options["bidirectional"] else layers
     steps, batch = size(chosen(4, 20, 40 if dense else 130)), size(chosen(3, 9))
     if random.random() < 0.01 and not dense:
         steps *= 12
     if random.random() < 0.2:
         steps, batch = chosen((0, batch), (steps, 0), (0, 0), (0, batch), (steps, 0))
-    strategy = chosen(None, None, *(dense_strategies(dtype) if dense else STRATEGIES))
+    strategy = chosen(None, None, *(dense_strategies(dtype) if dense else strategies(cell)))
     batch = None if random.random() < 0.1 else batch
     state, training = bool(random.random() < 0.6), bool(random.random() < 0.6)
     ragged, resets = chosen("", "", "lengths", "packed"), bool(random.random() < 0.25)
@@ -99,7 +103,8 @@ def draw(seed):
 
 
 def smooth(variants):
-    """Those whose slope has no jump: a logit that is stored in 16 bits may be on its other side."""
+    """Those whose slope has no jump: a logit that is stored in 16 bits, or made again from a state
+    that is, may be on its other side."""
     return [name for name in variants if name not in ("g", "relu")]
 
 
@@ -140,7 +145,7 @@ class Running:
         self.states = self.rnn._cell.states
         self.batch = 1 if case.batch is None else case.batch
         inputs = case.sizes[0]
-        self.rows = case.options["num_layers"] * self.told.directions
+        self.rows = rows(self.rnn)
         self.x = self.arrays.values(case.steps, self.batch, inputs, scale=case.scale)
         self.initial = [self.of_states() for _ in range(self.states)]
         if not case.state:

@@ -4,7 +4,8 @@
 import fuzz
 import numpy as np
 import pytest
-from support import make
+import scanrnn
+from support import DEVICE, INFO
 
 
 def other_size(shape, random):
@@ -110,7 +111,7 @@ class Malformed:
         )
 
     def strategy_of_the_other_kind(self):
-        linear = self.case.cell in fuzz.gradients.reference.STEP
+        linear = INFO[self.case.cell].recurrence == "linear"
         self.rnn(self.x, **self.steps, strategy="step_loop" if linear else "parallel_scan")
 
     def option_that_is_wrong(self):
@@ -119,8 +120,10 @@ class Malformed:
             ("bidirectional", None), ("dropout", 1.0), ("dropout", -0.1), ("dtype", "int8"),
             ("device", "gpu"), ("hidden_size", 0), ("hidden_size", 2**31), ("seed", -1),
         ][self.random.integers(12)]  # fmt: skip
+        kind, own = INFO[self.case.cell].made_by()
         sizes = {"input_size": self.case.sizes[0], "hidden_size": self.case.sizes[1]}
-        make(self.case.cell, **{**sizes, **self.case.options, name: value})
+        options = {"device": DEVICE} | own | sizes | self.case.options | {name: value}
+        getattr(scanrnn, kind)(**options)
 
 
 # By the argument that the error must name.

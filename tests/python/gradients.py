@@ -24,14 +24,16 @@ class Description(NamedTuple):
     num_layers: int
     directions: int
     hidden: int
+    vectors: tuple[str, int]  # the name of their parameter, and how many there are
     params: dict
 
     @classmethod
     def of(cls, rnn):
         params = {name: value.astype(np.float64) for name, value in rnn.state_dict().items()}
         return cls(
-            type(rnn).__name__, reference.variant_of(rnn), rnn.num_layers,
-            2 if rnn.bidirectional else 1, rnn.hidden_size, params,
+            rnn._cell.name, reference.variant_of(rnn), rnn.num_layers,
+            2 if rnn.bidirectional else 1, rnn.hidden_size,
+            (rnn._cell.vectors_name, rnn._cell.vectors), params,
         )  # fmt: skip
 
     @property
@@ -41,7 +43,7 @@ class Description(NamedTuple):
     def names(self, layer, direction):
         """The names of one direction's parameters in a layer, by their kind."""
         suffix = f"_l{layer}" + ("_reverse" if direction else "")
-        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        kinds = ("weight_ih", "weight_hh", self.vectors[0], "bias_ih", "bias_hh")
         return {kind: kind + suffix for kind in kinds if kind + suffix in self.params}
 
 
@@ -49,8 +51,8 @@ class Walk:
     """One direction of one layer, time in the order of the walk: forward at once, then `back`.
 
     `inputs` of the cell's function are the sums with x by gates, of a dense cell those with h, the
-    states before each step and, where SRU reads it, x; its results are y and the states. Bools
-    `there` [T,B,1] say which steps there are, `cut` where the state before a step is zero.
+    states before each step, the vectors and, where the cell reads it, x; its results are y and the
+    states. Bools `there` [T,B,1] say which steps there are, `cut` where no state comes into one.
     """
 
     def __init__(self, told, layer, direction, x, initial, there, cut):
@@ -63,7 +65,7 @@ class Walk:
         if told.dense:
             self.finals = self.walk_dense(initial)
         else:
-            self.finals = [self.walk_linear(initial[0])]
+            self.finals = [self.walk_units(initial[0])]
         self.y = np.where(there, self.function(*self.inputs)[0], 0)
 
     def param(self, kind):
@@ -76,28 +78,38 @@ class Walk:
         return full
 
     def bias_start(self):
-        return self.told.hidden if self.told.cell == "SRU" else 0  # its candidate has none
+        return reference.bias_start(self.told.cell, self.told.hidden)
 
-    def walk_linear(self, h):
-        told, skips = self.told, self.gates == 3 and self.told.cell == "SRU"
-        step = reference.STEP[told.cell]
+    def walk_units(self, h):
+        """Cells that read no other unit's state."""
+        told, shape, first = self.told, self.split_u[0].shape, self.gates + 1
+        step, (name, count) = reference.STEP[told.cell], told.vectors
 
         def function(*inputs):
-            x = inputs[-1] if skips else None
-            return step(inputs[: self.gates], inputs[self.gates], x, told.variant)
+            gates, vectors = inputs[: self.gates], inputs[first : first + count]
+            return step(gates, inputs[self.gates], inputs[-1], vectors, told.variant)
 
-        last = [self.x] if skips else []
-        shape = self.split_u[0].shape
-        _, lifted = function(*self.split_u, np.full(shape, TINY * 1j), *last)
-        a, b, before = lifted.imag / TINY, lifted.real, np.empty(shape)
-        for t in range(len(a)):
+        # Each vector at every token, so that it has a partial derivative there.
+        vectors = np.split(self.param(name), count) if count else []
+        last = [np.broadcast_to(vector, shape) for vector in vectors]
+        last += [self.x] if reference.reads_x(told.cell, self.gates) else []
+        before, b = np.empty(shape), ()
+        if told.cell not in reference.DIAGONAL:
+            _, lifted = function(*self.split_u, np.full(shape, TINY * 1j), *last)
+            a, b = lifted.imag / TINY, lifted.real
+        for t in range(len(before)):
             before[t] = np.where(self.cut[t], 0, h)
-            h = np.where(self.there[t], a[t] * before[t] + b[t], h)
+            if told.cell in reference.DIAGONAL:
+                _, after = function(*(v[t] for v in (*self.split_u, before, *last)))
+            else:
+                after = a[t] * before[t] + b[t]
+            h = np.where(self.there[t], after, h)
         self.function, self.inputs = function, [*self.split_u, before, *last]
         # A sum with x is off by a share of its terms, which it may be small beside; the state moves
-        # by a gate's slope, at most 1/4, times that.
+        # by a gate's slope, at most 1/4, times that; IndRNN has no gate.
         terms = np.sqrt(np.square(self.x) @ np.square(self.weight).T)
-        self.first_state, self.largest = self.gates, _largest(before, h, b, terms / 4, *last)
+        terms = terms if told.cell == "IndRNN" else terms / 4
+        self.first_state, self.largest = self.gates, _largest(before, h, b, terms, *last[count:])
         return h
 
     def walk_dense(self, initial):
@@ -138,7 +150,7 @@ class Walk:
         if square:
             bound = FLAT * (1 + self.largest)
             partials = [[(p * p + bound**2) * self.there for p in one] for one in partials]
-        dstates, first, count = list(dfinals), self.first_state, len(self.finals)
+        told, dstates, first, count = self.told, list(dfinals), self.first_state, len(self.finals)
         recurrent = power(self.recurrent) if self.told.dense else None
         through = np.zeros((count, *self.y.shape))  # what comes to the states after each step
         for t in reversed(range(len(self.x))):
@@ -156,7 +168,7 @@ class Walk:
         pulled = [self.pulled(of_input, dy, through, everywhere) for of_input in partials]
         du = np.concatenate(pulled[: self.gates], axis=-1)
         dx = du @ power(self.weight)
-        if len(self.inputs) == first + count + 1:
+        if not told.dense and reference.reads_x(told.cell, self.gates):
             dx = dx + pulled[-1]
         return dx, dstates, self.of_parameters(pulled, du, power)
 
@@ -175,6 +187,10 @@ class Walk:
             dm = np.concatenate(pulled[self.gates : 2 * self.gates], axis=-1)
             out[self.names["weight_hh"]] = product(dm, self.inputs[self.first_state])
             sums["bias_hh"] = dm
+        name, count = self.told.vectors
+        if count:
+            of_vectors = pulled[self.gates + 1 : self.gates + 1 + count]
+            out[self.names[name]] = np.concatenate([d.sum((0, 1)) for d in of_vectors])
         for kind, d in sums.items():
             if kind in self.names:
                 start = self.bias_start()

@@ -4,8 +4,8 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from scanrnn.description import STATES
 from support import normal
+from support import rows as rows_of
 
 
 def flat(state):
@@ -89,13 +89,12 @@ class Batch:
         self.rnn, self.packed, self.lengths = rnn, packed, np.array(lengths, np.int64)
         self.steps = max([steps, *lengths])
         random = np.random.default_rng([3, seed])
-        rows = rnn.num_layers * (1 + rnn.bidirectional)
-        count = STATES[type(rnn).__name__]
+        count = rnn._cell.states
         dtype, width = rnn.dtype, (1 + rnn.bidirectional) * rnn.hidden_size
         self.xs = [normal(n, rnn.input_size, dtype=dtype, seed=i) for i, n in enumerate(lengths)]
         self.dys = [normal(n, width, dtype=dtype, seed=90 + i) for i, n in enumerate(lengths)]
         self.resets = [random.random(n) < 0.2 if reset else None for n in lengths]
-        shape = rows, len(lengths), rnn.hidden_size
+        shape = rows_of(rnn), len(lengths), rnn.hidden_size
         self.h_0 = [normal(*shape, dtype=dtype, seed=7 + i) for i in range(count)]
         self.dh_n = [normal(*shape, dtype=dtype, seed=17 + i) for i in range(count)]
         self.sequences = [

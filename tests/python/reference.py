@@ -14,6 +14,12 @@ def sigmoid(x):
     return np.where(positive, 1 / (1 + e), e / (1 + e))
 
 
+def softplus(w):
+    """log(1 + exp w). NumPy's own logarithms of complex numbers lose digits beside 1."""
+    found = np.logaddexp(0, np.real(w))
+    return found + 1j * sigmoid(np.real(w)) * np.imag(w) if np.iscomplexobj(w) else found
+
+
 CANDIDATES = {
     "g": lambda v: np.where(np.real(v) >= 0, v + 0.5, sigmoid(v)),
     "linear": lambda v: v,
@@ -22,38 +28,82 @@ CANDIDATES = {
 ACTIVATIONS = {
     "identity": lambda c: c,
     "tanh": np.tanh,
-    "relu": lambda c: np.where(np.real(c) > 0, c, 0),
+    # Products of two of gradients.py's imaginary parts are real, and no sign of anything.
+    "relu": lambda c: np.where(np.real(c) > 1e-50, c, 0),
 }
 
 
-def mingru(gates, h, x, variant):
+# From the sums with x by gates, the state before, x of the same unit and the vectors, to the output
+# and the state.
+
+
+def mingru(gates, h, x, vectors, variant):
     k, v = gates
     z = sigmoid(k)
     h = sigmoid(-k) * h + z * CANDIDATES[variant](v)
     return h, h
 
 
-def minlstm(gates, h, x, variant):
+def minlstm(gates, h, x, vectors, variant):
     f, i, v = gates
     f, i = sigmoid(f), sigmoid(i)
     h = f / (f + i) * h + i / (f + i) * CANDIDATES[variant](v)
     return h, h
 
 
-def sru(gates, c, x, variant):
+def sru(gates, c, x, vectors, variant):
     u, f, r, *highway = gates
     c = sigmoid(f) * c + sigmoid(-f) * u
     skip = highway[0] if highway else x
     return sigmoid(r) * ACTIVATIONS[variant](c) + sigmoid(-r) * skip, c
 
 
-def qrnn(gates, c, x, variant):
+def peephole_sru(gates, c, x, vectors, variant):
+    u, f, r, *highway = gates
+    of_f, of_r = vectors
+    return sru([u, f + of_f * c, r + of_r * c, *highway], c, x, (), variant)
+
+
+def qrnn(gates, c, x, vectors, variant):
     z, f, o = gates
     c = sigmoid(f) * c + sigmoid(-f) * np.tanh(z)
     return sigmoid(o) * c, c
 
 
-STEP = {"MinGRU": mingru, "MinLSTM": minlstm, "SRU": sru, "QRNN": qrnn}
+def rglru(gates, h, x, vectors, variant):
+    r, i = gates
+    log_a = -8 * softplus(vectors[0]) * sigmoid(r)
+    h = np.exp(log_a) * h + np.sqrt(-np.expm1(2 * log_a)) * sigmoid(i) * x
+    return h, h
+
+
+def indrnn(gates, h, x, vectors, variant):
+    h = ACTIVATIONS[variant](gates[0] + vectors[0] * h)
+    return h, h
+
+
+STEP = {
+    "MinGRU": mingru,
+    "MinLSTM": minlstm,
+    "SRU": sru,
+    "PeepholeSRU": peephole_sru,
+    "QRNN": qrnn,
+    "RGLRU": rglru,
+    "IndRNN": indrnn,
+}
+
+
+DIAGONAL = ("PeepholeSRU", "IndRNN")  # whose gates read the state before
+
+
+def bias_start(cell, hidden):
+    """The first row with a bias: SRU's candidate has none."""
+    return hidden if cell in ("SRU", "PeepholeSRU") else 0
+
+
+def reads_x(cell, gates):
+    """Whether x of the same unit comes into a step: SRU may have a projection in its place."""
+    return cell == "RGLRU" or (cell in ("SRU", "PeepholeSRU") and gates == 3)
 
 
 def variant_of(rnn):
@@ -62,25 +112,25 @@ def variant_of(rnn):
     return getattr(rnn, option) if option else ""
 
 
-def _direction(cell, weight, bias, x, h, variant):
+def _direction(cell, params, x, h, variant):
+    weight, bias, vectors = params
     hidden = h.shape[-1]
     rows = weight.shape[0] // hidden
     full = np.zeros(weight.shape[0])
     if bias is not None:
-        start = hidden if cell == "SRU" else 0  # the candidate of SRU has no bias
+        start = bias_start(cell, hidden)
         full[start : start + len(bias)] = bias
     out = np.empty((*x.shape[:2], hidden))
     for t, x_t in enumerate(x):
         gates = np.split(x_t @ weight.T + full, rows, axis=-1)
-        out[t], h = STEP[cell](gates, h, x_t, variant)
+        out[t], h = STEP[cell](gates, h, x_t, vectors, variant)
     return out, h
 
 
 def run(rnn, x, h_0=None):
     """(y, h_n) of a layer's own parameters, in float64; x [T,B,C] whatever rnn.batch_first says."""
     params = {name: value.astype(np.float64) for name, value in rnn.state_dict().items()}
-    cell = type(rnn).__name__
-    directions = 2 if rnn.bidirectional else 1
+    cell, directions = rnn._cell, 2 if rnn.bidirectional else 1
     x, finals = x.astype(np.float64), []
     if h_0 is None:
         h_0 = np.zeros((rnn.num_layers * directions, x.shape[1], rnn.hidden_size))
@@ -89,10 +139,12 @@ def run(rnn, x, h_0=None):
         for direction in range(directions):
             suffix = f"_l{layer}" + ("_reverse" if direction else "")
             order = slice(None, None, -1 if direction else 1)
+            vectors = (
+                np.split(params[cell.vectors_name + suffix], cell.vectors) if cell.vectors else []
+            )
             out, final = _direction(
-                cell,
-                params["weight_ih" + suffix],
-                params.get("bias_ih" + suffix),
+                cell.name,
+                (params["weight_ih" + suffix], params.get("bias_ih" + suffix), vectors),
                 x[order],
                 h_0[layer * directions + direction].astype(np.float64),
                 variant_of(rnn),

@@ -8,16 +8,31 @@ import numpy as np
 import pytest
 import scanrnn
 
-LINEAR = [cell for cell in scanrnn.cells() if cell.recurrence == "linear"]
-CELLS = [cell.name for cell in LINEAR]  # the dense ones have test_dense.py
-DENSE = [cell.name for cell in scanrnn.cells() if cell.recurrence == "dense"]
-VARIANTS = [(cell.name, variant) for cell in LINEAR for variant in cell.variants]
-OPTION = {cell.name: cell.variant_option for cell in scanrnn.cells() if cell.variant_option}
-ALL_CELLS = [cell.name for cell in scanrnn.cells()]  # for tests of what goes round all of them
-ALL_VARIANTS = [(cell.name, variant) for cell in scanrnn.cells() for variant in cell.variants]
+INFO = {cell.name: cell for cell in scanrnn.cells()}
+ALL_CELLS = [*INFO]  # for tests of what goes round all of them
+DENSE = [name for name, cell in INFO.items() if cell.recurrence == "dense"]
+DIAGONAL = [name for name, cell in INFO.items() if cell.recurrence == "diagonal"]
+CELLS = [name for name in INFO if name not in DENSE]  # the dense ones have test_dense.py
+OPTION = {name: cell.variant_option for name, cell in INFO.items() if cell.variant_option}
+ALL_VARIANTS = [(name, variant) for name, cell in INFO.items() for variant in cell.variants]
 DENSE_VARIANTS = [(cell, variant) for cell, variant in ALL_VARIANTS if cell in DENSE]
+VARIANTS = [(cell, variant) for cell, variant in ALL_VARIANTS if cell in CELLS]
 DEVICE = os.environ.get("SCANRNN_TEST_DEVICE", "cpu")  # "cuda": the same tests there
 STRATEGIES = ["direct", "fused_sequential", "parallel_scan"]
+
+
+def strategies(cell):
+    """What a cell that is not dense can be forced to; steps of a diagonal one do not compose."""
+    return STRATEGIES[:2] if cell in DIAGONAL else STRATEGIES
+
+
+def domains(cell):
+    """For `make`: a cell that is no scan has no choice."""
+    return ["log", "linear"] if INFO[cell].recurrence == "linear" else [None]
+
+
+FORCED = [(cell, strategy) for cell in CELLS for strategy in strategies(cell)]
+PICKED_AND_FORCED = [*((cell, None) for cell in CELLS), *FORCED]
 
 # Unit roundoff of what is stored; results are computed in float32 or wider.
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -96,12 +111,30 @@ def _fail(what, got, wanted, error, more):
     )
 
 
-def make(cell, input_size=3, hidden_size=5, variant=None, **options):
+def construct(module, cell, input_size, hidden_size, num_layers=1, variant=None, **options):
+    """A layer of the cell, by the class of scanrnn, scanrnn.torch or scanrnn.jax that makes it.
+
+    A square cell has C = H, and one layer where it has two directions: tests ask the layer.
+    """
+    name, own = INFO[cell].made_by()
     if variant:
-        options[OPTION[cell]] = variant
-    options.setdefault("seed", 0)
-    options.setdefault("device", DEVICE)
-    return getattr(scanrnn, cell)(input_size, hidden_size, **options)
+        own[OPTION[cell]] = variant
+    if INFO[cell].square:
+        input_size = hidden_size
+        num_layers = 1 if options.get("bidirectional") else num_layers
+    return getattr(module, name)(input_size, hidden_size, num_layers, **own, **options)
+
+
+def make(cell, input_size=3, hidden_size=5, variant=None, *, domain=None, **options):
+    if domain:
+        options["domain"] = domain
+    options = {"seed": 0, "device": DEVICE} | options
+    return construct(scanrnn, cell, input_size, hidden_size, variant=variant, **options)
+
+
+def rows(rnn):
+    """How many states a layer has: one for each of its layers and directions."""
+    return rnn.num_layers * (1 + rnn.bidirectional)
 
 
 def normal(*shape, dtype=np.float32, seed=0, scale=1.0):

@@ -44,7 +44,7 @@ def strided(values, rng):
 def test_strides(cell, batch_first):
     rnn = make(cell, 4, 6, batch_first=batch_first)
     rng = np.random.default_rng(0)
-    x, h_0 = normal(9, 3, 4), normal(1, 9 if batch_first else 3, 6)
+    x, h_0 = normal(9, 3, rnn.input_size), normal(1, 9 if batch_first else 3, 6)
     wanted, pullback = rnn.vjp(x, h_0)
     dy, dh_n = normal(*wanted[0].shape), normal(*wanted[1].shape)
     gradients = pullback(dy, dh_n)
@@ -61,8 +61,9 @@ def test_strides(cell, batch_first):
 @pytest.mark.parametrize("cell", CELLS)
 def test_broadcast_zero_strides(cell):
     rnn = make(cell, 4, 6)
-    for shape in [(1, 3, 4), (9, 1, 4), (9, 3, 1), (1, 1, 4), (1, 1, 1)]:
-        x = np.broadcast_to(normal(*shape), (9, 3, 4))
+    C = rnn.input_size
+    for shape in [(1, 3, C), (9, 1, C), (9, 3, 1), (1, 1, C), (1, 1, 1)]:
+        x = np.broadcast_to(normal(*shape), (9, 3, C))
         h_0 = np.broadcast_to(normal(1, 1, 6), (1, 3, 6))
         for got, wanted in zip(rnn(x, h_0), rnn(x.copy(), h_0.copy()), strict=True):
             np.testing.assert_array_equal(got, wanted)
@@ -98,8 +99,8 @@ def test_any_view(axes, signs, batch_first):
 @pytest.mark.parametrize("cell", CELLS)
 def test_inputs_are_left_alone_and_outputs_are_fresh(cell):
     rnn = make(cell, 4, 6, num_layers=2)
-    x, h_0 = normal(9, 3, 4), normal(2, 3, 6)
-    dy, dh_n, x_t = normal(9, 3, 6), normal(2, 3, 6), normal(3, 4)
+    x, h_0 = normal(9, 3, rnn.input_size), normal(2, 3, 6)
+    dy, dh_n, x_t = normal(9, 3, 6), normal(2, 3, 6), normal(3, rnn.input_size)
     inputs = [x, h_0, dy, dh_n, x_t]
     for value in inputs:
         value.flags.writeable = False  # a write through NumPy would raise

@@ -14,7 +14,7 @@ import pytest
 import scanrnn
 from scanrnn import __main__, _core, profile
 from scanrnn.tools import calls, layer_bench, measure, ragged_bench
-from support import CELLS, DENSE
+from support import ALL_CELLS, DENSE, INFO
 
 PROVENANCE = {"device", "processor", "threads", "commit", "dirty", "command", "date"}
 ROW = {"bench", "cell", "impl", "domain", "pass", "layout", "B", "T", "C", "H", "dtype", "ms"}
@@ -31,9 +31,10 @@ def test_info(capsys):
     out = capsys.readouterr().out
     assert "version: " in out
     assert "device cpu: " in out
-    assert all(f"cell {cell}: linear" in out for cell in CELLS)
-    assert all(f"cell {cell}: dense" in out for cell in DENSE)
-    assert "cell QRNN: linear\ncell RNN: dense, nonlinearity=tanh|relu\n" in out
+    assert all(f"cell {name}: {cell.recurrence}" in out for name, cell in INFO.items())
+    assert "cell RGLRU: linear\ncell PeepholeSRU: diagonal, activation=identity|tanh|relu, " in out
+    assert "|relu, made by SRU(peephole=True)\n" in out
+    assert "cell IndRNN: diagonal, nonlinearity=relu|tanh\ncell RNN: dense, nonlin" in out
     rules = len(_core.profile(_core.Device("cpu")).rules)
     assert f"profile cpu: cpu-generic, built in; {rules} rules\n" in out
     assert "fused_sequential: " not in out
@@ -163,9 +164,9 @@ def test_bench_layer(tmp_path, capsys, monkeypatch):
     assert set(content) >= PROVENANCE | {"copy_gbps"}
     impls = ["scanrnn", f"numpy {np.__version__}", "GEMM alone"]
     rows = [row for row in content["rows"] if not row["impl"].startswith("torch ")]
-    assert len(rows) == (len(CELLS) + len(DENSE)) * 3 * len(impls)  # passes and step
+    assert len(rows) == len(ALL_CELLS) * 3 * len(impls)  # passes and step
     for row in rows:
-        absent = {"domain"} if row["cell"] in DENSE else set()
+        absent = set() if INFO[row["cell"]].recurrence == "linear" else {"domain"}
         assert set(row) >= (ROW | {"floor_ms", "floor_ratio"}) - absent
     assert {row["impl"] for row in rows} == set(impls)
     torchs = [row for row in content["rows"] if row not in rows]

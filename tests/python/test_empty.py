@@ -5,8 +5,7 @@ from every library. Odd sizes: memory of the wrong width would be misaligned as 
 import ml_dtypes
 import numpy as np
 import pytest
-import scanrnn
-from support import ALL_CELLS, DEVICE, make
+from support import ALL_CELLS, DEVICE, INFO, construct, make, rows
 
 DTYPES = {
     "float64": np.float64,
@@ -19,7 +18,7 @@ C, H = 9, 15
 
 
 def states_of(cell):
-    return next(known.states for known in scanrnn.cells() if known.name == cell)
+    return INFO[cell].states
 
 
 def as_list(state):
@@ -36,10 +35,10 @@ def test_numpy(cell, dtype, num_layers, bidirectional):
     kind = DTYPES[dtype]
     for T, B in SIZES:
         for given in (False, True):
-            shape = (num_layers * (1 + bidirectional), B, H)
+            shape = (rows(layer), B, H)
             state = tuple(np.full(shape, 0.5 + i, kind) for i in range(states_of(cell)))
             state = state if len(state) > 1 else state[0]
-            x = np.zeros((T, B, C), kind)
+            x = np.zeros((T, B, layer.input_size), kind)
             (y, h_n), pullback = layer.vjp(x, state if given else None)
             assert y.shape == (T, B, H * (1 + bidirectional))
             for got, wanted in zip(as_list(h_n), as_list(state), strict=True):
@@ -57,10 +56,11 @@ def test_numpy(cell, dtype, num_layers, bidirectional):
 def test_wrong_shape_is_named(cell):
     layer = make(cell, C, H)
     with pytest.raises(ValueError, match="x: expected"):
-        layer(np.zeros((0, 2, C - 1), np.float32))
+        layer(np.zeros((0, 2, layer.input_size - 1), np.float32))
     state = np.zeros((1, 0, H - 1), np.float32)
+    x = np.zeros((3, 0, layer.input_size), np.float32)
     with pytest.raises(ValueError, match="h_0: expected"):
-        layer(np.zeros((3, 0, C), np.float32), (state, state) if states_of(cell) == 2 else state)
+        layer(x, (state, state) if states_of(cell) == 2 else state)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -70,13 +70,13 @@ def test_torch(cell, dtype):
     import scanrnn.torch
 
     kind = {"dtype": getattr(torch, dtype), "device": DEVICE}
-    layer = getattr(scanrnn.torch, cell)(C, H, num_layers=2, bidirectional=True, **kind)
+    layer = construct(scanrnn.torch, cell, C, H, num_layers=2, bidirectional=True, **kind)
     for T, B in SIZES:
         state = tuple(
-            torch.full((4, B, H), 0.5 + i, requires_grad=True, **kind)
+            torch.full((rows(layer), B, H), 0.5 + i, requires_grad=True, **kind)
             for i in range(states_of(cell))
         )
-        x = torch.zeros(T, B, C, requires_grad=True, **kind)
+        x = torch.zeros(T, B, layer.input_size, requires_grad=True, **kind)
         layer.zero_grad()
         y, h_n = layer(x, state if len(state) > 1 else state[0])
         weights = [torch.full_like(h, 3.0) for h in state]
@@ -97,7 +97,7 @@ def test_jax(cell):
     import jax.numpy as jnp
     import scanrnn.jax
 
-    layer = getattr(scanrnn.jax, cell)(C, H, num_layers=2)
+    layer = construct(scanrnn.jax, cell, C, H, num_layers=2)
     params = layer.init(jax.random.key(0))
     for T, B in SIZES:
 
@@ -107,7 +107,7 @@ def test_jax(cell):
 
         state = tuple(jnp.full((2, B, H), 0.5 + i) for i in range(states_of(cell)))
         state = state if len(state) > 1 else state[0]
-        x = jnp.zeros((T, B, C))
+        x = jnp.zeros((T, B, layer.input_size))
         dparams, dx, dstate = jax.grad(loss, (0, 1, 2))(params, x, state)
         assert dx.shape == x.shape
         for gradient in as_list(dstate):

@@ -37,7 +37,7 @@ def test_torch_in_torch_out(cell, dtype):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     rnn = make(cell, 4, 6, num_layers=2, dtype=dtype)
-    x = tensor(normal(9, 3, 4), dtype)
+    x = tensor(normal(9, 3, rnn.input_size), dtype)
     h_0 = [tensor(normal(2, 3, 6, seed=i), dtype) for i in range(rnn._cell.states)]
 
     def state(values):

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import reference
 from ragged_support import Sequence, as_state, flat
-from support import ALL_VARIANTS, DEVICE, OPTION, assert_close, make, normal
+from support import ALL_VARIANTS, DEVICE, assert_close, make, normal
+from support import rows as rows_of
 
 PARTS = 10  # a failure ends its part, and the others go on
 RUNS = {3: fuzz_errors.run, 8: fuzz_errors.run, 9: fuzz_scans.run}  # by a seed's last digit
@@ -47,11 +48,10 @@ def test_random_cases(part):
 @pytest.mark.parametrize(("cell", "variant"), ALL_VARIANTS)
 def test_the_fast_oracle_is_the_plain_one(cell, variant, bidirectional):
     """Forward it is reference.py's own result; its gradients are those of that result."""
-    options = {OPTION[cell]: variant} if cell in OPTION else {}
-    options |= {"num_layers": 2, "bidirectional": bidirectional, "dtype": "float64"}
-    rnn = make(cell, 5 if bidirectional else 6, 6, device="cpu", **options)
+    options = {"num_layers": 2, "bidirectional": bidirectional, "dtype": "float64"}
+    rnn = make(cell, 5 if bidirectional else 6, 6, variant, device="cpu", **options)
     told = gradients.Description.of(rnn)
-    rows, x = 4 if bidirectional else 2, normal(9, 3, rnn.input_size, dtype=np.float64)
+    rows, x = rows_of(rnn), normal(9, 3, rnn.input_size, dtype=np.float64)
     initial = [normal(rows, 3, 6, dtype=np.float64, seed=i) for i in range(rnn._cell.states)]
 
     def plain(x, initial):
@@ -111,10 +111,10 @@ class OracleAsLayer:
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize(("cell", "variant"), ALL_VARIANTS)
 def test_the_oracle_of_a_ragged_batch_is_one_for_each_stretch(cell, variant, bidirectional):
-    options = {OPTION[cell]: variant} if cell in OPTION else {}
-    rnn = make(cell, 5, 6, device="cpu", dtype="float64", bidirectional=bidirectional, **options)
-    told, rows = gradients.Description.of(rnn), 2 if bidirectional else 1
-    x, dy = (normal(9, 4, n, dtype=np.float64) for n in (5, 6 * rows))
+    options = {"device": "cpu", "dtype": "float64", "bidirectional": bidirectional}
+    rnn = make(cell, 5, 6, variant, **options)
+    told, rows = gradients.Description.of(rnn), rows_of(rnn)
+    x, dy = (normal(9, 4, n, dtype=np.float64) for n in (rnn.input_size, 6 * rows))
     initial, dfinals = (
         [normal(rows, 4, 6, dtype=np.float64, seed=i + j) for i in range(rnn._cell.states)]
         for j in (0, 5)

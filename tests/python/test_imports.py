@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who imports whom in the package: no circle, neither inside functions nor for type checkers."""
+"""Who imports whom in the package: no circle, neither inside functions nor for type checkers; and
+nothing that a call does not need."""
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +103,23 @@ def test_a_circle_is_found(tmp_path, line):
     assert circle(graph(package)) is None
     (package / "two.py").write_text(f"{line}\n")
     assert circle(graph(package)) is not None
+
+
+def test_import_brings_in_nothing_heavy():
+    code = (
+        "import sys, scanrnn; heavy = {'torch', 'matplotlib', 'tqdm', 'ml_dtypes', 'jax', 'cupy'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_call_imports_no_tool():
+    code = (
+        "import sys, numpy, scanrnn; scanrnn.MinGRU(2, 3)(numpy.zeros((4, 1, 2), 'float32')); "
+        "print([name for name in sys.modules if name.startswith('scanrnn.tools')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

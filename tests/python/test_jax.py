@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """scanrnn.jax, and JAX's arrays in scanrnn's own layers: values, transformations, errors."""
 
+import inspect
 import re
 import shutil
 import subprocess
@@ -10,7 +11,17 @@ import numpy as np
 import pytest
 from scanrnn import _core, profile
 from scanrnn.registry import version
-from support import ALL_CELLS, ALL_VARIANTS, DEVICE, OPTION, assert_close, make, normal, tolerance
+from support import (
+    ALL_CELLS,
+    ALL_VARIANTS,
+    DEVICE,
+    INFO,
+    assert_close,
+    construct,
+    make,
+    normal,
+    tolerance,
+)
 from test_errors import raises
 
 jax = pytest.importorskip("jax")
@@ -35,9 +46,7 @@ DTYPES = ["float64", "float32", "bfloat16", "float16"]
 
 
 def layer(cell, *sizes, variant=None, dtype="float64", **options):
-    if variant:
-        options[OPTION[cell]] = variant
-    rnn = getattr(sj, cell)(*sizes, dtype=dtype, **options)
+    rnn = construct(sj, cell, *sizes, variant=variant, dtype=dtype, **options)
     return rnn, rnn.init(jax.random.key(0))
 
 
@@ -48,8 +57,7 @@ def array(*shape, dtype="float64", seed=0):
 def state(rnn, *batch, dtype="float64"):
     d = rnn.description
     shape = d.num_layers * (2 if d.bidirectional else 1), *batch, d.hidden_size
-    count = 2 if d.cell == "LSTM" else 1
-    states = [array(*shape, dtype=dtype, seed=i + 1) for i in range(count)]
+    states = [array(*shape, dtype=dtype, seed=i + 1) for i in range(d.states)]
     return states[0] if len(states) == 1 else tuple(states)
 
 
@@ -69,7 +77,7 @@ def test_values_are_those_of_the_plain_layers(cell, dtype):
     rnn, params = layer(cell, 4, 6, 2, bidirectional=True, dtype=dtype)
     plain = make(cell, 4, 6, num_layers=2, bidirectional=True, dtype=dtype)
     plain.load_state_dict({name: np.asarray(value) for name, value in params.items()})
-    x, h_0 = array(9, 3, 4, dtype=dtype), state(rnn, 3, dtype=dtype)
+    x, h_0 = array(9, 3, rnn.input_size, dtype=dtype), state(rnn, 3, dtype=dtype)
     got = rnn(params, x, h_0)
     wanted = plain(np.asarray(x), jax.tree.map(np.asarray, h_0))
     for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
@@ -89,7 +97,7 @@ def test_values_are_those_of_the_plain_layers(cell, dtype):
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_arrays_of_jax_in_plain_layers(cell, dtype):
     plain = make(cell, 4, 6, num_layers=2, dtype=dtype)
-    x = array(9, 3, 4, dtype=dtype)
+    x = array(9, 3, plain.input_size, dtype=dtype)
     h_0 = state(layer(cell, 4, 6, 2, dtype=dtype)[0], 3, dtype=dtype)
     host = np.asarray(x), jax.tree.map(np.asarray, h_0)
     (y, h_n), pullback = plain.vjp(x, h_0)
@@ -114,7 +122,7 @@ def test_arrays_of_jax_in_plain_layers(cell, dtype):
 def test_gradients(variant):
     cell, variant = variant
     rnn, params = layer(cell, 3, 5, 2, variant=variant, batch_first=True)
-    x, h_0 = array(2, 7, 3), state(rnn, 2)
+    x, h_0 = array(2, 7, rnn.input_size), state(rnn, 2)
 
     def loss(params, x, h_0):
         y, h_n = rnn(params, x, h_0)
@@ -128,7 +136,7 @@ def test_gradients(variant):
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_vmap(cell):
     rnn, params = layer(cell, 4, 6)
-    x = array(5, 9, 3, 4)
+    x = array(5, 9, 3, rnn.input_size)
     same(jax.vmap(rnn, (None, 0))(params, x)[0], jnp.stack([rnn(params, v)[0] for v in x]))
 
     def loss(params, x):
@@ -179,6 +187,46 @@ def test_errors():
         jax.export.export(jax.jit(lambda v: rnn(params, v)[0]))(
             jax.ShapeDtypeStruct(shape, x.dtype)
         )
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_a_layer_says_what_it_is(cell):
+    kind, own = INFO[cell].made_by()
+    variant = INFO[cell].variants[-1]
+    rnn, _ = layer(cell, 6, 6, variant=variant)
+    given = {INFO[cell].variant_option: variant} | own
+    again = eval(repr(rnn), vars(sj).copy())
+    assert (again.description, repr(again)) == (rnn.description, repr(rnn))
+    assert rnn.description.cell == cell
+    found = inspect.signature(getattr(sj, kind)).parameters
+    for name, default in INFO[kind].own_options().items():
+        assert found[name].default == default
+        assert getattr(rnn, name) == given.get(name, default)
+    with raises(TypeError, f"{kind}: unexpected argument 'projections'"):
+        getattr(sj, kind)(6, 6, projections=True)
+
+
+def test_options_that_make_another_cell():
+    with raises(TypeError, "peephole: expected True or False, got 1"):
+        sj.SRU(4, 6, peephole=1)
+    with raises(ValueError, "domain: PeepholeSRU is no scan and has no choice, got 'linear'"):
+        sj.SRU(4, 6, peephole=True, domain="linear")
+    with raises(ValueError, "hidden_size: RGLRU reads x of its own unit.* input_size, 4, got 6"):
+        sj.RGLRU(4, 6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_initial_values(dtype):
+    """Others as torch's; RG-LRU's decays are drawn in float32 at least and then rounded."""
+    _, params = layer("RGLRU", 512, 512, dtype=dtype)
+    bound = 1 / np.sqrt(512)
+    for name in ("weight_ih_l0", "bias_ih_l0"):
+        assert 0.98 * bound < np.abs(numpy(params[name])).max() <= bound * 1.01
+    assert {value.dtype for value in params.values()} == {jnp.dtype(dtype)}
+    decay = np.exp(-8 * np.logaddexp(0, numpy(params["weight_a_l0"])))
+    rounded = 8 * float(jnp.finfo(dtype).eps)
+    assert abs(decay.min() - 0.9) < 0.002 + rounded
+    assert abs(decay.max() - 0.999) < 0.002 + rounded
 
 
 def test_float64_wants_to_be_allowed():

@@ -25,7 +25,7 @@ def example():
 def test_every_model_learns(example, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     command = [
-        *("--device", DEVICE, "--steps", "50", "--parameters", "40000", "--layers", "1"),
+        *("--device", DEVICE, "--steps", "60", "--parameters", "40000", "--layers", "1"),
         *("--batch", "8", "--length", "32", "--characters", "200000", "--rate", "0.01"),
         *("--plot", str(tmp_path / "lm.png"), "--json", str(tmp_path / "lm.json")),
     ]

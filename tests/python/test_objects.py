@@ -3,7 +3,6 @@
 
 import ast
 import copy
-import os
 import pickle
 import subprocess
 import sys
@@ -14,46 +13,74 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scanrnn
-from support import CELLS, DENSE, DEVICE, OPTION, STRATEGIES, make, normal
+from support import (
+    ALL_CELLS,
+    CELLS,
+    DENSE,
+    DEVICE,
+    DIAGONAL,
+    FORCED,
+    INFO,
+    OPTION,
+    make,
+    normal,
+    strategies,
+)
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_attributes(cell):
-    rnn = make(cell, 3, 5, num_layers=2, bidirectional=True, dropout=0.25, batch_first=True)
-    assert (rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.dropout) == (3, 5, 2, 0.25)
-    assert (rnn.bias, rnn.batch_first, rnn.bidirectional) == (True, True, True)
-    assert (rnn.domain, rnn.dtype, rnn.device) == (
-        "log",
-        np.float32,
-        str(scanrnn._core.Device(DEVICE)),
+    kind, own = INFO[cell].made_by()
+    both = not INFO[cell].square
+    options = {"num_layers": 2, "bidirectional": both, "dropout": 0.25, "batch_first": True}
+    rnn = make(cell, 3, 5, **options)
+    sizes = rnn.input_size, 5
+    assert (rnn.input_size, rnn.hidden_size) == ((3, 5) if both else (5, 5))
+    assert (rnn.bias, rnn.dtype) == (True, np.float32)
+    for name, value in (options | own).items():
+        assert getattr(rnn, name) == value, name
+    assert rnn.device == str(scanrnn._core.Device(DEVICE))
+    assert getattr(rnn, "domain", None) == (
+        "log" if kind == "SRU" or cell not in DIAGONAL else None
     )
-    assert cell not in OPTION or getattr(rnn, OPTION[cell]) in ("g", "identity")
-    assert repr(rnn).startswith(f"{cell}(3, 5, num_layers=2, batch_first=True, dropout=0.25, bid")
-    assert eval(repr(rnn), vars(scanrnn).copy()).weight_ih_l1.shape == rnn.weight_ih_l1.shape
+    assert cell not in OPTION or getattr(rnn, OPTION[cell]) in ("g", "identity", "relu")
+    assert repr(rnn).startswith(
+        f"{kind}{sizes}"[:-1] + ", num_layers=2, batch_first=True, dropout="
+    )
+    assert ("peephole=True" in repr(rnn)) == bool(own)
+    again = eval(repr(rnn), vars(scanrnn).copy())
+    assert repr(again) == repr(rnn)
+    assert again.weight_ih_l1.shape == rnn.weight_ih_l1.shape
     assert isinstance(rnn, scanrnn.Layer)
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_parameters_have_torchs_names(cell):
-    info = next(c for c in scanrnn.cells() if c.name == cell)
-    rnn = make(cell, 3, 5, num_layers=2, bidirectional=True)
-    rows = {"MinGRU": 10, "MinLSTM": 15, "SRU": 20, "QRNN": 15}[cell]
-    bias = {"MinGRU": 10, "MinLSTM": 15, "SRU": 10, "QRNN": 15}[cell]
-    assert {name: value.shape for name, value in rnn.state_dict().items()} == {
-        "weight_ih_l0": (rows, 3),
-        "bias_ih_l0": (bias,),
-        "weight_ih_l0_reverse": (rows, 3),
-        "bias_ih_l0_reverse": (bias,),
-        "weight_ih_l1": (rows, 10),
-        "bias_ih_l1": (bias,),
-        "weight_ih_l1_reverse": (rows, 10),
-        "bias_ih_l1_reverse": (bias,),
-    }
-    assert info.gates == {"MinGRU": 2, "MinLSTM": 3, "SRU": 3, "QRNN": 3}[cell]
-    assert info.readout == (cell in ("SRU", "QRNN"))
-    assert info.highway == (cell == "SRU")
+    info, both = INFO[cell], cell != "RGLRU"
+    rnn = make(cell, 3, 5, num_layers=2, bidirectional=both)
+    gates, rows, bias = {
+        "MinGRU": (2, 10, 10), "MinLSTM": (3, 15, 15), "SRU": (3, 20, 10), "QRNN": (3, 15, 15),
+        "RGLRU": (2, 10, 10), "PeepholeSRU": (3, 20, 10), "IndRNN": (1, 5, 5),
+    }[cell]  # fmt: skip
+    vectors = {"RGLRU": {"weight_a": (5,)}, "IndRNN": {"weight_hh": (5,)}}
+    vectors["PeepholeSRU"] = {"weight_ch": (10,)}
+    assert [(name, value.shape) for name, value in rnn.state_dict().items()] == [
+        (f"{kind}_l{layer}{direction}", shape)
+        for layer, width in enumerate((3, 10) if both else (5, 5))
+        for direction in (("", "_reverse") if both else ("",))
+        for kind, shape in [
+            ("weight_ih", (rows, width)),
+            *vectors.get(cell, {}).items(),
+            ("bias_ih", (bias,)),
+        ]
+    ]
+    assert info.gates == gates
+    assert info.readout == (cell in ("SRU", "PeepholeSRU", "QRNN"))
+    assert info.highway == (cell in ("SRU", "PeepholeSRU", "RGLRU"))
+    assert info.square == (cell == "RGLRU")
     assert make(cell, 5, 5).weight_ih_l0.shape == (info.gates * 5, 5)  # no highway block
-    assert list(make(cell, bias=False).state_dict()) == ["weight_ih_l0"]
+    named = [f"{kind}_l0" for kind in ("weight_ih", *vectors.get(cell, {}))]
+    assert list(make(cell, bias=False).state_dict()) == named
     for name, value in rnn.state_dict().items():
         np.testing.assert_array_equal(getattr(rnn, name), value)
         assert name in dir(rnn)
@@ -150,7 +177,7 @@ def test_pickle_and_deepcopy(cell, dtype):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     rnn = make(cell, num_layers=2, dtype=dtype, batch_first=True, seed=5)
-    x = normal(2, 6, 3).astype(rnn.dtype)
+    x = normal(2, 6, rnn.input_size).astype(rnn.dtype)
     for other in (pickle.loads(pickle.dumps(rnn)), copy.deepcopy(rnn), copy.copy(rnn)):
         assert type(other) is type(rnn)
         assert repr(other) == repr(rnn)
@@ -173,13 +200,13 @@ def test_dtype_as_ml_dtypes_knows_it():
 @pytest.mark.parametrize("cell", CELLS)
 def test_one_object_in_several_threads(cell):
     rnn = make(cell, 16, 64, num_layers=2)
-    inputs = [normal(120, 2, 16, seed=seed) for seed in range(6)]
+    inputs = [normal(120, 2, rnn.input_size, seed=seed) for seed in range(6)]
 
     def work(x, strategy):
         (y, _), pullback = rnn.vjp(x, strategy=strategy)
         return [y, pullback(np.ones_like(y))[0], rnn.step(x[0])[0]]
 
-    for strategy in STRATEGIES:
+    for strategy in strategies(cell):
         alone = [work(x, strategy) for x in inputs]
         with ThreadPoolExecutor(4) as pool:
             together = list(pool.map(work, inputs * 4, [strategy] * 24))
@@ -299,45 +326,41 @@ def test_plan_says_what_and_why(capfd, monkeypatch):
     own = [rnn.plan(3, 1, training=True).strategy, rnn.plan(1, 1).strategy]
     picked = ["parallel_scan", *own, lines[3].split()[1]]
     assert [line.split()[:2] for line in lines] == [["scanrnn:", pick] for pick in picked]
-    assert picked[3] in STRATEGIES
+    assert picked[3] in strategies("MinGRU")
     assert "training" in lines[1]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_forced_strategy_is_the_one_that_runs(strategy, capfd, monkeypatch):
+@pytest.mark.parametrize(("cell", "strategy"), FORCED)
+def test_a_forced_strategy_is_the_one_that_runs(cell, strategy, capfd, monkeypatch):
     monkeypatch.setenv("SCANRNN_LOG", "plan")
-    make("SRU")(normal(40, 2, 3), strategy=strategy)
+    rnn = make(cell)
+    rnn(normal(40, 2, rnn.input_size), strategy=strategy)
     assert f"scanrnn: {strategy} for T=40 B=2 H=5" in capfd.readouterr().err
 
 
 def test_registry():
-    assert CELLS == ["MinGRU", "MinLSTM", "SRU", "QRNN"]
+    linear = ["MinGRU", "MinLSTM", "SRU", "QRNN", "RGLRU"]
+    assert DIAGONAL == ["PeepholeSRU", "IndRNN"]
     assert DENSE == ["RNN", "LSTM", "GRU"]
-    assert [cell.name for cell in scanrnn.cells()] == [*CELLS, *DENSE]
-    assert {*CELLS, *DENSE} < set(scanrnn.__all__)
+    assert [cell.name for cell in scanrnn.cells()] == [*linear, *DIAGONAL, *DENSE]
+    assert {*ALL_CELLS} - {"PeepholeSRU"} < set(scanrnn.__all__)
     for cell in scanrnn.cells():
-        assert cell.recurrence == ("dense" if cell.name in DENSE else "linear")
+        assert (cell.recurrence == "linear") == (cell.name in linear)
+        assert (cell.base, cell.option) == (
+            ("SRU", "peephole") if cell.name == "PeepholeSRU" else ("", "")
+        )
         assert cell.states == (2 if cell.name == "LSTM" else 1)
         assert cell.variants
         assert len(cell.row_order) == cell.gates
-        assert cell.name in (getattr(scanrnn, cell.name).__doc__ or "")
+        doc = getattr(scanrnn, cell.base or cell.name).__doc__ or ""
+        assert f"{cell.option}=True: " in doc if cell.base else doc.startswith(cell.name)
+        assert not cell.vectors or f"{cell.vectors_name} [" in doc
     first = scanrnn.devices()[0]
     assert first.device == "cpu"
     assert first.units >= 1
     assert first.memory > 2**20
     assert len(scanrnn.devices()) == 1 or scanrnn.cuda_available()
     assert "version:" in scanrnn.build_info()
-
-
-def test_import_brings_in_nothing_heavy():
-    code = (
-        "import sys, scanrnn; heavy = {'torch', 'matplotlib', 'tqdm', 'ml_dtypes', 'jax', 'cupy'};"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
-    )
-    assert done.stdout.strip() == "[]"
 
 
 def test_the_stub_and_the_extension_have_the_same_names():
@@ -358,36 +381,3 @@ def test_the_stub_and_the_extension_have_the_same_names():
             else set()
         )
         assert {m for m in methods if not m.startswith("_")} == found, name
-
-
-def test_a_call_imports_no_tool():
-    code = (
-        "import sys, numpy, scanrnn; scanrnn.MinGRU(2, 3)(numpy.zeros((4, 1, 2), 'float32')); "
-        "print([name for name in sys.modules if name.startswith('scanrnn.tools')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def imports(path, root):
-    """Files of the package that a file imports, anywhere in it, also for type checkers alone."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
-            for name in node.names if base.is_dir() else ():
-                inside = base / f"{name.name}.py", base / name.name / "__init__.py"
-                if not list(base.glob(f"{name.name}.*.so")):  # the extension imports nothing
-                    yield next((file for file in inside if file.exists()), base / "__init__.py")
-            if not base.is_dir():
-                yield base.with_suffix(".py")
-
-
-def test_imports_make_no_circle():
-    root = Path(scanrnn.__file__).parent
-    graph = {path: set(imports(path, root)) for path in root.rglob("*.py")}
-    assert any(root / "arrays" / "numpy.py" in found for found in graph.values())
-    while graph:
-        leaves = [path for path, found in graph.items() if not found & graph.keys()]
-        assert leaves, f"a circle among {sorted(str(path.relative_to(root)) for path in graph)}"
-        for path in leaves:
-            del graph[path]

@@ -68,7 +68,7 @@ def graph_of(run):
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_a_replay_reads_what_is_there_then(cell, form):
     rnn = module(cell, 4, 64, 2, bidirectional=True, dtype=FLOAT)
-    x = input_of(form, dtype=FLOAT, grad=True)
+    x = input_of(rnn, form, dtype=FLOAT, grad=True)
     h_0, options = state(rnn, 4, FLOAT, grad=True), options_of(form)
     first, other = options_of(form), options_of(form, **OTHERS)
     graph, out = graph_of(lambda: pulled_back(rnn, x, h_0, options))
@@ -88,7 +88,7 @@ def test_a_graph_of_steps_from_a_pool(cell):
     rnn = make(cell, 16, 64, num_layers=2)
     pools = [tensor(2, 7, 64, dtype=FLOAT, seed=i) for i in range(rnn._cell.states)]
     before = [pool.clone() for pool in pools]
-    x_t, rows = tensor(4, 16, dtype=FLOAT), integers([3, -1, 0, 6], torch.int32)
+    x_t, rows = tensor(4, rnn.input_size, dtype=FLOAT), integers([3, -1, 0, 6], torch.int32)
     h = tuple(pools) if len(pools) > 1 else pools[0]
 
     def run():
@@ -142,7 +142,7 @@ def test_forward_and_backward_do_not_wait(cell):
     h_0 = state(rnn, 4, FLOAT, grad=True)
     calls = []
     for form in FORMS:
-        x, options = input_of(form, dtype=FLOAT, grad=True), options_of(form)
+        x, options = input_of(rnn, form, dtype=FLOAT, grad=True), options_of(form)
         calls.append(lambda x=x, options=options: pulled_back(rnn, x, h_0, options))
     never_waits(*calls)
 
@@ -150,7 +150,8 @@ def test_forward_and_backward_do_not_wait(cell):
 @pytest.mark.parametrize("form", ["lengths_reset", "packed_reset"])
 @pytest.mark.parametrize("where", ["device", "host"])
 def test_layers_of_parameters_of_their_own_do_not_wait(where, form):
-    rnn, x, options = make("GRU", 4, 64), input_of(form, dtype=FLOAT), options_of(form)
+    rnn, options = make("GRU", 4, 64), options_of(form)
+    x = input_of(rnn, form, dtype=FLOAT)
     if where == "host":
         options = {name: value.cpu().numpy() for name, value in options.items()}
 
@@ -192,7 +193,7 @@ def test_steps_from_a_pool_do_not_wait(cell):
     rnn = make(cell, 16, 64, num_layers=2)
     pools = tuple(tensor(2, 7, 64, dtype=FLOAT) for _ in range(rnn._cell.states))
     h = pools if len(pools) > 1 else pools[0]
-    x_t, rows = tensor(3, 16, dtype=FLOAT), integers([3, -1, 0])
+    x_t, rows = tensor(3, rnn.input_size, dtype=FLOAT), integers([3, -1, 0])
     never_waits(
         lambda: rnn.step(x_t, h, state_indices=rows),
         lambda: rnn.step(x_t, h, state_indices=np.array([3, -1, 0])),
@@ -276,7 +277,8 @@ def test_pools_of_cupys_and_of_strangers(cupy):
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_what_is_out_of_range_is_clamped(cell):
     rnn = module(cell, 4, 6, 2, bidirectional=True)
-    x, h_0 = tensor(9, 4, 4, grad=True), state(rnn, 4, grad=True)
+    C = rnn.input_size
+    x, h_0 = tensor(9, 4, C, grad=True), state(rnn, 4, grad=True)
     for given, meant in (
         ([12, -3, 4, 2**31 - 1], [9, 0, 4, 9]),
         ([2**40, -(2**40), 1, 9], [9, 0, 1, 9]),
@@ -285,7 +287,7 @@ def test_what_is_out_of_range_is_clamped(cell):
             pulled_back(rnn, x, h_0, {"lengths": integers(values)}) for values in (given, meant)
         )
         same(*found, share=0)
-    x = tensor(19, 4, grad=True)
+    x = tensor(19, C, grad=True)
     found = (
         pulled_back(rnn, x, h_0, {"cu_seqlens": integers(ends)})
         for ends in ([3, 5, 5, 14, 11], [0, 5, 5, 14, 19])
@@ -304,7 +306,7 @@ def test_rows_beyond_the_pool_are_skipped(cell):
     for rows in ([7, 2, 2**40, 8], [-1, 2, -1, -1]):
         pools = [tensor(2, 7, 6, dtype=FLOAT, seed=i) for i in range(count)]
         h = tuple(pools) if count > 1 else pools[0]
-        y, _ = rnn.step(tensor(4, 4, dtype=FLOAT), h, state_indices=integers(rows))
+        y, _ = rnn.step(tensor(4, rnn.input_size, dtype=FLOAT), h, state_indices=integers(rows))
         found.append([y, *pools])
     same(*found, share=0)
 

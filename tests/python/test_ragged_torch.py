@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scanrnn import ragged
 from scanrnn.ragged import Ragged
-from support import ALL_CELLS, DEVICE
+from support import ALL_CELLS, DEVICE, make
 from test_errors import raises
 from torch_support import (
     COMPILES,
@@ -85,7 +85,7 @@ def test_packed_sequences_are_those_of_torch(cell, options, enforce_sorted, init
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_packed_sequences_and_lengths_are_one(cell):
     rnn = module(cell, 4, 6, 2, bidirectional=True)
-    x, h_0 = tensor(9, 4, 4), state(rnn, 4)
+    x, h_0 = tensor(9, 4, rnn.input_size), state(rnn, 4)
     y, h_n = rnn(packed(x, LENGTHS), h_0)
     wanted, last = rnn(x, h_0, lengths=integers(LENGTHS))
     same([rnn_utils.pad_packed_sequence(y)[0]], [wanted])
@@ -121,14 +121,10 @@ def test_what_a_packed_sequence_cannot_have():
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_values_are_those_of_the_plain_layers(cell, form):
-    import scanrnn
-
     rnn = module(cell, 4, 6, 2, bidirectional=True, dtype=WIDE)
-    plain = getattr(scanrnn, cell)(
-        4, 6, num_layers=2, bidirectional=True, dtype="float64", device=DEVICE
-    )
+    plain = make(cell, 4, 6, num_layers=2, bidirectional=True, dtype="float64")
     plain.load_state_dict({name: numpy(value) for name, value in rnn.state_dict().items()})
-    x, h_0, options = input_of(form), state(rnn, 4), options_of(form)
+    x, h_0, options = input_of(rnn, form), state(rnn, 4), options_of(form)
     numpys = {name: value.cpu().numpy() for name, value in options.items()}
     (wanted, last), pullback = plain.vjp(x, h_0, **numpys)
     with torch.no_grad():
@@ -151,7 +147,7 @@ def test_values_are_those_of_the_plain_layers(cell, form):
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_gradcheck(cell, form):
     rnn = module(cell, 4, 3, bidirectional=True)
-    x, h_0, params = input_of(form), flat([state(rnn, 4)]), list(rnn.parameters())
+    x, h_0, params = input_of(rnn, form), flat([state(rnn, 4)]), list(rnn.parameters())
     names = [name for name, _ in rnn.named_parameters()]
 
     def call(x, *rest):
@@ -259,8 +255,9 @@ def test_the_reserve_is_large_enough(cell):
     for hidden, layers, steps, batch in (
         (h, 2, t, b) for h in (1, 5, 64) for t in (0, 1, 3, 17, 300) for b in (1, 2, 33, 400)
     ):
-        description = module(cell, 3, hidden, layers, bidirectional=True)._description(0.0)
-        layer, device = description.layer(3, "float64"), torch.device(DEVICE)
+        rnn = module(cell, 3, hidden, layers, bidirectional=True)
+        layer = rnn._description(0.0).layer(rnn.input_size, "float64")
+        device = torch.device(DEVICE)
         for layout in ("ragged", "packed"):
             sizes = st.ops.Batch(steps, batch, layout)
             plan = layer.plan(st.tensors.device_of(device), steps, batch, True, None, layout)
@@ -278,7 +275,7 @@ def test_compile(cell, form, dynamic):
     compiled = torch.compile(rnn, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     results = []
     for call in (rnn, compiled):
-        leaf = input_of(form, grad=True)
+        leaf = input_of(rnn, form, grad=True)
         out = flat(call(leaf, state(rnn, 4), **options_of(form)))
         rnn.zero_grad()
         sum(v.square().sum() for v in out).backward()
@@ -315,7 +312,7 @@ def test_export():
 @pytest.mark.parametrize("form", FORMS)
 def test_autocast(form):
     rnn = module("GRU", 4, 6, dtype=torch.float32)
-    x, options = input_of(form, grad=True), options_of(form)
+    x, options = input_of(rnn, form, grad=True), options_of(form)
     with torch.autocast(DEVICE, torch.bfloat16):
         y, _ = rnn(x.float(), **options)
     assert y.dtype == torch.bfloat16

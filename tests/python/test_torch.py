@@ -6,7 +6,6 @@ import weakref
 
 import numpy as np
 import pytest
-from scanrnn.description import STATES
 from support import ALL_CELLS, ALL_VARIANTS, DEVICE, make
 from torch_support import (
     TORCHS_OWN,
@@ -33,7 +32,8 @@ def test_values_are_those_of_the_plain_layers(cell, dtype):
     rnn = module(cell, 4, 6, 2, dtype=getattr(torch, dtype))
     plain = make(cell, 4, 6, num_layers=2, dtype=dtype)
     plain.load_state_dict({n: numpy(v).astype(plain.dtype) for n, v in rnn.state_dict().items()})
-    x, h_0 = tensor(9, 3, 4, dtype=rnn.weight_ih_l0.dtype), state(rnn, 3, rnn.weight_ih_l0.dtype)
+    kind = rnn.weight_ih_l0.dtype
+    x, h_0 = tensor(9, 3, rnn.input_size, dtype=kind), state(rnn, 3, kind)
     with torch.no_grad():
         inferred = rnn(x, h_0)
     trained, (wanted, pullback) = rnn(x, h_0), plain.vjp(x, h_0)
@@ -54,7 +54,7 @@ def test_values_are_those_of_the_plain_layers(cell, dtype):
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_one_sequence_is_a_batch_of_one(cell, bidirectional, batch_first):
     rnn = module(cell, 4, 6, 2, batch_first=batch_first, bidirectional=bidirectional)
-    x, h_0 = tensor(9, 4), state(rnn, None)
+    x, h_0 = tensor(9, rnn.input_size), state(rnn, None)
     one = [s[:, None] for s in flat([h_0])]
     y, h_n = rnn(x, h_0)
     y_2, h_2 = rnn(x[None] if batch_first else x[:, None], tuple(one) if len(one) > 1 else one[0])
@@ -99,7 +99,7 @@ def test_gradcheck(variant):
     description = rnn._description(0.0)
 
     def call(x, *rest):
-        count = STATES[cell]
+        count = rnn._cell.states
         h_0, params = list(rest[:count]), list(rest[count:])
         return torch.ops.scanrnn.layer(x, h_0, params, *WHOLE, None, True, *description)[
             : 1 + count
@@ -112,7 +112,7 @@ def test_gradcheck(variant):
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_gradcheck_of_stacks(cell):
     rnn = module(cell, 2, 3, 2, bidirectional=True, batch_first=True, bias=False)
-    x, h_0 = tensor(2, 4, 2, grad=True), state(rnn, 2, grad=True)
+    x, h_0 = tensor(2, 4, rnn.input_size, grad=True), state(rnn, 2, grad=True)
     assert torch.autograd.gradcheck(lambda x: rnn(x)[0], x)  # h_0 None
     assert torch.autograd.gradcheck(lambda *h: rnn(x.detach(), h if len(h) > 1 else h[0])[0], h_0)
 
@@ -120,7 +120,7 @@ def test_gradcheck_of_stacks(cell):
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_only_what_is_wanted(cell):
     rnn = module(cell, 4, 6)
-    x = tensor(9, 3, 4, grad=True)
+    x = tensor(9, 3, rnn.input_size, grad=True)
     rnn.requires_grad_(False)
     rnn(x)[0].sum().backward()
     wanted = x.grad

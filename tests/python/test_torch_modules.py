@@ -2,13 +2,13 @@
 """scanrnn.torch: modules as objects, and bad input."""
 
 import copy
+import inspect
 import io
 import pickle
 
 import numpy as np
 import pytest
-import scanrnn
-from support import ALL_CELLS, DEVICE, OPTION, assert_close, normal
+from support import ALL_CELLS, DEVICE, INFO, OPTION, assert_close, normal
 from test_errors import raises
 from torch_support import TORCHS_OWN, WHOLE, WIDE, module, numpy, operands, same, st, tensor, torch
 
@@ -17,9 +17,9 @@ from torch_support import TORCHS_OWN, WHOLE, WIDE, module, numpy, operands, same
 
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_pickle_copy_and_move(cell):
-    variant = scanrnn.cells()[ALL_CELLS.index(cell)].variants[-1]
+    variant, (kind, own) = INFO[cell].variants[-1], INFO[cell].made_by()
     rnn = module(cell, 4, 6, 2, variant=variant)
-    x = tensor(9, 3, 4)
+    x = tensor(9, 3, rnn.input_size)
     wanted = rnn(x)[0]
     file = io.BytesIO()
     torch.save(rnn.state_dict(), file)
@@ -29,11 +29,13 @@ def test_pickle_copy_and_move(cell):
     fresh.load_state_dict(torch.load(file))
     for other in (pickle.loads(pickle.dumps(rnn)), copy.deepcopy(rnn), fresh):
         np.testing.assert_array_equal(numpy(other(x)[0]), numpy(wanted))
+        assert repr(other) == repr(rnn)
     single = copy.deepcopy(rnn).to(torch.float32)
     assert single(x.float())[0].dtype == torch.float32
     assert_close(numpy(single(x.float())[0]), numpy(wanted), 1e-5)
     assert copy.deepcopy(rnn).to("meta").weight_ih_l0.is_meta
-    assert repr(rnn).startswith(f"{cell}(4, 6, num_layers=2")
+    assert repr(rnn).startswith(f"{kind}({rnn.input_size}, 6, num_layers=2")
+    assert all(getattr(rnn, name) and f"{name}=True" in repr(rnn) for name in own)
     assert not variant or (getattr(rnn, OPTION[cell]) == variant and variant in repr(rnn))
 
 
@@ -66,6 +68,29 @@ def test_rnn_takes_its_nonlinearity_where_torchs_does(nonlinearity):
         assert ours.nonlinearity == theirs.nonlinearity
         ours.load_state_dict(theirs.state_dict())
         same(ours(x), theirs(x))
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_signatures_have_the_cells_own_options(cell):
+    kind, _ = INFO[cell].made_by()
+    found = inspect.signature(getattr(st, kind)).parameters
+    for name, default in INFO[kind].own_options().items():
+        assert found[name].default == default
+    assert {"input_size", "hidden_size", "num_layers"} <= set(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_initial_values(dtype):
+    """Others as torch's; RG-LRU's decays are drawn in float32 at least and then rounded."""
+    rnn = module("RGLRU", 512, 512, dtype=dtype)
+    bound = 1 / np.sqrt(512)
+    for name in ("weight_ih_l0", "bias_ih_l0"):
+        assert 0.98 * bound < getattr(rnn, name).abs().max() <= bound
+    decay = np.exp(-8 * np.logaddexp(0, numpy(rnn.weight_a_l0)))
+    rounded = 8 * torch.finfo(dtype).eps
+    assert abs(decay.min() - 0.9) < 0.002 + rounded
+    assert abs(decay.max() - 0.999) < 0.002 + rounded
+    assert st.RGLRU(8, 8, device="meta").weight_a_l0.is_meta
 
 
 def test_shapes_on_the_meta_device():
@@ -161,6 +186,14 @@ def test_errors():
         st.RNN(4, 6, 1, True)  # as if it were GRU, where bias comes here
     with raises(TypeError, "GRU: unexpected argument 'nonlinearity'"):
         st.GRU(4, 6, nonlinearity="tanh")
+    with raises(TypeError, "MinGRU: unexpected argument 'peephole'"):
+        st.MinGRU(4, 6, peephole=False)
+    with raises(TypeError, "peephole: expected True or False, got 'no'"):
+        st.SRU(4, 6, peephole="no")
+    with raises(ValueError, "domain: PeepholeSRU is no scan and has no choice, got 'linear'"):
+        st.SRU(4, 6, peephole=True, domain="linear")
+    with raises(ValueError, "hidden_size: RGLRU reads x of its own unit.* input_size, 4, got 6"):
+        st.RGLRU(4, 6)
     with raises(ValueError, "domain: LSTM is no scan and has no choice, got 'linear'"):
         st.LSTM(4, 6, domain="linear")
     with raises(TypeError, "input: expected a dense tensor, got layout torch.sparse_coo"):

@@ -55,9 +55,10 @@ def test_the_reserve_is_large_enough(cell, dtype):
         *((h, 2, t, b) for h in (1, 5, 64) for t in (0, 1, 3, 17, 300) for b in (1, 2, 33)),
         (7, 1, 1, 0), (7, 3, 0, 5), (129, 1, 1000, 1),
     ):  # fmt: skip
-        description = module(cell, 3, hidden, layers, dtype=dtype)._description(0.0)
-        x = torch.empty(steps, batch, 3, dtype=dtype, device=DEVICE)
-        layer = description.layer(3, short_name(dtype))
+        rnn = module(cell, 3, hidden, layers, dtype=dtype)
+        description, C = rnn._description(0.0), rnn.input_size
+        x = torch.empty(steps, batch, C, dtype=dtype, device=DEVICE)
+        layer = description.layer(C, short_name(dtype))
         plan = layer.plan(st.tensors.device_of(x.device), steps, batch, True, None)
         rows, width = st.ops._reserve_shape(layer, x.device, description.batch(x.shape))
         assert rows * width >= plan.reserve_bytes, (hidden, layers, steps, batch)
@@ -70,7 +71,7 @@ def test_compile(cell, dynamic):
     rnn = module(cell, 4, 6, 2, bidirectional=True)
     compiled = torch.compile(rnn, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     for steps, batch in ((9, 3), (9, 3), *([(17, 5), (300, 2)] if dynamic else [])):
-        x, h_0 = tensor(steps, batch, 4), state(rnn, batch)
+        x, h_0 = tensor(steps, batch, rnn.input_size), state(rnn, batch)
         results = []
         for call in (rnn, compiled):
             leaf = x.clone().requires_grad_()
@@ -108,7 +109,8 @@ def test_compile_by_inductor_with_what_surrounds_a_layer():
 @pytest.mark.parametrize("cell", ALL_CELLS)
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 def test_autocast(cell, half):
-    rnn, x = module(cell, 4, 6, 2, dtype=torch.float32), tensor(9, 3, 4, dtype=torch.float32)
+    rnn = module(cell, 4, 6, 2, dtype=torch.float32)
+    x = tensor(9, 3, rnn.input_size, dtype=torch.float32)
     h_0 = state(rnn, 3, torch.float32)
     wanted = rnn(x, h_0)[0]
     with torch.autocast(DEVICE, half):
@@ -127,7 +129,7 @@ def test_autocast(cell, half):
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_vmap(cell):
     rnn = module(cell, 4, 6, 2, bidirectional=True)
-    x = tensor(5, 9, 3, 4)
+    x = tensor(5, 9, 3, rnn.input_size)
     with torch.no_grad():
         wanted = [flat(rnn(v)) for v in x]
         got = flat(torch.vmap(rnn)(x))
@@ -144,7 +146,8 @@ def test_vmap(cell):
 
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_vmap_over_parameters_and_over_cotangents(cell):
-    rnn, x = module(cell, 4, 6), tensor(9, 2, 4)
+    rnn = module(cell, 4, 6)
+    x = tensor(9, 2, rnn.input_size)
     params = dict(rnn.named_parameters())
 
     def loss(params):
@@ -298,7 +301,7 @@ class Seen(TorchDispatchMode):
 def test_eager_mode_is_the_operator(cell):
     """Bit for bit, dropout and states too; who looks on sees the operators."""
     rnn = module(cell, 3, 5, 2, dropout=0.25)
-    x = tensor(7, 2, 3, grad=True)
+    x = tensor(7, 2, rnn.input_size, grad=True)
 
     def run():
         torch.manual_seed(3)

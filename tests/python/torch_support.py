@@ -3,13 +3,12 @@
 
 import numpy as np
 import pytest
-from support import ALL_CELLS, DEVICE, OPTION, assert_close, normal
+from support import ALL_CELLS, DEVICE, assert_close, construct, normal, rows
 
 torch = pytest.importorskip("torch")
 if DEVICE != "cpu" and not torch.cuda.is_available():
     pytest.skip("this torch has no GPU", allow_module_level=True)
 import scanrnn.torch as st  # noqa: E402
-from scanrnn.description import STATES  # noqa: E402
 
 WIDE = torch.float64
 WHOLE = (None, None, None)  # lengths, cu_seqlens and reset of a rectangular batch
@@ -20,10 +19,8 @@ GPU = pytest.mark.skipif(DEVICE == "cpu", reason="wants SCANRNN_TEST_DEVICE=cuda
 
 
 def module(cell, *sizes, variant=None, dtype=WIDE, **options):
-    if variant:
-        options[OPTION[cell]] = variant
     torch.manual_seed(0)
-    return getattr(st, cell)(*sizes, device=DEVICE, dtype=dtype, **options)
+    return construct(st, cell, *sizes, variant=variant, device=DEVICE, dtype=dtype, **options)
 
 
 def tensor(*shape, dtype=WIDE, grad=False, seed=0):
@@ -33,9 +30,8 @@ def tensor(*shape, dtype=WIDE, grad=False, seed=0):
 
 def state(rnn, batch, dtype=WIDE, grad=False):
     """h_0 for a module: a tensor or a pair."""
-    rows = rnn.num_layers * (2 if rnn.bidirectional else 1)
-    shape = (rows, rnn.hidden_size) if batch is None else (rows, batch, rnn.hidden_size)
-    count = STATES[type(rnn).__name__]
+    sequences = [] if batch is None else [batch]
+    shape, count = (rows(rnn), *sequences, rnn.hidden_size), rnn._cell.states
     states = tuple(tensor(*shape, dtype=dtype, grad=grad, seed=7 + i) for i in range(count))
     return states if count > 1 else states[0]
 
@@ -84,8 +80,9 @@ def options_of(form, steps=9, *, lengths=LENGTHS, ends=ENDS, shift=0):
     }[form]
 
 
-def input_of(form, **options):
-    return tensor(*((19, 4) if "packed" in form else (9, 4, 4)), **options)
+def input_of(rnn, form, **options):
+    tokens = (19,) if "packed" in form else (9, 4)
+    return tensor(*tokens, rnn.input_size, **options)
 
 
 def packed(x, lengths, batch_first=False, enforce_sorted=False):

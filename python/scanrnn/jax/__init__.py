@@ -14,11 +14,11 @@ try:
 except ImportError:
     raise ImportError("scanrnn.jax needs jax: pip install 'scanrnn[jax]'") from None
 
-from ..registry import cells
+from ..registry import classes
 from .layers import Layer, make_layer
 from .scans import scan, scan_log
 
-_layers = {cell.name: make_layer(cell) for cell in cells()}
+_layers = classes(make_layer)
 globals().update(_layers)
 
 if TYPE_CHECKING:

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from .. import arguments
+from .. import arguments, initial
 from ..description import Batch, Description
 from ..ragged import checked, of_sequence
-from ..registry import CellInfo
+from ..registry import CellInfo, signature
 from .calls import Operands, check, check_sizes, layer, shape_of
 
 STATE_AXES = "(num_layers * num_directions, batch, hidden_size)"
@@ -40,10 +39,11 @@ class Layer:
         domain: str = "log",
         dtype: Any = "float32",
         strategy: str | None = None,
-        **variant: str,
+        **own: Any,
     ) -> None:
-        cell = self._cell
-        chosen = arguments.variant(cell, type(self).__name__, variant)
+        options = arguments.own_options(self._cell, type(self).__name__, own)
+        cell = self._cell.chosen(options)
+        self.__dict__.update(options, _cell=cell, _own=options)
         arguments.domain(cell, domain)
         self.input_size, self.dtype = arguments.integer("input_size", input_size), _dtype(dtype)
         self.description = Description(
@@ -53,7 +53,7 @@ class Layer:
             arguments.flag("bias", bias),
             arguments.flag("batch_first", batch_first),
             bidirectional=arguments.flag("bidirectional", bidirectional),
-            variant=chosen,
+            variant=options.get(cell.variant_option, ""),
             domain=domain,
             strategy=arguments.strategy_name(strategy),
         )
@@ -61,26 +61,25 @@ class Layer:
         self.shapes: dict[str, tuple[int, ...]] = dict(core.parameters())
 
     def __repr__(self) -> str:
-        d = self.description
-        out = f"{d.cell}({self.input_size}, {d.hidden_size}"
+        told = self.description._asdict() | self._own
+        out = f"{type(self).__name__}({self.input_size}, {self.description.hidden_size}"
         for name, default in (
             ("num_layers", 1), ("bias", True), ("batch_first", False), ("bidirectional", False),
-            ("domain", "log"), ("strategy", None),
+            ("domain", "log"), ("strategy", None), *type(self)._cell.own_options().items(),
         ):  # fmt: skip
-            if getattr(d, name) != default:
-                out += f", {name}={getattr(d, name)!r}"
-        if d.variant != self._cell.variants[0]:
-            out += f", {self._cell.variant_option}={d.variant!r}"
+            if told[name] != default:
+                out += f", {name}={told[name]!r}"
         return f"{out}, dtype={str(self.dtype)!r})"
 
     def init(self, key: Any) -> dict[str, Any]:
-        """U(-1/sqrt(H), 1/sqrt(H)), as torch does."""
-        bound = 1 / math.sqrt(self.description.hidden_size)
-        keys = jax.random.split(key, len(self.shapes))
-        return {
-            name: jax.random.uniform(k, shape, self.dtype, -bound, bound)
-            for k, (name, shape) in zip(keys, self.shapes.items(), strict=True)
-        }
+        """U(-1/sqrt(H), 1/sqrt(H)), as torch does; RG-LRU's decays begin in [0.9, 0.999]."""
+        keys, values = jax.random.split(key, len(self.shapes)), {}
+        for k, (name, shape) in zip(keys, self.shapes.items(), strict=True):
+            low, high, made = initial.of(name, self.description.hidden_size)
+            dtype = jnp.promote_types(self.dtype, "float32") if made else self.dtype
+            drawn = jax.random.uniform(k, shape, dtype, low, high)
+            values[name] = made(jnp, drawn).astype(self.dtype) if made else drawn
+        return values
 
     def __call__(
         self,
@@ -150,4 +149,6 @@ def _dtype(value: Any) -> Any:
 
 def make_layer(cell: CellInfo) -> type[Layer]:
     doc = f"{cell.name}, {cell.words()}\n\n{Layer.__doc__}"
-    return type(cell.name, (Layer,), {"__module__": "scanrnn.jax", "__doc__": doc, "_cell": cell})
+    members = {"__module__": "scanrnn.jax", "__doc__": doc, "_cell": cell}
+    members["__signature__"] = signature(Layer, cell)
+    return type(cell.name, (Layer,), members)

@@ -30,10 +30,11 @@ def _positive(v: Array) -> tuple[Array, Callable[[], Array]]:
     return np.where(v >= 0, v + 0.5, s), lambda: np.where(v >= 0, 1, s * (1 - s))
 
 
-# A cell: pre-activations [T,B,G*H] -> (a, b, vjp); vjp(da, db) gives the cotangents of each gate's.
+# A cell: pre-activations [T,B,G*H], and x and the vectors where they are read -> (a, b, vjp);
+# vjp(da, db) gives the cotangents of each gate's and of the vectors, and that of x.
 
 
-def _mingru(pre: Array) -> tuple[Any, ...]:
+def _mingru(pre: Array, *_: Array) -> tuple[Any, ...]:
     k, v = np.split(pre, 2, axis=-1)
     z = sigmoid(k)
     g, slope = _positive(v)
@@ -44,7 +45,7 @@ def _mingru(pre: Array) -> tuple[Any, ...]:
     return 1 - z, z * g, vjp
 
 
-def _minlstm(pre: Array) -> tuple[Any, ...]:
+def _minlstm(pre: Array, *_: Array) -> tuple[Any, ...]:
     p, q, v = np.split(pre, 3, axis=-1)
     f, i = sigmoid(p), sigmoid(q)
     forget = f / (f + i)
@@ -58,7 +59,7 @@ def _minlstm(pre: Array) -> tuple[Any, ...]:
     return forget, keep * g, vjp
 
 
-def _sru(pre: Array) -> tuple[Any, ...]:
+def _sru(pre: Array, *_: Array) -> tuple[Any, ...]:
     u, p, q = np.split(pre, 3, axis=-1)
     f = sigmoid(p)
 
@@ -68,7 +69,7 @@ def _sru(pre: Array) -> tuple[Any, ...]:
     return f, (1 - f) * u, vjp
 
 
-def _qrnn(pre: Array) -> tuple[Any, ...]:
+def _qrnn(pre: Array, *_: Array) -> tuple[Any, ...]:
     v, p, q = np.split(pre, 3, axis=-1)
     f, z = sigmoid(p), np.tanh(v)
 
@@ -78,11 +79,27 @@ def _qrnn(pre: Array) -> tuple[Any, ...]:
     return f, (1 - f) * z, vjp
 
 
-CELLS: dict[str, Callable[[Array], tuple[Any, ...]]] = {
+def _rglru(pre: Array, x: Array, w: Array) -> tuple[Any, ...]:
+    r, i = np.split(sigmoid(pre), 2, axis=-1)
+    rate = -8 * np.logaddexp(0, w)
+    a = np.exp(rate * r)
+    root = np.sqrt(-np.expm1(2 * rate * r))
+
+    def vjp(da: Array, db: Array) -> list[Array]:
+        dlog_a = a * (da - db * i * x * a / root)
+        dw = -8 * sigmoid(w) * (dlog_a * r).sum(axis=(0, 1))
+        di = db * root * x * i * (1 - i)
+        return [dlog_a * rate * r * (1 - r), di, dw, db * root * i]
+
+    return a, root * i * x, vjp
+
+
+CELLS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "MinGRU": _mingru,
     "MinLSTM": _minlstm,
     "SRU": _sru,
     "QRNN": _qrnn,
+    "RGLRU": _rglru,
 }
 
 # An output that is not the state: from the last gate's pre-activations, states and x -> (y, vjp);
@@ -110,17 +127,29 @@ def _qrnn_output(q: Array, states: Array, x: Array) -> tuple[Any, ...]:
 OUTPUTS: dict[str, Callable[..., tuple[Any, ...]]] = {"SRU": _sru_output, "QRNN": _qrnn_output}
 
 
-def _bias(cell: str, bias: Array, hidden: int) -> Array:
-    return np.concatenate([np.zeros(hidden, bias.dtype), bias]) if cell == "SRU" else bias
+def project(weight: Array, bias: Array, x: Array) -> Array:
+    """Pre-activations of all steps; the first rows may have no bias, as SRU's."""
+    pre = product(x, weight.T)
+    pre[..., len(weight) - len(bias) :] += bias
+    return pre
+
+
+def projection_vjp(weight: Array, bias: Array, x: Array, dpre: Array) -> tuple[Array, ...]:
+    """(dx, dweight, dbias)."""
+    tokens = dpre.reshape(-1, dpre.shape[-1])
+    dbias = tokens.sum(axis=0)[len(weight) - len(bias) :]
+    return product(dpre, weight), tokens.T @ x.reshape(-1, x.shape[-1]), dbias
 
 
 def layer_vjp(
-    cell: str, weight: Array, bias: Array, x: Array, h_0: Array
-) -> tuple[Array, Array, Callable[..., tuple[Array, Array, Array, Array]]]:
-    """One layer: (y, h_n, pullback); pullback(dy, dh_n) -> (dx, dh_0, dweight, dbias)."""
+    cell: str, params: Sequence[Array], x: Array, h_0: Array
+) -> tuple[Array, Array, Callable[..., tuple[Array, ...]]]:
+    """One layer: (y, h_n, pullback); params are the weight, the vectors where there are any, and
+    the bias. pullback(dy, dh_n) -> (dx, dh_0, *dparams)."""
+    weight, *vectors, bias = params
     hidden = h_0.shape[-1]
-    pre = product(x, weight.T) + _bias(cell, bias, hidden)
-    a, b, lift_vjp = CELLS[cell](pre)
+    pre = project(weight, bias, x)
+    a, b, lift_vjp = CELLS[cell](pre, x, *vectors)
     states = np.empty_like(b)
     h = h_0
     for a_t, b_t, after in zip(a, b, states, strict=True):
@@ -131,8 +160,9 @@ def layer_vjp(
     if cell in OUTPUTS:
         y, output_vjp = OUTPUTS[cell](pre[..., -hidden:], states, x)
 
-    def pullback(dy: Array, dh_n: Array | None = None) -> tuple[Array, Array, Array, Array]:
-        dstates = dy
+    def pullback(dy: Array, dh_n: Array | None = None) -> tuple[Array, ...]:
+        dstates: Any = dy
+        dskip: Any = 0.0
         if cell in OUTPUTS:
             dlast, dstates, dskip = output_vjp(dy)
         db = np.empty_like(b)
@@ -142,15 +172,73 @@ def layer_vjp(
             carry = a_t * db_t
         before = np.concatenate([h_0[None], states[:-1]])
         dpre = lift_vjp(db * before, db)
+        dvectors = []
+        if vectors:
+            *dpre, dvector, dskip = dpre
+            dvectors = [dvector]
         if cell in OUTPUTS:
             dpre[-1] = dlast
-        flat = np.concatenate(dpre, axis=-1)
-        dx = product(flat, weight)
-        if cell in OUTPUTS:
-            dx += dskip
-        tokens = flat.reshape(-1, flat.shape[-1])
-        dbias = tokens.sum(axis=0)[-len(bias) :]
-        return dx, carry, tokens.T @ x.reshape(-1, x.shape[-1]), dbias
+        dx, dweight, dbias = projection_vjp(weight, bias, x, np.concatenate(dpre, axis=-1))
+        return dx + dskip, carry, dweight, *dvectors, dbias
+
+    return y, h, pullback
+
+
+# A diagonal cell: one step from pre-activations [B,G*H], x, the state and the vectors -> (y, state,
+# vjp); vjp(dy, dstate) gives the cotangents of those four, that of the vectors for each sequence.
+
+
+def _indrnn(u: Array, x: Array, h: Array, vector: Array) -> tuple[Any, ...]:
+    after = np.maximum(u + vector * h, 0)
+
+    def vjp(dy: Array, dh: Array) -> tuple[Array, float, Array, Array]:
+        du = (dy + dh) * (after > 0)
+        return du, 0.0, du * vector, du * h
+
+    return after, after, vjp
+
+
+def _peephole_sru(u: Array, x: Array, c: Array, vectors: Array) -> tuple[Any, ...]:
+    v, p, q = np.split(u, 3, axis=-1)
+    of_f, of_r = np.split(vectors, 2)
+    f, r = sigmoid(p + of_f * c), sigmoid(q + of_r * c)
+    after = f * c + (1 - f) * v
+
+    def vjp(dy: Array, dc: Array) -> tuple[Array, Array, Array, Array]:
+        dc = dc + dy * r
+        df, dr = dc * (c - v) * f * (1 - f), dy * (after - x) * r * (1 - r)
+        du = np.concatenate([dc * (1 - f), df, dr], axis=-1)
+        of_vectors = np.concatenate([df * c, dr * c], axis=-1)
+        return du, dy * (1 - r), dc * f + df * of_f + dr * of_r, of_vectors
+
+    return r * after + (1 - r) * x, after, vjp
+
+
+DIAGONAL: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "PeepholeSRU": _peephole_sru,
+    "IndRNN": _indrnn,
+}
+
+
+def diagonal_vjp(
+    cell: str, params: Sequence[Array], x: Array, h_0: Array
+) -> tuple[Array, Array, Callable[..., tuple[Array, ...]]]:
+    """As layer_vjp, step by step."""
+    weight, vectors, bias = params
+    pre = project(weight, bias, x)
+    y, h, backs = np.empty((*x.shape[:2], h_0.shape[-1]), x.dtype), h_0, []
+    for t in range(len(x)):
+        y[t], h, back = DIAGONAL[cell](pre[t], x[t], h, vectors)
+        backs.append(back)
+
+    def pullback(dy: Array) -> tuple[Array, ...]:
+        dpre, dskip, dvectors = np.empty_like(pre), np.empty_like(x), np.zeros_like(vectors)
+        dh = np.zeros_like(h_0)
+        for t in reversed(range(len(x))):
+            dpre[t], dskip[t], dh, of_vectors = backs[t](dy[t], dh)
+            dvectors += of_vectors.sum(axis=0)
+        dx, dweight, dbias = projection_vjp(weight, bias, x, dpre)
+        return dx + dskip, dh, dweight, dvectors, dbias
 
     return y, h, pullback
 
@@ -238,8 +326,7 @@ class Stack:
     def __init__(self, cell: str, state_dict: Mapping[str, Array]) -> None:
         self.cell, self.params = cell, dict(state_dict)
         self.layers = sum(name.startswith("weight_ih") for name in self.params)
-        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        self.kinds = kinds if cell in DENSE else kinds[::2]
+        self.kinds = [name[: -len("_l0")] for name in self.params if name.endswith("_l0")]
 
     def load_state_dict(self, state_dict: Mapping[str, Array]) -> None:
         self.params = dict(state_dict)
@@ -265,7 +352,8 @@ class Stack:
 
     def _layer(self, params: list[Array], x: Array, h_0: Array) -> tuple[Any, ...]:
         if self.cell not in DENSE:
-            return layer_vjp(self.cell, params[0], params[1], x, h_0)
+            run = diagonal_vjp if self.cell in DIAGONAL else layer_vjp
+            return run(self.cell, params, x, h_0)
         y, h_n, _, back = dense_vjp(self.cell, params, x, h_0, np.zeros_like(h_0))
 
         def pullback(dy: Array) -> tuple[Any, ...]:

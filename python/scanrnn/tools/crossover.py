@@ -19,7 +19,7 @@ from typing import Any
 from .. import _core
 from ..description import Description
 from . import measure, optional
-from .sizes import PASSES, SCAN, Shape, is_linear
+from .sizes import PASSES, SCAN, Shape, is_dense, is_linear
 
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16", "float16")}
 # A parallel scan is split in two ways on a GPU, of which a plan names one.
@@ -100,9 +100,9 @@ class Sweep:
         of_exact = layer_of(cell, H, "float64", layout=layout)
         exact = _core.Workload(of_exact, self.device, T, B, trains)
         # Sequential steps are the reference; a cell that has another way only gets its planner's.
-        exact.record("fused_sequential" if is_linear(cell) else None, None)
+        exact.record(None if is_dense(cell) else "fused_sequential", None)
         ways = WAYS[self.kind]
-        if not is_linear(cell):  # a planner may mix two ways, which cannot be forced: it goes last
+        if is_dense(cell):  # a planner may mix two ways, which cannot be forced: it goes last
             ways = {**ways, "auto": (None, None)}
         one_kernel = {LOG_ONLY: ways[LOG_ONLY]} if LOG_ONLY in ways else {}
         directions = (shape.direction,) if shape.direction else PASSES

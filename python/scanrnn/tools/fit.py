@@ -227,7 +227,8 @@ def fit(found: Iterable[Problem], units: int) -> list[dict[str, Any]]:
 
     Linear and dense cells have no strategy in common, and a planner passes over the rules of the
     others, so each kind has a tree of its own. So has the bare scan, whose rules come first and ask
-    that nothing is projected: without them it runs by those of the linear cells.
+    that nothing is projected: without them it runs by those of the linear cells. Diagonal cells do,
+    too, but where those split time: there they come to rules of their own.
     """
     kinds: dict[str, list[Problem]] = {}
     for problem in found:
@@ -236,7 +237,7 @@ def fit(found: Iterable[Problem], units: int) -> list[dict[str, Any]]:
             kinds.setdefault(kind, []).append(problem)
     order = {name: index for index, name in enumerate(_core.strategies())}
     rules = []
-    for kind in sorted(kinds, key=lambda kind: kind != SCAN):
+    for kind in sorted(kinds, key=(SCAN, "linear", "diagonal", "dense").index):
         tree = Tree(kinds[kind], units)
         bounds = {"gates": (profile.OPEN["above"], 0.0)} if kind == SCAN else {}
         grown = [tree.rule(leaf) for leaf in tree.grow(bounds)]

@@ -22,7 +22,7 @@ import scanrnn
 from .. import _core
 from ..arguments import Array
 from ..registry import cells
-from . import baseline, crossover, measure, optional
+from . import baseline, crossover, measure, optional, sizes
 
 SHAPES = ((8, 1024, 512), (1, 1024, 512), (16, 128, 256))  # B, T, C = H
 STEP = (1, 1, 512)
@@ -61,8 +61,9 @@ def gemms(params: dict[str, Array], x: Array, direction: str) -> Callable[[], An
     Of a dense cell the product with h is one more such product, as if h were known beforehand.
     """
     weight, flat = params["weight_ih_l0"], x.reshape(-1, x.shape[-1])
-    if "weight_hh_l0" in params:  # [W R] times (x, h), C being H
-        weight = np.concatenate([weight, params["weight_hh_l0"]], axis=1)
+    recurrent = params.get("weight_hh_l0")
+    if recurrent is not None and recurrent.ndim == 2:  # [W R] times (x, h), C being H
+        weight = np.concatenate([weight, recurrent], axis=1)
         flat = np.concatenate([flat, flat], axis=1)
     pre, dx, dweight = flat @ weight.T, np.empty_like(flat), np.empty_like(weight)
     if direction != "forward_backward":
@@ -121,8 +122,7 @@ def measure_one(point: Point, seconds: float) -> list[dict[str, Any]]:
     random = np.random.default_rng(0)
     shape = (point.T, point.B, point.H)
     x, dy = (random.standard_normal(shape).astype(np.float32) for _ in range(2))
-    kind: type[scanrnn.Layer] = getattr(scanrnn, point.cell)
-    rnn = kind(point.H, point.H, device="cpu", seed=0)
+    rnn: scanrnn.Layer = sizes.made(scanrnn, point.cell, point.H, device="cpu", seed=0)
     params = rnn.state_dict()
     plan = rnn.plan(point.T, point.B, training=point.direction == "forward_backward")
     calls = {

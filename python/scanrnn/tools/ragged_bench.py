@@ -17,7 +17,7 @@ import scanrnn
 
 from .. import _core
 from ..arguments import Array
-from . import measure
+from . import measure, sizes
 
 B, T, H = 32, 512, 256  # and C = H
 RESETS = 0.03  # of the steps
@@ -60,7 +60,7 @@ def run(out: Path, cells: list[str]) -> None:
     lengths = np.random.default_rng(1).integers(1, T + 1, B)
     tokens = float(lengths.mean() / T)
     for cell in cells:
-        rnn = getattr(scanrnn, cell)(H, H, device="cpu", seed=0)
+        rnn = sizes.made(scanrnn, cell, H, device="cpu", seed=0)
         for backward in (False, True):
             taken = measure.timed(calls_of(rnn, backward, lengths), seconds=SECONDS)
             name = "forward_backward" if backward else "forward"

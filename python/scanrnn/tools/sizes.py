@@ -90,7 +90,7 @@ def _is_worth(shape: Shape, device: str, cell: str = "") -> bool:
     elements = shape.B * shape.T * shape.H
     if device == "cpu":
         return 2 * elements * shape.H <= MAX_GEMM
-    if cell and not is_linear(cell) and shape.T > MAX_DENSE_STEPS:
+    if cell and is_dense(cell) and shape.T > MAX_DENSE_STEPS:
         return False
     return elements <= (MAX_SCAN if cell == SCAN else MAX_ELEMENTS)
 
@@ -105,12 +105,22 @@ def cell_of(name: str) -> CellInfo:
     return next(known for known in cells() if known.name == name)
 
 
+def made(module: Any, cell: str, size: int, **options: Any) -> Any:
+    """A layer of the cell with C = H, by the class of scanrnn or scanrnn.torch that makes it."""
+    name, own = cell_of(cell).made_by()
+    return getattr(module, name)(size, size, **own, **options)
+
+
 def is_linear(cell: str) -> bool:
     return cell == SCAN or cell_of(cell).recurrence == "linear"
 
 
+def is_dense(cell: str) -> bool:
+    return cell != SCAN and cell_of(cell).recurrence == "dense"
+
+
 def has_choice(cell: str, device: str) -> bool:
-    return device != "cpu" or is_linear(cell)
+    return device != "cpu" or not is_dense(cell)
 
 
 def wanted(grid: str, names: Iterable[str], device: str) -> Iterator[tuple[str, Shape]]:

@@ -15,7 +15,7 @@ except ImportError:
     raise ImportError("scanrnn.torch needs torch: pip install 'scanrnn[torch]'") from None
 from torch import Tensor
 
-from ..registry import cells
+from ..registry import classes
 from ..scan_call import checked
 from . import scan_op, tensors
 from .modules import Recurrent, make_module
@@ -67,7 +67,7 @@ def _scan(
     return scan_op.scan(call)
 
 
-_modules = {cell.name: make_module(cell) for cell in cells()}
+_modules = classes(make_module)
 globals().update(_modules)
 
 if TYPE_CHECKING:

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .. import arguments
+from .. import arguments, initial
 from ..arguments import short_name
 from ..description import Batch, Description
 from ..ragged import checked, of_sequence
-from ..registry import CellInfo
+from ..registry import CellInfo, signature
 from . import ops, packed, tensors
 
 
@@ -44,14 +43,14 @@ class Recurrent(nn.Module):
         *,
         domain: str = "log",
         strategy: str | None = None,
-        **variant: str,
+        **own: Any,
     ) -> None:
-        """As torch.nn.LSTM's, and `domain`, `strategy` and the cell's own option as scanrnn's."""
+        """As torch.nn.LSTM's, and `domain`, `strategy` and the cell's own options as scanrnn's."""
         super().__init__()
-        cell = self._cell
         if proj_size != 0:
             raise ValueError(f"proj_size: expected 0, there are no projections, got {proj_size}")
-        self._variant = arguments.variant(cell, type(self).__name__, variant)
+        self._own = arguments.own_options(self._cell, type(self).__name__, own)
+        self._cell = cell = self._cell.chosen(self._own)
         self.input_size = arguments.integer("input_size", input_size)
         self.hidden_size = arguments.integer("hidden_size", hidden_size)
         self.num_layers = arguments.integer("num_layers", num_layers)
@@ -62,8 +61,8 @@ class Recurrent(nn.Module):
         self.proj_size = 0
         self.domain = arguments.domain(cell, domain)
         self.strategy = arguments.strategy_name(strategy)
-        if cell.variant_option:
-            setattr(self, cell.variant_option, self._variant)
+        for name, value in self._own.items():
+            setattr(self, name, value)
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in tensors.DTYPES:
             raise ValueError(f"dtype: expected one of {tensors.DTYPES}, got {dtype!r}")
@@ -78,14 +77,21 @@ class Recurrent(nn.Module):
     def _description(self, dropout: float) -> Description:
         return Description(
             self._cell.name, self.hidden_size, self.num_layers, self.bias, self.batch_first,
-            dropout, self.bidirectional, self._variant, self.domain, self.strategy,
+            dropout, self.bidirectional, self._own.get(self._cell.variant_option, ""), self.domain,
+            self.strategy,
         )  # fmt: skip
 
     def reset_parameters(self) -> None:
-        """U(-1/sqrt(H), 1/sqrt(H)), as torch does."""
-        bound = 1 / math.sqrt(self.hidden_size)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
+        """U(-1/sqrt(H), 1/sqrt(H)), as torch does; RG-LRU's decays begin in [0.9, 0.999]."""
+        for name, parameter in self.named_parameters():
+            low, high, made = initial.of(name, self.hidden_size)
+            if made is None:
+                nn.init.uniform_(parameter, low, high)
+                continue
+            wide = torch.promote_types(parameter.dtype, torch.float32)
+            drawn = torch.empty_like(parameter, dtype=wide, requires_grad=False)
+            with torch.no_grad():
+                parameter.copy_(made(torch, nn.init.uniform_(drawn, low, high)))
 
     def flatten_parameters(self) -> None:
         """Nothing: for programs that call it on torch.nn's."""
@@ -175,11 +181,10 @@ class Recurrent(nn.Module):
         for name, default in (
             ("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0),
             ("bidirectional", False), ("domain", "log"), ("strategy", None),
+            *type(self)._cell.own_options().items(),
         ):  # fmt: skip
             if getattr(self, name) != default:
                 out += f", {name}={getattr(self, name)!r}"
-        if self._variant != self._cell.variants[0]:
-            out += f", {self._cell.variant_option}={self._variant!r}"
         return out
 
 
@@ -235,4 +240,7 @@ def _like_parameters(name: str, value: Tensor, parameter: Tensor) -> None:
 def make_module(cell: CellInfo) -> type[Recurrent]:
     doc = f"{cell.name}, {cell.words()}\n\n{Recurrent.__doc__}"
     base = Elman if cell.name == "RNN" else Recurrent
-    return type(cell.name, (base,), {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell})
+    members = {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell}
+    if base is Recurrent:
+        members["__signature__"] = signature(base, cell)
+    return type(cell.name, (base,), members)

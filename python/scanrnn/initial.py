@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What parameters begin with: uniform numbers, of which some parameters are made by a formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Initial(NamedTuple):
+    """Uniform in [low, high); `made(library, drawn)` is the parameter, drawn in float32 or wider
+    where it is given, by the functions of NumPy, torch or jax.numpy."""
+
+    low: float
+    high: float
+    made: Callable[[Any, Any], Any] | None = None
+
+
+def _softplus_of_decay(library: Any, a: Any) -> Any:
+    """w where a = exp(-8 softplus(w)): what RG-LRU's state keeps while its gate r is open."""
+    return library.log(library.expm1(-library.log(a) / 8))
+
+
+# By the parameter's name without its layer; RG-LRU's as in arXiv 2402.19427, section 2.4.
+_OTHERS = {"weight_a": Initial(0.9, 0.999, _softplus_of_decay)}
+
+
+def of(parameter: str, hidden_size: int) -> Initial:
+    """U(-1/sqrt(H), 1/sqrt(H)), as torch does, for all but a few parameters."""
+    bound = 1 / math.sqrt(hidden_size)
+    return _OTHERS.get(parameter.partition("_l")[0], Initial(-bound, bound))

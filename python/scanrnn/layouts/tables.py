@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each library's arrays hold: the order of the gates, the shapes, and what has to be said.
+
+Gates by their letters here: i, f, g, o of LSTM; r, z, n of GRU, where h' = z h + (1 - z) n in every
+one of these libraries, n = tanh(u + r m) and m the product with h and its bias; x, f, r of SRU, and
+s of its highway projection; h where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arguments import Array
+from ..registry import CellInfo
+from . import sru
+from .blocks import (
+    COLUMNS,
+    DIRECTIONS,
+    GATES_FIRST,
+    INTERLEAVED,
+    ONE_HEAD,
+    PAIR,
+    ROWS,
+    SKIP,
+    X_ABOVE_H,
+    Field,
+    field,
+    own_fields,
+)
+from .unit import Unit
+
+Arrays = dict[str, Any]
+Sizes = tuple[int, int]  # C, H
+
+
+class First(NamedTuple):
+    """What tells the sizes: the shape of the first layer's matrix, and what else there is."""
+
+    shape: tuple[int, ...]
+    matrix: Field
+    arrays: Arrays
+    directions: int
+    hidden_size: int | None  # if the caller says so
+
+    @property
+    def count(self) -> int:
+        return len(self.matrix.blocks)
+
+
+def _unchanged(arrays: Arrays, unit: Unit) -> Arrays:
+    return arrays
+
+
+class Layout(NamedTuple):
+    """One library. `cells` has the fields by cell, the matrix that tells the sizes first.
+
+    `coming` makes of a unit's arrays what `cells` says, `going` the reverse.
+    """
+
+    cells: Mapping[str, tuple[Field, ...]]
+    sizes: Callable[[First], Sizes]
+    axes: int = 2  # of the matrix
+    template: str = "{stack}{way}{field}"  # of names
+    directions: int = 2  # at most
+    joined: bool = False  # both directions are in one array
+    needs_bias: bool = False
+    listed: bool = False  # also without names, in this order
+    forget_bias: float | None = None  # what its LSTM adds to f
+    variants: Mapping[str, tuple[str, ...]] = {}  # those that it has, by cell
+    raw: tuple[str, ...] = ()  # what is a number beside the arrays
+    coming: Callable[[Arrays, Unit], Arrays] = _unchanged
+    going: Callable[[Arrays, Unit], Arrays] = _unchanged
+
+    @property
+    def own(self) -> bool:
+        return not self.cells
+
+    def fields(self, cell: CellInfo) -> tuple[Field, ...]:
+        return self.cells[cell.name] if self.cells else own_fields(cell)
+
+
+# ---- torch, and every cell here
+
+
+def _own_sizes(first: First) -> Sizes:
+    """A layer with a highway has a block less where C is H, and biases [2*H] say which it is."""
+    rows, width = first.shape
+    arrays = first.arrays
+    if "weight_hh" in arrays:
+        return width, arrays["weight_hh"].shape[-1]
+    if not first.matrix.blocks[-1].endswith(f".{SKIP}"):
+        return width, rows // first.count
+    for name in ("bias_ih", "weight_ch"):
+        if name in arrays:
+            return width, arrays[name].size // 2
+    if first.hidden_size is None and rows == (first.count - 1) * width:
+        return width, width
+    return width, first.hidden_size or rows // first.count
+
+
+# ---- Haste: transposed, LSTM in the order i, g, f, o with one bias, GRU in the order z, r, n
+
+
+def _of_columns(first: First) -> Sizes:
+    return first.shape[0], first.shape[1] // first.count
+
+
+def _kernels(order: str) -> tuple[Field, ...]:
+    return (
+        field("kernel", COLUMNS, f"weight_ih.{order}"),
+        field("recurrent_kernel", COLUMNS, f"weight_hh.{order}"),
+    )
+
+
+_HASTE = {
+    "LSTM": (*_kernels("igfo"), field("bias", ROWS, "bias.igfo")),
+    "GRU": (
+        *_kernels("zrn"),
+        field("bias", ROWS, "bias_ih.zrn"),
+        field("recurrent_bias", ROWS, "bias_hh.zrn"),
+    ),
+    "IndRNN": (  # h' = tanh(x kernel + bias + h recurrent_scale)
+        field("kernel", COLUMNS, "weight_ih.h"),
+        field("recurrent_scale", ROWS, "weight_hh.h"),
+        field("bias", ROWS, "bias_ih.h"),
+    ),
+}
+
+
+# ---- FlashRNN: the caller makes W x, in torch's shape; R [G, heads, D, D], and its LSTM's z is g
+
+
+def _of_rows(first: First) -> Sizes:
+    return first.shape[1], first.shape[0] // first.count
+
+
+def _one_head(arrays: Arrays, unit: Unit) -> Arrays:
+    """Heads as one: their blocks on the diagonal of a matrix."""
+    out = dict(arrays)
+    R, b = arrays.get("R"), arrays.get("b")
+    if R is not None and R.ndim == 4 and R.shape[1] > 1 and R.shape[2] == R.shape[3]:
+        gates, heads, size, _ = R.shape
+        dense: Array = np.zeros((gates, heads, size, heads, size), R.dtype)
+        for head in range(heads):
+            dense[:, head, :, head] = R[:, head]
+        out["R"] = dense.reshape(gates, 1, heads * size, heads * size)
+        if b is not None and b.shape[1:] == (heads, size):
+            out["b"] = b.reshape(len(b), 1, heads * size)
+    return out
+
+
+def _flashrnn(w: str, r: str, *biases: str) -> tuple[Field, ...]:
+    return (
+        field("W", ROWS, f"weight_ih.{w}"),
+        field("R", ONE_HEAD, f"weight_hh.{r}"),
+        field("b", ONE_HEAD, *biases),
+    )
+
+
+_FLASHRNN = {
+    "LSTM": _flashrnn("ifgo", "ifgo", "bias.ifgo"),
+    # n has a bias for each of its products, and the one with h comes first.
+    "GRU": _flashrnn("rzn", "nrz", "bias_hh.n", "bias.rz", "bias_ih.n"),
+    "RNN": _flashrnn("h", "h", "bias.h"),
+}
+
+
+# ---- sru: columns of a unit side by side; both directions in an array
+
+
+def _of_sru(first: First) -> Sizes:
+    return first.shape[0], first.arrays["bias"].size // (2 * first.directions)
+
+
+_SRU = (field("weight", INTERLEAVED, "weight_ih.xfrs"), field("bias", GATES_FIRST, "bias_ih.fr"))
+
+
+# ---- Keras: as Haste, with orders of its own; GRU's [2, 3*H] bias is that of reset_after
+
+
+def _reset_after(arrays: Arrays, unit: Unit) -> Arrays:
+    if unit.cell.name == "GRU" and "bias" in arrays and arrays["bias"].ndim == 1:
+        raise ValueError(
+            f"{unit.label('bias')}: expected shape (2, 3 * hidden_size), got "
+            f"{arrays['bias'].shape}: a GRU with reset_after=False is not here"
+        )
+    return arrays
+
+
+_KERAS = {
+    "LSTM": (*_kernels("ifgo"), field("bias", ROWS, "bias.ifgo")),
+    "GRU": (*_kernels("zrn"), field("bias", PAIR, "bias_ih.zrn", "bias_hh.zrn")),
+    "RNN": (*_kernels("h"), field("bias", ROWS, "bias.h")),
+}
+
+
+# ---- TensorFlow's cells of version 1: one kernel [C+H, G*H] in the order i, j, f, o, their j is g
+
+
+def _of_both(first: First) -> Sizes:
+    size = first.shape[1] // (first.count // 2)
+    return first.shape[0] - size, size
+
+
+def _with_forget_bias(arrays: Arrays, unit: Unit) -> Arrays:
+    unit.refuse(arrays, dict.fromkeys(_PEEPHOLES, "peepholes are not here"))
+    return _f_raised(arrays, unit.forget_bias)
+
+
+def _without_forget_bias(arrays: Arrays, unit: Unit) -> Arrays:
+    return _f_raised(arrays, -unit.forget_bias)
+
+
+def _f_raised(arrays: Arrays, by: float) -> Arrays:
+    """The cell adds it in every step, so it is not in the bias."""
+    if by == 0 or "bias" not in arrays:
+        return arrays
+    bias = arrays["bias"].copy()
+    bias[bias.size // 2 : bias.size // 4 * 3] += by
+    return arrays | {"bias": bias}
+
+
+_PEEPHOLES = ("w_f_diag", "w_i_diag", "w_o_diag")
+_TENSORFLOW = {
+    "LSTM": (
+        field("kernel", X_ABOVE_H, "weight_ih.igfo", "weight_hh.igfo"),
+        field("bias", ROWS, "bias.igfo"),
+    ),
+    "RNN": (
+        field("kernel", X_ABOVE_H, "weight_ih.h", "weight_hh.h"),
+        field("bias", ROWS, "bias.h"),
+    ),
+}
+
+
+# ---- ONNX: a node's inputs, and the attribute that says which GRU it is
+
+
+def _of_node(first: First) -> Sizes:
+    return first.shape[2], first.shape[1] // first.count
+
+
+def _of_its_kind(arrays: Arrays, unit: Unit) -> Arrays:
+    peepholes, kind = arrays.get("P"), arrays.get("linear_before_reset")
+    if peepholes is not None and np.any(peepholes != 0):
+        raise ValueError(f"{unit.label('P')}: expected zeros: an LSTM with peepholes is not here")
+    if unit.cell.name == "GRU" and (kind is None or int(np.asarray(kind).item()) == 0):
+        got = "none, which is 0" if kind is None else "0"
+        raise ValueError(
+            f"{unit.label('linear_before_reset')}: expected the node's attribute to be 1, got "
+            f"{got}: a GRU whose reset gate comes before the product is not here"
+        )
+    return {name: arrays[name] for name in arrays if name not in ("P", "linear_before_reset")}
+
+
+def _saying_its_kind(arrays: Arrays, unit: Unit) -> Arrays:
+    return arrays | ({"linear_before_reset": np.array(1)} if unit.cell.name == "GRU" else {})
+
+
+def _node(order: str) -> tuple[Field, ...]:
+    return (
+        field("W", DIRECTIONS, f"weight_ih.{order}"),
+        field("R", DIRECTIONS, f"weight_hh.{order}"),
+        field("B", DIRECTIONS, f"bias_ih.{order}", f"bias_hh.{order}"),
+    )
+
+
+LAYOUTS = {
+    "torch": Layout({}, _own_sizes, template="{field}_l{layer}{reverse}"),
+    "haste": Layout(
+        _HASTE, _of_columns, directions=1, needs_bias=True, variants={"IndRNN": ("tanh",)}
+    ),
+    "flashrnn": Layout(
+        _FLASHRNN, _of_rows, directions=1, needs_bias=True, variants={"RNN": ("tanh",)},
+        coming=_one_head,
+    ),
+    "asapp-sru": Layout(
+        {"SRU": _SRU, "PeepholeSRU": (*_SRU, field("weight_c", GATES_FIRST, "weight_ch.fr"))},
+        _of_sru, template="rnn_lst.{layer}.{field}", joined=True, needs_bias=True,
+        variants=dict.fromkeys(("SRU", "PeepholeSRU"), ("identity", "tanh")),
+        coming=sru.coming, going=sru.going,
+    ),
+    "tensorflow": Layout(
+        _TENSORFLOW, _of_both, needs_bias=True, listed=True, forget_bias=1.0,
+        coming=_with_forget_bias, going=_without_forget_bias,
+    ),
+    "keras": Layout(_KERAS, _of_columns, listed=True, coming=_reset_after),
+    "onnx": Layout(
+        {"LSTM": _node("iofg"), "GRU": _node("zrn"), "RNN": _node("h")},
+        _of_node, axes=3, joined=True, raw=("linear_before_reset",), coming=_of_its_kind,
+        going=_saying_its_kind,
+    ),
+}  # fmt: skip

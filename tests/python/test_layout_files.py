@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights from files and from the libraries themselves, where they are installed."""
+
+import importlib
+import os
+
+import numpy as np
+import pytest
+import scanrnn
+from scanrnn.layouts import files
+from support import DEVICE, assert_close, make, normal
+
+C, H, T, B = 3, 4, 7, 2
+X = normal(T, B, C)
+
+
+def load(weights, layout, cell, **options):
+    return scanrnn.load(weights, layout, getattr(scanrnn, cell), device=DEVICE, **options)
+
+
+def agree(rnn, y):
+    assert_close(rnn(X)[0], np.asarray(y), 2e-6)
+
+
+def same_layer(back, rnn):
+    assert str(back) == str(rnn)
+    for name, value in rnn.state_dict().items():
+        np.testing.assert_array_equal(back.state_dict()[name], value)
+
+
+def test_npz(tmp_path):
+    rnn = make("GRU", C, H, bidirectional=True)
+    np.savez(tmp_path / "weights.npz", **rnn.export("torch"))
+    same_layer(load(tmp_path / "weights.npz", "torch", "GRU"), rnn)
+    same_layer(load(str(tmp_path / "weights.npz"), "torch", "GRU"), rnn)
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "others.npz", "torch", "GRU")
+
+
+def test_safetensors(tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    rnn = make("SRU", C, H, num_layers=2)
+    safetensors.save_file(rnn.export("torch"), tmp_path / "weights.safetensors")
+    same_layer(load(tmp_path / "weights.safetensors", "torch", "SRU"), rnn)
+
+
+def test_what_is_not_installed(tmp_path, monkeypatch):
+    def absent(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(files.importlib, "import_module", absent)
+    for suffix, package in [(".safetensors", "safetensors"), (".pt", "torch"), (".onnx", "onnx")]:
+        message = rf"^weights: '.*{suffix}' is read by {package}, which is not installed \(pip ins"
+        with pytest.raises(ImportError, match=message):
+            load(tmp_path / f"weights{suffix}", "torch", "LSTM")
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+def test_torch(cell, tmp_path):
+    torch = pytest.importorskip("torch")
+    theirs = getattr(torch.nn, cell)(C, H, 2, bidirectional=True)
+    weights = {f"encoder.rnn.{name}": value for name, value in theirs.state_dict().items()}
+    torch.save(weights, tmp_path / "weights.pt")
+    y = theirs(torch.from_numpy(X))[0].detach()
+    agree(load(weights, "torch", cell), y)
+    rnn = load(tmp_path / "weights.pt", "torch", cell)
+    agree(rnn, y)
+    theirs.load_state_dict({name: torch.from_numpy(v) for name, v in rnn.export("torch").items()})
+    modules = importlib.import_module("scanrnn.torch")
+    with pytest.raises(
+        TypeError, match=r"^cls: expected a class of scanrnn, such as scanrnn\.LSTM"
+    ):
+        scanrnn.load(weights, "torch", getattr(modules, cell))
+    halves = {name: value.bfloat16() for name, value in weights.items()}
+    assert load(halves, "torch", cell).dtype == "bfloat16"
+
+
+def test_jax():
+    jax = pytest.importorskip("jax")
+    rnn = make("LSTM", C, H)
+    with jax.default_device(jax.devices("cpu")[0]):
+        arrays = {name: jax.numpy.asarray(value) for name, value in rnn.export("keras").items()}
+    agree(load(arrays, "keras", "LSTM"), rnn(X)[0])
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "SimpleRNN"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_keras(cell, bidirectional, bias, monkeypatch):
+    pytest.importorskip("torch")
+    if "KERAS_BACKEND" not in os.environ:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras")
+    theirs = getattr(keras.layers, cell)(H, return_sequences=True, use_bias=bias)
+    if bidirectional:
+        theirs = keras.layers.Bidirectional(theirs)
+    y = theirs(X.swapaxes(0, 1))
+    random = np.random.default_rng(0)
+    theirs.set_weights([random.uniform(-1, 1, v.shape) for v in theirs.get_weights()])
+    y = keras.ops.convert_to_numpy(theirs(X.swapaxes(0, 1))).swapaxes(0, 1)
+    name = cell.removeprefix("Simple")
+    rnn = load(theirs.get_weights(), "keras", name, bidirectional=bidirectional)
+    agree(rnn, y)
+    paths = {v.path: keras.ops.convert_to_numpy(v) for v in theirs.weights}
+    agree(load(paths, "keras", name), y)
+    theirs.set_weights([*rnn.export("keras").values()])
+    again = keras.ops.convert_to_numpy(theirs(X.swapaxes(0, 1))).swapaxes(0, 1)
+    assert_close(again, y, 2e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_keras_of_the_other_gru(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", os.environ.get("KERAS_BACKEND", "torch"))
+    pytest.importorskip("torch")
+    keras = pytest.importorskip("keras")
+    theirs = keras.layers.GRU(H, reset_after=False)
+    theirs.build((None, None, C))
+    with pytest.raises(ValueError, match="a GRU with reset_after=False is not here"):
+        load(theirs.get_weights(), "keras", "GRU")
+
+
+# ---- ONNX
+
+
+def model(onnx, rnn, cell, **attributes):
+    """A model of one node for each layer of the exported arrays, states from zero."""
+    helper, arrays = onnx.helper, rnn.export("onnx")
+    nodes, values, last = [], [], "X"
+    for layer in range(rnn.num_layers):
+        stack = f"{layer}." if rnn.num_layers > 1 else ""
+        inputs = [last]
+        for name in ("W", "R", "B"):
+            value = arrays.get(stack + name)
+            inputs.append("" if value is None else f"{name}{layer}")
+            if value is not None:
+                values.append(onnx.numpy_helper.from_array(value, inputs[-1]))
+        kind = {"linear_before_reset": 1} if cell == "GRU" else {}
+        kind |= {"direction": "bidirectional"} if rnn.bidirectional else {}
+        told = {"hidden_size": H} | kind | attributes
+        nodes.append(helper.make_node(cell, inputs, [f"Y{layer}"], name=f"n{layer}", **told))
+        nodes.append(helper.make_node("Transpose", [f"Y{layer}"], [f"Z{layer}"], perm=(0, 2, 1, 3)))
+        nodes.append(helper.make_node("Reshape", [f"Z{layer}", "shape"], [f"Y{layer}_"]))
+        last = f"Y{layer}_"
+    values.append(onnx.numpy_helper.from_array(np.array([0, 0, -1]), "shape"))
+    kind = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes, "stack", [helper.make_tensor_value_info("X", kind, [T, B, C])],
+        [helper.make_tensor_value_info(last, kind, [T, B, None])], values,
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.filterwarnings("ignore")
+def test_onnx(cell, bias, layers, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    reference = importlib.import_module("onnx.reference")
+    rnn = make(cell, C, H, num_layers=layers, bias=bias)
+    made = model(onnx, rnn, cell)
+    onnx.checker.check_model(made)
+    (y,) = reference.ReferenceEvaluator(made).run(None, {"X": X})
+    agree(rnn, y)
+    onnx.save(made, tmp_path / "stack.onnx")
+    same_layer(load(tmp_path / "stack.onnx", "onnx", cell), rnn)
+    both = make(cell, C, H, num_layers=layers, bias=bias, bidirectional=True)
+    onnx.save(model(onnx, both, cell), tmp_path / "both.onnx")
+    same_layer(load(tmp_path / "both.onnx", "onnx", cell), both)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_nodes_that_are_refused(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    path = tmp_path / "stack.onnx"
+    for cell, attributes, message in [
+        ("GRU", {"linear_before_reset": 0}, r"^0\.linear_before_reset: expected the node's"),
+        ("LSTM", {"clip": 2.0}, "^weights: clip of node 'n0' is not here, got 2.0"),
+        ("LSTM", {"input_forget": 1}, "^weights: input_forget of node 'n0' is not here, got 1"),
+        ("LSTM", {"direction": "reverse"}, "^weights: direction 'reverse' of node 'n0' alone is"),
+        (
+            "LSTM",
+            {"activations": ["Sigmoid", "Relu", "Tanh"]},
+            "^weights: activations of node 'n0'",
+        ),
+    ]:
+        onnx.save(model(onnx, make(cell, C, H), cell, **attributes), path)
+        with pytest.raises(ValueError, match=message):
+            load(path, "onnx", cell)
+    with pytest.raises(ValueError, match=r"^weights: expected '.*' to have a node RNN, and it has"):
+        load(path, "onnx", "RNN")
+    relu = make("RNN", C, H, "relu")
+    onnx.save(model(onnx, relu, "RNN", activations=["Relu"]), path)
+    same_layer(load(path, "onnx", "RNN"), relu)
+    with pytest.raises(ValueError, match=r"^nonlinearity: expected 'relu', since the file says so"):
+        load(path, "onnx", "RNN", nonlinearity="tanh")

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of other libraries: there and back, against their formulas, and what is refused."""
+
+import itertools
+
+import layout_formulas as formulas
+import numpy as np
+import pytest
+import scanrnn
+from scanrnn.layouts.tables import LAYOUTS
+from support import ALL_CELLS, DEVICE, INFO, assert_close, make, normal
+
+T, B, C, H = 7, 2, 3, 4
+PAIRS = [(layout, cell) for layout, kind in LAYOUTS.items() for cell in kind.cells or ALL_CELLS]
+TIGHT = 1e-13
+
+
+def load(weights, layout, cell, **options):
+    name, own = INFO[cell].made_by()
+    options = {"device": DEVICE} | own | options
+    return scanrnn.load(weights, layout, getattr(scanrnn, name), **options)
+
+
+def draw(**shapes):
+    """Arrays of these shapes, float64, small enough that no gate is shut."""
+    return {
+        name: normal(*np.atleast_1d(shape), dtype=np.float64, seed=seed, scale=0.5)
+        for seed, (name, shape) in enumerate(shapes.items())
+    }
+
+
+def x_of(width=C):
+    return normal(T, B, width, dtype=np.float64, seed=99)
+
+
+def agrees(rnn, wanted, width=C):
+    y, _ = rnn(x_of(width))
+    assert_close(y, wanted, TIGHT, f"y of {rnn}")
+
+
+def same(got, wanted):
+    assert list(got) == list(wanted)
+    for name in wanted:
+        np.testing.assert_allclose(got[name], wanted[name], rtol=0, atol=1e-15, err_msg=name)
+        assert got[name].flags.c_contiguous
+
+
+# ---- there and back
+
+
+@pytest.mark.parametrize(("layout", "cell"), PAIRS)
+@pytest.mark.parametrize("input_size", [C, H, 2 * H])
+def test_there_and_back(layout, cell, input_size):
+    """A layer of every description computes the same after both ways."""
+    kind, info = LAYOUTS[layout], INFO[cell]
+    variant = kind.variants[cell][-1] if cell in kind.variants else None
+    for layers, bidirectional, bias in itertools.product((1, 2), (False, True), (True, False)):
+        if bidirectional and (kind.directions == 1 or (layout == "asapp-sru" and layers == 2)):
+            continue
+        rnn = make(
+            cell, input_size, H, variant, num_layers=layers, bidirectional=bidirectional,
+            bias=bias, dtype="float64",
+        )  # fmt: skip
+        if layout == "asapp-sru" and bidirectional and rnn.input_size == 2 * H:
+            with pytest.raises(ValueError, match="each direction of a cell reads its half of x"):
+                rnn.export(layout)
+            continue
+        options = {"bidirectional": bidirectional} if kind.joined else {}
+        options |= {info.variant_option: variant} if variant else {}
+        if info.highway and not bias and layout == "torch":
+            options["hidden_size"] = H  # where the number of blocks does not say it
+        told = rnn.export(layout)
+        back = load(told, layout, cell, **options)
+        assert back.bias == (bias or kind.needs_bias), "what it was, or zeros"
+        assert_close(back(x_of(rnn.input_size))[0], rnn(x_of(rnn.input_size))[0], TIGHT, str(rnn))
+        same(back.export(layout), told)
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_torchs_layout_is_our_own(cell):
+    rnn = make(cell, C, H, num_layers=2)
+    same(rnn.export("torch"), rnn.state_dict())
+    assert str(load(rnn.state_dict(), "torch", cell)) == str(rnn)
+
+
+def test_a_size_that_the_shapes_do_not_tell():
+    """Without biases [12, 4] is three blocks and C = H = 4, or four and H = 3."""
+    rnn = make("SRU", 4, 3, bias=False)
+    same(load(rnn.state_dict(), "torch", "SRU", hidden_size=3).state_dict(), rnn.state_dict())
+    assert load(rnn.state_dict(), "torch", "SRU").hidden_size == 4
+    for cell in ("SRU", "PeepholeSRU"):
+        assert load(make(cell, 4, 3).state_dict(), "torch", cell).hidden_size == 3
+
+
+def test_what_is_exported_is_a_copy():
+    rnn = make("LSTM", C, H)
+    for layout in ("torch", "haste", "flashrnn", "keras", "tensorflow", "onnx"):
+        for value in rnn.export(layout).values():
+            value[...] = 0
+    assert all(np.any(value != 0) for value in rnn.state_dict().values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("layout", "cell"), PAIRS)
+def test_every_dtype(layout, cell, dtype):
+    variants = LAYOUTS[layout].variants.get(cell, (None,))
+    rnn = make(cell, C, H, variants[0], dtype=dtype)
+    told = rnn.export(layout)
+    assert {str(value.dtype) for value in told.values()} - {"int64"} == {dtype}
+    assert load(told, layout, cell).dtype == rnn.dtype
+    assert load(told, layout, cell, dtype="float64").dtype == np.float64
+
+
+# ---- against their formulas
+
+G = {"lstm": 4, "gru": 3, "rnn": 1}
+FORMULAS = {
+    "haste": {
+        "lstm": {"kernel": (C, 4 * H), "recurrent_kernel": (H, 4 * H), "bias": 4 * H},
+        "gru": {
+            "kernel": (C, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": 3 * H,
+            "recurrent_bias": 3 * H,
+        },
+        "indrnn": {"kernel": (C, H), "recurrent_scale": H, "bias": H},
+    },
+    "keras": {
+        "lstm": {"kernel": (C, 4 * H), "recurrent_kernel": (H, 4 * H), "bias": 4 * H},
+        "gru": {"kernel": (C, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": (2, 3 * H)},
+        "rnn": {"kernel": (C, H), "recurrent_kernel": (H, H), "bias": H},
+    },
+    "tensorflow": {
+        "lstm": {"kernel": (C + H, 4 * H), "bias": 4 * H},
+        "rnn": {"kernel": (C + H, H), "bias": H},
+    },
+    "flashrnn": {
+        "lstm": {"W": (4 * H, C), "R": (4, 1, H, H), "b": (4, 1, H)},
+        "gru": {"W": (3 * H, C), "R": (3, 1, H, H), "b": (4, 1, H)},
+        "rnn": {"W": (H, C), "R": (1, 1, H, H), "b": (1, 1, H)},
+    },
+    "onnx": {
+        cell: {"W": (2, g * H, C), "R": (2, g * H, H), "B": (2, 2 * g * H)}
+        for cell, g in G.items()
+    },
+}  # fmt: skip
+NAMES = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN", "indrnn": "IndRNN"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "cell"), [(layout, cell) for layout, cells in FORMULAS.items() for cell in cells]
+)
+def test_computes_what_the_library_computes(layout, cell):
+    arrays = draw(**FORMULAS[layout][cell])
+    wanted = getattr(formulas, f"{layout}_{cell}")(x_of(), **arrays)
+    said = {"linear_before_reset": 1} if (layout, cell) == ("onnx", "gru") else {}
+    rnn = load(arrays | said, layout, NAMES[cell])
+    assert (rnn.input_size, rnn.hidden_size, rnn.bidirectional) == (C, H, layout == "onnx")
+    agrees(rnn, wanted)
+    same(rnn.export(layout), arrays | said)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_heads_of_flashrnn(cell):
+    shapes = FORMULAS["flashrnn"][cell]
+    gates, biases = shapes["R"][0], shapes["b"][0]
+    arrays = draw(W=(gates * H, C), R=(gates, 2, H // 2, H // 2), b=(biases, 2, H // 2))
+    rnn = load(arrays, "flashrnn", NAMES[cell])
+    agrees(rnn, getattr(formulas, f"flashrnn_{cell}")(x_of(), **arrays))
+
+
+def test_stacks():
+    lower, upper = draw(**FORMULAS["haste"]["lstm"]), draw(kernel=(H, 16), recurrent_kernel=(H, 16))
+    upper["bias"] = lower["bias"] - 1
+    weights = {f"0.{name}": value for name, value in lower.items()}
+    weights |= {f"1.{name}": value for name, value in upper.items()}
+    wanted = formulas.haste_lstm(formulas.haste_lstm(x_of(), **lower), **upper)
+    agrees(load(weights, "haste", "LSTM"), wanted)
+    one = {name: value for name, value in weights.items() if name.startswith("1.")}
+    assert load(one, "haste", "LSTM").input_size == H, "a single layer may have any number"
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("name", [
+    "{way}_{field}",
+    "bidirectional/{way}_lstm_1/{field}:0",
+    "model/bidirectional_1/{way}_lstm/lstm_cell_{number}/{field}",
+])  # fmt: skip
+def test_directions_of_keras(cell, name):
+    ways = [draw(**FORMULAS["keras"][cell]), draw(**FORMULAS["keras"][cell])]
+    ways[1]["kernel"] = ways[1]["kernel"][::-1]
+    weights = {
+        name.format(way=("forward", "backward")[way], field=field, number=3 + way): value
+        for way in (0, 1)
+        for field, value in ways[way].items()
+    }
+    layer = getattr(formulas, f"keras_{cell}")
+    wanted = formulas.both(lambda x, way: layer(x, **ways[way]), x_of())
+    agrees(load(weights, "keras", NAMES[cell]), wanted)
+    listed = [value for way in ways for value in way.values()]  # as get_weights() has them
+    agrees(load(listed, "keras", NAMES[cell], bidirectional=True), wanted)
+
+
+def test_directions_of_tensorflow():
+    rnn = make("LSTM", C, H, bidirectional=True, dtype="float64")
+    told = rnn.export("tensorflow")
+    names = {
+        f"bidirectional_rnn/{short}/basic_lstm_cell/{field}:0": told[f"{way}_{field}"]
+        for short, way in [("fw", "forward"), ("bw", "backward")]
+        for field in ("kernel", "bias")
+    }
+    same(load(names, "tensorflow", "LSTM").export("tensorflow"), told)
+
+
+def test_lists_of_keras():
+    for cell, layers, bias in itertools.product(("LSTM", "GRU", "RNN"), (1, 2, 3), (True, False)):
+        rnn = make(cell, C, H, num_layers=layers, bias=bias, dtype="float64")
+        back = load([*rnn.export("keras").values()], "keras", cell)
+        assert (back.num_layers, back.bias) == (layers, bias)
+        assert_close(back(x_of())[0], rnn(x_of())[0], TIGHT)
+
+
+def test_forget_bias_of_tensorflow():
+    arrays = draw(**FORMULAS["tensorflow"]["lstm"])
+    rnn = load(arrays, "tensorflow", "LSTM", forget_bias=0.25)
+    agrees(rnn, formulas.tensorflow_lstm(x_of(), **arrays, forget_bias=0.25))
+    same(rnn.export("tensorflow", forget_bias=0.25), arrays)
+    names = {"rnn/multi_rnn_cell/cell_0/lstm_cell/kernel:0": arrays["kernel"]}
+    names |= {"rnn/multi_rnn_cell/cell_0/lstm_cell/bias:0": arrays["bias"]}
+    agrees(load(names, "tensorflow", "LSTM"), formulas.tensorflow_lstm(x_of(), **arrays))
+
+
+# ---- sru
+
+
+def sru_cells(width, layers, directions, scale=1.0, peephole=True):
+    columns = directions * H
+    for layer in range(layers):
+        inputs = width if layer == 0 else columns
+        blocks = 3 if inputs == columns else 4
+        cell = draw(weight=(inputs, columns * blocks), weight_c=2 * columns, bias=2 * columns)
+        cell["weight_c"] *= peephole
+        yield cell | {"scale_x": np.array([scale])}
+
+
+@pytest.mark.parametrize("width", [C, H, 2 * H])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("peephole", [True, False])
+def test_sru(width, layers, directions, peephole):
+    cells = [*sru_cells(width, layers, directions, peephole=peephole)]
+    if directions == 2 and width == H:  # a layer here has no projection there
+        blocks = cells[0]["weight"].reshape(width, 2, H, 4)
+        blocks[..., 3] = np.eye(H)[:, None]
+    wanted = x_of(width)
+    for cell in cells:
+        wanted = formulas.sru_cell(wanted, directions=directions, activation=np.tanh, **cell)
+    weights = {f"rnn_lst.{i}.{name}": v for i, cell in enumerate(cells) for name, v in cell.items()}
+    name = "PeepholeSRU" if peephole else "SRU"
+    options = {"activation": "tanh", "bidirectional": directions == 2}
+    rnn = load(weights, "asapp-sru", name, **options)
+    agrees(rnn, wanted, width)
+    told = rnn.export("asapp-sru")
+    assert list(told) == list(weights)
+    same(told, weights)
+    for name in weights:
+        if "scale_x" in name or (not peephole and "weight_c" in name):
+            del told[name]  # as older ones have it
+    agrees(load(told, "asapp-sru", "PeepholeSRU" if peephole else "SRU", **options), wanted, width)
+
+
+def test_sru_rescaled():
+    """The scale is in the projection where a direction reads its half of x, and counts for nothing
+    where the cell has a projection."""
+    for width, directions in [(C, 1), (C, 2), (2 * H, 2)]:
+        (cell,) = sru_cells(width, 1, directions, scale=1.75)
+        rnn = load(cell, "asapp-sru", "PeepholeSRU", bidirectional=directions == 2)
+        agrees(rnn, formulas.sru_cell(x_of(width), directions=directions, **cell), width)
+    (cell,) = sru_cells(H, 1, 1, scale=1.75)
+    with pytest.raises(ValueError, match=r"scale_x: expected 1, got 1\.75: a cell with rescale=T"):
+        load(cell, "asapp-sru", "PeepholeSRU")
