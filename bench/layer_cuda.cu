@@ -95,7 +95,9 @@ void report_way(const CellInfo& cell, const Shape& s, bool batch_first, bool bac
 template <class T>
 void measure_all(const CellInfo& cell, const Shape& s, cudaStream_t stream, const Copy& copy,
                  Report& report) {
-  const Errors bounds = sizeof(T) == 4 ? Errors{1e-5, 1e-3} : Errors{0.05, 0.1};
+  Errors bounds = sizeof(T) == 4 ? Errors{1e-5, 1e-3} : Errors{0.05, 0.1};
+  // Rounding takes some pre-activations to the other side of the jump.
+  if (cell.variants.front() == "relu") bounds.gradients *= 5;
   Products<T> gemm(cell, s, stream);
   for (const bool batch_first : {false, true}) {
     Problem<T, double> want(cell, s, batch_first, dispatch::Strategy::fused_sequential, stream);

@@ -80,14 +80,14 @@ def domain(cell: CellInfo, value: Any) -> str:
     return str(value)
 
 
-def own_options(cell: CellInfo, owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def own_options(known: Mapping[str, Any], owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that only this cell's class has, of all that was given beyond the others."""
-    known = cell.own_options()
+    as_the_default: dict[type, Any] = {bool: flag, float: real, str: text}
     others = [name for name in given if name not in known]
     if others:
         raise TypeError(f"{owner}: unexpected argument {others[0]!r}")
     return {
-        name: (flag if default is False else text)(name, given.get(name, default))
+        name: as_the_default[type(default)](name, given.get(name, default))
         for name, default in known.items()
     }
 

@@ -47,6 +47,8 @@ class Description(NamedTuple):
     bias: bool = True
     batch_first: bool = False
     dropout: float = 0.0
+    dropconnect: float = 0.0
+    input_dropout: float = 0.0
     bidirectional: bool = False
     variant: str = ""  # the cell's first
     domain: str = "log"
@@ -54,6 +56,15 @@ class Description(NamedTuple):
 
     def layer(self, input_size: int, dtype: str) -> _core.Layer:
         return _layer(self, input_size, dtype)
+
+    @property
+    def drops(self) -> bool:
+        """Whether training draws numbers."""
+        between = self.dropout > 0 and self.num_layers > 1
+        return between or self.dropconnect > 0 or self.input_dropout > 0
+
+    def without_drops(self) -> Description:
+        return self._replace(dropout=0.0, dropconnect=0.0, input_dropout=0.0)
 
     @property
     def states(self) -> int:

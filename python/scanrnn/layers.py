@@ -41,6 +41,10 @@ class Layer:
     with D*H; h_0 and h_n [L*D,B,H], or [L*D,H], and of LSTM the pairs (h_0, c_0) and (h_n, c_n).
     Parameters are read-only arrays under torch's names (`rnn.weight_ih_l0`); `load_state_dict`
     replaces them all at once, so one object can be used from several threads.
+
+    Training (`vjp`) sets shares of values to zero and scales the rest up: `dropout` outputs between
+    layers; `input_dropout` what a layer reads, drawn once for all steps of a sequence, but a
+    highway reads x itself; `dropconnect` elements of weight_hh, drawn once a call.
     """
 
     _cell: CellInfo
@@ -68,8 +72,9 @@ class Layer:
         for name in ("bias", "batch_first", "bidirectional"):
             options[name] = arguments.flag(name, options[name])
         options["dropout"] = arguments.real("dropout", options["dropout"])
-        own = {name: options[name] for name in self._cell.own_options()}
-        options |= arguments.own_options(self._cell, type(self).__name__, own)
+        known = self._cell.own_options() | self._cell.shares()
+        own = {name: options[name] for name in known}
+        options |= arguments.own_options(known, type(self).__name__, own)
         if "domain" in options:
             options["domain"] = arguments.domain(self._cell.chosen(options), options["domain"])
         options["device"] = arguments.text("device", options["device"])
@@ -147,11 +152,11 @@ class Layer:
         """The sequence in training mode, and what carries cotangents back through it.
 
         x is held, not copied, and y comes back read-only, because the pullback reads both: leave x
-        as it is while the pullback is in use. `seed` is that of dropout; None is fresh entropy.
-        lengths, cu_seqlens and reset are those of a call, and are copied.
+        as it is while the pullback is in use. `seed` is that of what is dropped; None is fresh
+        entropy. lengths, cu_seqlens and reset are those of a call, and are copied.
         """
         entropy = np.random.SeedSequence(arguments.seed_value(seed))
-        drawn = int(entropy.generate_state(1, np.uint64)[0]) if self.dropout else 0
+        drawn = int(entropy.generate_state(1, np.uint64)[0]) if self._stack.description.drops else 0
         ragged = of_sequence(lengths, cu_seqlens, reset)
         run = Run(self._stack, x, h_0, strategy, training=True, seed=drawn, ragged=ragged)
         return run.forward(), Pullback(run)
@@ -254,7 +259,7 @@ def _restore(kind: type[Layer], options: dict[str, Any], params: dict[str, Array
 
 def make_class(cell: CellInfo) -> type[Layer]:
     """The class of a cell: its constructor is torch's, plus the cell's own options and ours."""
-    options = _TORCHS | cell.own_options()
+    options = _TORCHS | cell.own_options() | cell.shares()
     if cell.recurrence == "linear":
         options["domain"] = "log"
     options |= {"dtype": "float32", "device": "auto", "seed": None}

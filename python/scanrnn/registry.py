@@ -66,6 +66,10 @@ class CellInfo(NamedTuple):
         variant = {self.variant_option: self.variants[0]} if self.variant_option else {}
         return variant | dict.fromkeys(self._made_of_it(), False)
 
+    def shares(self) -> dict[str, float]:
+        """What training can drop of it, beside outputs between layers: see `scanrnn.Layer`."""
+        return {"input_dropout": 0.0} | ({"dropconnect": 0.0} if self.recurrence == "dense" else {})
+
     def chosen(self, options: Mapping[str, Any]) -> CellInfo:
         """The cell that its class makes by these options."""
         made = [cell for name, cell in self._made_of_it().items() if options[name]]
@@ -95,13 +99,13 @@ def classes(make: Callable[[CellInfo], T]) -> dict[str, T]:
     return {cell.name: make(cell) for cell in cells() if not cell.base}
 
 
-def signature(kind: Callable[..., Any], cell: CellInfo) -> inspect.Signature:
-    """That of a framework's class, with the cell's own options where it takes any by keyword."""
+def signature(kind: Callable[..., Any], options: Mapping[str, Any]) -> inspect.Signature:
+    """That of a framework's class, with a cell's own options where it takes any by keyword."""
     found = inspect.signature(kind)
     *common, _ = found.parameters.values()
     own = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-        for name, default in cell.own_options().items()
+        for name, default in options.items()
         if name not in found.parameters
     ]
     return found.replace(parameters=[*common, *own])

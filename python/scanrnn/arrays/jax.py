@@ -90,11 +90,13 @@ class Jax(calls.Operands, ArrayLibrary):
 
     def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
         told, x = call.stack.description, call.x
-        if call.training and told.dropout:
-            raise ValueError(
-                f"dropout: expected 0 for JAX arrays, got {told.dropout}: a seed would be fixed "
-                "when jit compiles, so drop between layers of your own"
-            )
+        for name in ("dropout", "dropconnect", "input_dropout"):
+            share = getattr(told, name)
+            if call.training and share:
+                raise ValueError(
+                    f"{name}: expected 0 for JAX arrays, got {share}: a seed would be fixed when "
+                    "jit compiles, so drop between layers of your own"
+                )
         if call.one_step and told.bidirectional:
             raise ValueError(
                 "step: a bidirectional layer needs the whole sequence, so it cannot step"
@@ -148,7 +150,8 @@ class Jax(calls.Operands, ArrayLibrary):
 
 
 def _describe(call: Call) -> Description:
-    return call.stack.description._replace(dropout=0.0, strategy=call.planned.plan.strategy)
+    told = call.stack.description.without_drops()
+    return told._replace(strategy=call.planned.plan.strategy)
 
 
 def _placed(arrays: list[Any], device: str) -> tuple[Any, ...]:

@@ -30,8 +30,8 @@ for _name, (_cpu, _cuda) in _core.jax_targets().items():
 def attributes(description: Description) -> dict[str, Any]:
     """A description as what a custom call may have: texts and numbers, and no dropout."""
     told = description._replace(strategy=description.strategy or "")._asdict()
-    del told["dropout"]
-    return {k: v if isinstance(v, str) else np.int64(v) for k, v in told.items()}
+    kept = {k: v for k, v in told.items() if k not in ("dropout", "dropconnect", "input_dropout")}
+    return {k: v if isinstance(v, str) else np.int64(v) for k, v in kept.items()}
 
 
 def call(target: str, results: list[jax.ShapeDtypeStruct], *args: Any, **attributes: Any) -> Any:

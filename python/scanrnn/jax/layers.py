@@ -41,7 +41,7 @@ class Layer:
         strategy: str | None = None,
         **own: Any,
     ) -> None:
-        options = arguments.own_options(self._cell, type(self).__name__, own)
+        options = arguments.own_options(self._cell.own_options(), type(self).__name__, own)
         cell = self._cell.chosen(options)
         self.__dict__.update(options, _cell=cell, _own=options)
         arguments.domain(cell, domain)
@@ -150,5 +150,5 @@ def _dtype(value: Any) -> Any:
 def make_layer(cell: CellInfo) -> type[Layer]:
     doc = f"{cell.name}, {cell.words()}\n\n{Layer.__doc__}"
     members = {"__module__": "scanrnn.jax", "__doc__": doc, "_cell": cell}
-    members["__signature__"] = signature(Layer, cell)
+    members["__signature__"] = signature(Layer, cell.own_options())
     return type(cell.name, (Layer,), members)

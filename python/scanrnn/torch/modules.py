@@ -49,7 +49,8 @@ class Recurrent(nn.Module):
         super().__init__()
         if proj_size != 0:
             raise ValueError(f"proj_size: expected 0, there are no projections, got {proj_size}")
-        self._own = arguments.own_options(self._cell, type(self).__name__, own)
+        known = self._cell.own_options() | self._cell.shares()
+        self._own = arguments.own_options(known, type(self).__name__, own)
         self._cell = cell = self._cell.chosen(self._own)
         self.input_size = arguments.integer("input_size", input_size)
         self.hidden_size = arguments.integer("hidden_size", hidden_size)
@@ -66,7 +67,7 @@ class Recurrent(nn.Module):
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in tensors.DTYPES:
             raise ValueError(f"dtype: expected one of {tensors.DTYPES}, got {dtype!r}")
-        described = self._description(self.dropout)
+        described = self._description()
         layer = described.layer(self.input_size, short_name(dtype))
         self._names = [name for name, _ in layer.parameters()]
         for name, shape in layer.parameters():
@@ -74,11 +75,13 @@ class Recurrent(nn.Module):
             self.register_parameter(name, nn.Parameter(value))
         self.reset_parameters()
 
-    def _description(self, dropout: float) -> Description:
+    def _description(self) -> Description:
+        shares = {name: self._own[name] for name in self._cell.shares()}
         return Description(
             self._cell.name, self.hidden_size, self.num_layers, self.bias, self.batch_first,
-            dropout, self.bidirectional, self._own.get(self._cell.variant_option, ""), self.domain,
-            self.strategy,
+            self.dropout, bidirectional=self.bidirectional,
+            variant=self._own.get(self._cell.variant_option, ""), domain=self.domain,
+            strategy=self.strategy, **shares,
         )  # fmt: skip
 
     def reset_parameters(self) -> None:
@@ -119,8 +122,9 @@ class Recurrent(nn.Module):
         params = [getattr(self, name) for name in self._names]
         self._check_input(input, cu_seqlens is not None)
         single, batch_axis = input.dim() == 2 and cu_seqlens is None, 0 if self.batch_first else 1
-        x, drops = input, self.training and self.dropout > 0 and self.num_layers > 1
-        told = self._description(self.dropout if drops else 0.0)
+        x, told = input, self._description()
+        drops = self.training and told.drops
+        told = told if drops else told.without_drops()
         if ragged is not None:
             ragged = checked(tensors.Operands("input", x), ragged, x.shape, batch_axis)
         if single:
@@ -181,7 +185,7 @@ class Recurrent(nn.Module):
         for name, default in (
             ("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0),
             ("bidirectional", False), ("domain", "log"), ("strategy", None),
-            *type(self)._cell.own_options().items(),
+            *type(self)._cell.own_options().items(), *self._cell.shares().items(),
         ):  # fmt: skip
             if getattr(self, name) != default:
                 out += f", {name}={getattr(self, name)!r}"
@@ -242,5 +246,5 @@ def make_module(cell: CellInfo) -> type[Recurrent]:
     base = Elman if cell.name == "RNN" else Recurrent
     members = {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell}
     if base is Recurrent:
-        members["__signature__"] = signature(base, cell)
+        members["__signature__"] = signature(base, cell.own_options() | cell.shares())
     return type(cell.name, (base,), members)

@@ -29,7 +29,8 @@ library = torch.library.Library("scanrnn", "DEF")
 # What both operators of a layer are told about it; `description` packs the same.
 _DESCRIPTION = (
     "str cell, int hidden_size, int num_layers, bool bias, bool batch_first, float dropout, "
-    "bool bidirectional, str variant, str domain, str? strategy"
+    "float dropconnect, float input_dropout, bool bidirectional, str variant, str domain, "
+    "str? strategy"
 )
 # Absent where the batch is rectangular.
 _STEPS = "Tensor? lengths, Tensor? cu_seqlens, Tensor? reset"

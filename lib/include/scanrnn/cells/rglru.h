@@ -68,7 +68,7 @@ struct RGLRU : LinearCell {
     const V log_a = own.vector[0] * logistic(g.p).value;
     const V a = fast_exp(log_a), z = scan::one_minus_exp(log_a, a);
     const V root = sqrt(fma(z, a, z));
-    return {a, z, log_a, root, select(less(V(0), root), log_a / root, V(0))};
+    return {a, z, log_a, root, select(less(V(0), root), log_a * reciprocal(root), V(0))};
   }
 };
 

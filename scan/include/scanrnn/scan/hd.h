@@ -40,6 +40,12 @@ SCANRNN_HD float reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// To two units in the last place, and 0 for a subnormal x.
+SCANRNN_HD float sqrt(float x) {
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // 2^t on the special function unit, t = x log2(e), and the part of x that t's rounding left out:
 // a relative error below 4e-7.
 SCANRNN_HD float bounded_exp(float x) {
@@ -62,6 +68,7 @@ SCANRNN_HD float fast_exp(float x) {
 }
 #else
 SCANRNN_HD float fast_exp(float x) { return ::expf(x); }
+SCANRNN_HD float sqrt(float x) { return ::sqrtf(x); }
 SCANRNN_HD float reciprocal(float x) { return 1.0f / x; }
 SCANRNN_HD float bounded_exp(float x) {
   constexpr float kMost = static_cast<float>(kLargestExponent<float>);
@@ -84,7 +91,6 @@ SCANRNN_HD float log(float x) { return ::logf(x); }
 SCANRNN_HD double log(double x) { return ::log(x); }
 SCANRNN_HD float log1p(float x) { return ::log1pf(x); }
 SCANRNN_HD double log1p(double x) { return ::log1p(x); }
-SCANRNN_HD float sqrt(float x) { return ::sqrtf(x); }
 SCANRNN_HD double sqrt(double x) { return ::sqrt(x); }
 SCANRNN_HD float tanh(float x) { return ::tanhf(x); }
 SCANRNN_HD double tanh(double x) { return ::tanh(x); }
