@@ -50,6 +50,7 @@ def test_signature_is_that_of_torch_plus_ours(cell):
     found = inspect.signature(getattr(scanrnn, info.name)).parameters
     option = {info.variant_option: info.variants[0]} if info.variant_option else {}
     option |= {"peephole": False} if info.name == "SRU" else {}
+    option |= {"input_dropout": 0.0}
     option |= {"domain": "log"} if info.recurrence == "linear" else {}
     assert list(found) == [
         *("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"),

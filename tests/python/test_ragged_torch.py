@@ -237,7 +237,7 @@ def test_opcheck(cell, form):
     if form == "packed_reset":
         given["reset"] = torch.arange(256, device=DEVICE) % 7 == 3
     steps = [given.get(name) for name in ("lengths", "cu_seqlens", "reset")]
-    description = rnn._description(0.0)
+    description = rnn._description()
     layer, backward = torch.ops.scanrnn.layer, torch.ops.scanrnn.layer_backward
     torch.library.opcheck(layer.default, (x, h_0, params, *steps, None, True, *description))
     x, h_0, params = (
@@ -256,7 +256,7 @@ def test_the_reserve_is_large_enough(cell):
         (h, 2, t, b) for h in (1, 5, 64) for t in (0, 1, 3, 17, 300) for b in (1, 2, 33, 400)
     ):
         rnn = module(cell, 3, hidden, layers, bidirectional=True)
-        layer = rnn._description(0.0).layer(rnn.input_size, "float64")
+        layer = rnn._description().layer(rnn.input_size, "float64")
         device = torch.device(DEVICE)
         for layout in ("ragged", "packed"):
             sizes = st.ops.Batch(steps, batch, layout)

@@ -96,7 +96,7 @@ def test_torchs_own_state_dicts_and_values(cell, options):
 def test_gradcheck(variant):
     cell, variant = variant
     rnn = module(cell, 3, 3, variant=variant)
-    description = rnn._description(0.0)
+    description = rnn._description()
 
     def call(x, *rest):
         count = rnn._cell.states

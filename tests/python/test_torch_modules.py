@@ -219,7 +219,7 @@ def test_errors():
 def test_the_operator_checks_too():
     rnn = module("MinGRU", 4, 6)
     x, h_0, params = operands(rnn, 9, 3)
-    description = rnn._description(0.0)
+    description = rnn._description()
     with raises(TypeError, "weight_ih_l0: expected dtype float32, got float64"):
         torch.ops.scanrnn.layer(x.float(), [], params, *WHOLE, None, False, *description)
     with raises(ValueError, "params: expected 2 tensors, got 1"):

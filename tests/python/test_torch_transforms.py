@@ -34,7 +34,7 @@ OPCHECK_SIZES = 16, 16
 def test_opcheck_of_a_layer(cell):
     rnn = module(cell, 4, 8, 2)
     x, h_0, params = operands(rnn, *OPCHECK_SIZES, grad=True)
-    description = rnn._description(0.0)
+    description = rnn._description()
     layer, backward = torch.ops.scanrnn.layer, torch.ops.scanrnn.layer_backward
     torch.library.opcheck(layer.default, (x, h_0, params, *WHOLE, None, True, *description))
     x, h_0, params = operands(rnn, *OPCHECK_SIZES)
@@ -56,7 +56,7 @@ def test_the_reserve_is_large_enough(cell, dtype):
         (7, 1, 1, 0), (7, 3, 0, 5), (129, 1, 1000, 1),
     ):  # fmt: skip
         rnn = module(cell, 3, hidden, layers, dtype=dtype)
-        description, C = rnn._description(0.0), rnn.input_size
+        description, C = rnn._description(), rnn.input_size
         x = torch.empty(steps, batch, C, dtype=dtype, device=DEVICE)
         layer = description.layer(C, short_name(dtype))
         plan = layer.plan(st.tensors.device_of(x.device), steps, batch, True, None)
