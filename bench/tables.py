@@ -14,6 +14,7 @@ from how_fast import how_fast
 from losses import OTHER_WAY, WORTH, compared, list_of
 from planned import planned
 from rows import OURS, Row, by, dtype_of, find, measured, number, shape_of, source
+from scanrnn import cells
 from scanrnn.tools import measure
 from scanrnn.tools.regret import PASSES
 
@@ -26,7 +27,11 @@ DENSE_MS = {"forward": 1.7, "forward_backward": 5.0}  # B16 T1024 H768, 16 bits
 REASONS = {
     "B1 T1048576 H64": "so few columns make tiles wait for one another's carry through the L2",
     "B1 T65536 H1024": "bound by the instructions of the gates, some 60 an element forward",
+    "RGLRU": "three exponentials, two reciprocals and a root for each element",
 }
+# Cells whose steps do not compose.
+WALKED = [cell.name for cell in cells() if cell.recurrence == "diagonal"]
+REASONS |= dict.fromkeys(WALKED, "each step waits for the one before it, whatever the bandwidth")
 
 
 def marked(text: str, less: bool) -> str:
@@ -65,7 +70,7 @@ def gpu_layers(content: Row) -> str:
         for direction, asked in FLOOR_RATIO.items():
             pick, best = pick_and_best(measured(group, **{"pass": direction}))
             less = bool(pick and pick["T"] >= 1024 and pick["floor_ratio"] > asked)
-            below += [size] * less
+            below += [cell if cell in REASONS else size] * less
             line += (
                 [number(pick["ms"]), marked(f"{pick['floor_ratio']:.2f}", less)]
                 if pick

@@ -155,6 +155,6 @@ def test_torch_draws_from_its_generator():
 
 def test_jax_arrays_are_refused():
     jax = pytest.importorskip("jax")
-    rnn = make("GRU", 4, 6, dropconnect=0.5, device="cpu")
+    rnn = make("GRU", 4, 6, dropconnect=0.5)
     with pytest.raises(ValueError, match=r"dropconnect: expected 0 for JAX arrays, got 0\.5"):
         rnn.vjp(jax.numpy.zeros((5, 2, 4), "float32"))
