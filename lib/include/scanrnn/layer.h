@@ -32,8 +32,11 @@ struct LayerOptions {
   double dropout = 0.0;  // between layers, in training mode only
   // In training mode, too, a share of this is zero and the rest scaled up: elements of each R of a
   // dense cell, drawn once a call; what a layer reads, drawn once for all steps of a sequence (a
-  // highway reads x itself).
-  double dropconnect = 0.0, input_dropout = 0.0;
+  // highway reads x itself); of SRU and QRNN what the state gives to the output, drawn as that.
+  double dropconnect = 0.0, input_dropout = 0.0, state_dropout = 0.0;
+  // The share of the units whose state a step leaves as it was, drawn for each step in training
+  // mode; in inference each state moves by the mean. Of the pair (h, c) zoneout_cell is for c.
+  double zoneout = 0.0, zoneout_cell = 0.0;
   bool bidirectional = false;
   int variant = 0;  // index into CellInfo::variants
   Domain domain = Domain::log;

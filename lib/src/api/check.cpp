@@ -25,6 +25,9 @@ const CellInfo& check_options(const LayerOptions& o) {
   share("dropout", o.dropout);
   share("dropconnect", o.dropconnect);
   share("input_dropout", o.input_dropout);
+  share("state_dropout", o.state_dropout);
+  share("zoneout", o.zoneout);
+  share("zoneout_cell", o.zoneout_cell);
   if (is_complex(o.dtype) || is_integer(o.dtype) || o.dtype == Dtype::boolean) {
     throw type_error(std::string("dtype: expected a real floating-point one, got ") +
                      name(o.dtype));
@@ -39,6 +42,14 @@ const CellInfo& check_options(const LayerOptions& o) {
   require(dense || o.dropconnect == 0, [&] {
     return "dropconnect: expected 0, as " + cell.name +
            " has no matrix that reads the state, got " + std::to_string(o.dropconnect);
+  });
+  require(cell.readout || o.state_dropout == 0, [&] {
+    return "state_dropout: expected 0, as the output of " + cell.name + " is its state, got " +
+           std::to_string(o.state_dropout);
+  });
+  require(cell.states == 2 || o.zoneout_cell == 0, [&] {
+    return "zoneout_cell: expected 0, as the state of " + cell.name + " is one tensor, got " +
+           std::to_string(o.zoneout_cell);
   });
   require(!cell.square || o.input_size == o.hidden_size, [&] {
     return "hidden_size: " + cell.name + " reads x of its own unit, so expected input_size, " +

@@ -223,6 +223,7 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       args.initial = before;
       args.y = walked<T>(call.y, tile, call.reverse);
       args.cells = walked<T>(cells, tile, call.reverse);
+      args.masks = walked(call, tile, call.reverse);
       if (!pack) multiply_step(team, walk, args.x, before, args.sums, products);
       if (pack && !fuse) {
         const DenseTokens<T> tokens{args.x, args.sums, call.batch, tile.steps};
@@ -265,6 +266,7 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   args.initial = lines_of<T>(call.h0);
   args.initial_cell = lines_of<T>(call.c0);
   args.dsums = against(dtokens);
+  args.masks = walked(call, all, !call.reverse);
   if (ragged) args.ragged = walk.sequences->lines();
   StepBarrier barrier;
 

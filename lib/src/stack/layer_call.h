@@ -33,6 +33,7 @@ struct LayerCall {
   dispatch::Batch layout = dispatch::Batch::rectangular;
   Ragged ragged;
   RaggedTables tables;  // what the backend has prepared of it
+  Masks masks;          // by seeds and shares
   Index sequences = 0;
   void* preactivations = nullptr;  // kept for backward: [tokens, kept_width()]; null in inference
   void* states = nullptr;          // the same, [tokens,H]: the states that the output does not show
@@ -49,6 +50,8 @@ struct LayerCall {
   Index kept_width() const { return is_dense() ? info(cell).preactivations * hidden : width(); }
   bool is_dense() const { return info(cell).recurrence == dispatch::Recurrence::dense; }
   bool is_ragged() const { return layout != dispatch::Batch::rectangular; }
+  // Draws are made where a ragged batch's are, by kernels that know each token's place.
+  bool has_marks() const { return is_ragged() || masks; }
   bool pair() const { return info(cell).states == 2; }
   Index tokens() const { return steps * batch; }
   bool is_diagonal() const { return info(cell).recurrence == dispatch::Recurrence::diagonal; }
@@ -152,28 +155,24 @@ void for_pairs(const LayerCall& call, const TensorView& a, const TensorView& b, 
   }
 }
 
-// One pseudo-random number for each element, a function of seed and position alone (the finaliser
-// of splitmix64), so that backward finds the same mask.
-SCANRNN_HD std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 // What is dropped of a tensor: the share of the elements whose number is below the threshold, all
 // others are scaled up. Where there are sequences one number serves all steps of each.
-struct Drop {
-  double share = 0;
-  std::uint64_t seed = 0;
+struct Drop : Draw {
   bool adds = false;  // to what is there
   const SequenceBounds* sequences = nullptr;
 
-  std::uint64_t threshold() const {
-    return static_cast<std::uint64_t>(share *
-                                      18446744073709549568.0);  // the last double below 2^64
-  }
   double scale() const { return 1.0 / (1.0 - share); }
 };
+
+// The draws of a tile, as the engine walks it.
+inline Masks walked(const LayerCall& call, const Tile& tile, bool reverse) {
+  Masks out = call.masks;
+  out.hidden = call.hidden;
+  out.line = 1;
+  out.step = reverse ? -call.batch : call.batch;
+  out.token = (tile.first_step + (reverse ? tile.steps - 1 : 0)) * call.batch + tile.first_line;
+  out.sequence = tile.first_line;
+  return out;
+}
 
 }  // namespace scanrnn

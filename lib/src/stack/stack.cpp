@@ -68,14 +68,17 @@ class Run {
     return out;
   }
 
-  // Before the first layer call of a ragged batch.
-  void prepare(const Ragged& ragged) {
-    if (stack_.plan.problem.layout == dispatch::Batch::rectangular) return;
-    if (!ragged && !counting()) return;
+  // Before the first layer call of a ragged batch, or of a linear cell with draws in its
+  // recurrence.
+  void prepare(const Ragged& ragged, const Drops& drops) {
+    if (info(o_.cell).recurrence == dispatch::Recurrence::dense || !drops.in_recurrence()) {
+      if (stack_.plan.problem.layout == dispatch::Batch::rectangular) return;
+      if (!ragged && !counting()) return;
+    }
     tables_ = stack_.backend.prepare(stack_.plan, ragged, stack_.workspace);
   }
 
-  LayerCall layer_call(int layer, int direction, const Ragged& ragged) const {
+  LayerCall layer_call(int layer, int direction, const Ragged& ragged, const Drops& drops) const {
     const auto& p = stack_.plan.problem;
     const CellInfo& cell = info(o_.cell);
     LayerCall out;
@@ -94,6 +97,7 @@ class Run {
     out.input = layer == 0 ? o_.input_size : features();
     out.hidden = o_.hidden_size;
     out.gates = cell.gates + (cell.highway && out.input != out.hidden ? 1 : 0);
+    out.masks = drops.in_recurrence(out);
     if (!params_.empty()) {
       const auto own = parameters(params_, layer, direction);
       out.weight = own.weight;
@@ -235,7 +239,7 @@ void Stack::forward(const ForwardArgs& args) {
   const Drops drops{options, run.training(), args.seed};
   const bool may_pool = plan.problem.layout == dispatch::Batch::ragged && plan.problem.steps == 1;
   const bool pooled = args.state_indices || (may_pool && run.counting());
-  run.prepare(args.ragged);
+  run.prepare(args.ragged, drops);
   const SequenceBounds sequences = run.sequences(args.ragged);
   TensorView h0, c0, hn, cn;
   if (!args.state_indices) {
@@ -258,7 +262,7 @@ void Stack::forward(const ForwardArgs& args) {
       run.drop(whole, in, drops.of_input(layer, sequences));
     }
     for (int direction = 0; direction < run.directions(); ++direction) {
-      LayerCall call = run.layer_call(layer, direction, args.ragged);
+      LayerCall call = run.layer_call(layer, direction, args.ragged, drops);
       run.keep(call);
       call.x = in;
       call.skip = whole;
@@ -292,7 +296,7 @@ void Stack::backward(const BackwardArgs& args) {
   Run run(*this, args.params);
   const Drops drops{options, run.training(), args.seed};
   const int layers = options.num_layers;
-  run.prepare(args.ragged);
+  run.prepare(args.ragged, drops);
   const SequenceBounds sequences = run.sequences(args.ragged);
   const TensorView x = run.without_padding(args.x, args.ragged);
   const TensorView h0 = run.inner(args.h0.h), y = run.inner(args.y);
@@ -310,7 +314,7 @@ void Stack::backward(const BackwardArgs& args) {
   for (int layer = 0; layer < layers; ++layer) {
     outputs.push_back(layer + 1 == layers ? y : run.tokens(reserve, run.features()));
     for (int direction = 0; direction < run.directions(); ++direction) {
-      calls.push_back(run.layer_call(layer, direction, args.ragged));
+      calls.push_back(run.layer_call(layer, direction, args.ragged, drops));
       run.keep(calls.back());
     }
   }

@@ -41,17 +41,17 @@ struct SRU : LinearCell {
   }
 
   template <class V>
-  SCANRNN_HD static V readout(const Gates<V>& g, V c, V skip) {
+  SCANRNN_HD static V readout(const Gates<V>& g, V c, V skip, V keep) {
     const auto r = logistic(g.q);
-    return fma(r.value, Activation::value(c), r.complement * skip);
+    return fma(r.value, Activation::value(c) * keep, r.complement * skip);
   }
   template <class V>
   SCANRNN_HD static ReadoutCotangent<V, Gates<V>> readout_vjp(const Gates<V>& g, V c, V skip,
-                                                              V dh) {
+                                                              V keep, V dh) {
     const auto r = logistic(g.q);
-    const V dr = dh * (Activation::value(c) - skip);
+    const V dr = dh * (Activation::value(c) * keep - skip);
     return {{V(0), V(0), dr * r.value * r.complement},
-            dh * r.value * Activation::slope(c),
+            dh * keep * r.value * Activation::slope(c),
             dh * r.complement};
   }
 };
