@@ -160,6 +160,28 @@ TensorView tokens_of(const LayerCall& call, void* data, Index steps, Index width
   return out;
 }
 
+// Rows of each sequence, [N,width], added to those of its first step in [T,B,.]; or, with `back`,
+// those of the first step, or zeros, to the sequences.
+template <class T>
+void add_first(const Team& team, const FirstSteps& first, T* rows, Index width,
+               const TensorView& tokens, bool back) {
+  const Range mine = team.share(first.all.count);
+  for (Index n = mine.begin; n < mine.end; ++n) {
+    const Index step = first.step(n);
+    T* own = rows + n * width;
+    T* token = step < 0 ? nullptr
+                        : static_cast<T*>(tokens.data) + step * tokens.strides[0] +
+                              first.line(n) * tokens.strides[1];
+    for (Index i = 0; i < width; ++i) {
+      if (back) {
+        own[i] = token ? token[i] : T(0);
+      } else if (token) {
+        token[i] += own[i];
+      }
+    }
+  }
+}
+
 // A step's two products, from the weights as they are.
 template <class T>
 void multiply_step(const Team& team, const Walk<T>& walk, const Strided<const T>& x,
@@ -179,13 +201,15 @@ template <class T>
 void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const bool ragged = call.is_ragged();
   const bool pack = ragged || call.steps >= kPackedSteps, keep = call.preactivations != nullptr;
-  const bool fuse = pack && plan.tile_steps == 1;  // each step multiplies its own input
+  // Each step multiplies its own input.
+  const bool fuse = pack && plan.tile_steps == 1 && !call.feeds_first();
   const Walk<T> walk(call, arena, pack);
   const Index width = call.width();
   const bool whole = fuse || ragged;  // in one tile
   const Index tile_steps = !pack ? 1 : whole ? call.steps : std::min(plan.tile_steps, call.steps);
   T* products = pack ? nullptr : walk.take(arena, call.batch * width);
   T* projected = keep || fuse ? nullptr : walk.take(arena, tile_steps * call.batch * width);
+  T* first = call.feeds_first() ? walk.take(arena, walk.lines * width) : nullptr;
   if (arena.counting()) return;
   walk.add_biases();
 
@@ -202,6 +226,12 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       table.tools.pack_gates(team, walk.recurrent, walk.packed_recurrent);
     }
     if (call.pair()) walk.load(team, call.c0, walk.c);
+    if (call.first) {
+      gemm<T>(team, SplitBy::columns, walk.lines, width, call.first.sizes[1],
+              {static_cast<const T*>(call.first.data), call.first.strides[0]},
+              {static_cast<const T*>(call.first_weight.data), call.first_weight.strides[0], true},
+              first, width, false);
+    }
     team.barrier();
     Strided<const T> before = lines_of<T>(call.h0);
     for (Index position = 0; position < call.steps && call.batch > 0; position += tile_steps) {
@@ -229,6 +259,12 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
         const DenseTokens<T> tokens{args.x, args.sums, call.batch, tile.steps};
         table.tools.project(team, walk.input, walk.packed_input, tokens);
       }
+      if (call.first && position == 0) {
+        team.barrier();
+        TensorView whole = sums;  // as if it began with the call's first step
+        whole.data = static_cast<T*>(sums.data) - tile.first_step * sums.strides[0];
+        add_first(team, FirstSteps(call), first, width, whole, false);
+      }
       if (ragged) {
         args.ragged = walk.sequences->lines();
         args.zeros = walk.zeros;
@@ -250,6 +286,7 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const Index kept = call.kept_width();
   T* dsums = walk.take(arena, call.tokens() * kept);
   T* before = ragged ? walk.take(arena, call.tokens() * call.hidden) : nullptr;
+  T* first = call.feeds_first() ? walk.take(arena, walk.lines * call.width()) : nullptr;
   if (arena.counting()) return;
 
   const auto& table = kernels_of<T>();
@@ -299,6 +336,10 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     if (call.dweight) gradients.of_weight();
     if (call.drecurrent_weight) gradients.of_recurrent_weight();
     if (call.dbias) gradients.of_biases();
+    if (!first) return;
+    add_first(team, FirstSteps(call), first, call.width(), dtokens, true);
+    team.barrier();
+    gradients.of_first(first, walk.lines);
   });
 }
 

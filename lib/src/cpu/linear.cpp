@@ -318,7 +318,7 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     }
     if (adds_skip && call.dskip) {
       for_runs<T>(call, all, call.dskip, [&](T* dx, Index spacing, Index first, Index count) {
-        add_skip(dx, spacing, first, count, call.accumulate_dx);
+        add_skip(dx, spacing, first, count, call.accumulate_dskip);
       });
     }
     if (call.dweight) {

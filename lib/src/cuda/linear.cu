@@ -70,11 +70,7 @@ struct LayerRun : CudaRun<T> {
   // Sequences without a step leave the state that they enter with.
   void pass_states(const TensorView& from, const TensorView& to) {
     if (!call.has_marks() || !to || call.sequences == 0) return;
-    ragged::
-        pass_states<<<ragged::blocks_for_rows(call.sequences), pointwise::kThreads, 0, stream>>>(
-            sequences, Strided<const T>{data(from), from.strides[0], 0},
-            Strided<T>{static_cast<T*>(to.data), to.strides[0], 0}, call.hidden);
-    SCANRNN_CUDA(cudaGetLastError());
+    ragged::pass_states<T>(sequences, from, to, stream);
   }
 
   // Zeros at steps that nothing has walked.
@@ -164,7 +160,8 @@ struct LayerRun : CudaRun<T> {
     // The highway's cotangent goes to dx, which the product then adds to, or has its own place; or
     // it waits beside it.
     const TensorView& skip_to = call.dskip ? call.dskip : call.dx;
-    const bool skip_aside = adds_skip && (call.accumulate_dx || !skip_to || arena.counting());
+    const bool adds = call.dskip ? call.accumulate_dskip : call.accumulate_dx;
+    const bool skip_aside = adds_skip && (adds || !skip_to || arena.counting());
     const T* bias = kAddsBias ? whole_bias() : nullptr;
     T* dgates = take(tokens() * width());
     T* dskip = skip_aside ? take(tokens() * call.hidden) : nullptr;

@@ -13,6 +13,9 @@ struct Drops {
   bool training;
   std::uint64_t seed;
 
+  Drops(const LayerOptions& options, bool training, std::uint64_t seed)
+      : options(options), training(training && options.draws), seed(seed) {}
+
   bool after_layers() const { return training && options.dropout > 0; }
   bool from_input() const { return training && options.input_dropout > 0; }
   bool from_matrix() const { return training && options.dropconnect > 0; }

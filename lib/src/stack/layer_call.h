@@ -19,16 +19,21 @@ struct LayerCall {
   bool reverse = false;      // time runs from T-1 to 0
   bool batch_major = false;  // order of the tokens in the pre-activations: [B,T] instead of [T,B]
   Index steps = 0, batch = 0, input = 0, hidden = 0;
-  int gates = 0;  // row blocks of weight, the highway projection included
+  Index skip_size = 0;  // features of what a highway reads
+  int gates = 0;        // row blocks of weight, the highway projection included
 
   TensorView x;             // [T,B,C]
   TensorView skip;          // what a highway reads, where that is another tensor than x
   TensorView weight, bias;  // [gates*H,C]; absent, or the bias of the row blocks that have one
   TensorView recurrent_weight, recurrent_bias;  // of a dense cell: [gates*H,H], [gates*H] or absent
   TensorView vectors;                           // of a cell that has any: [vectors*H]
-  TensorView h0, hn;                            // [B,H], may be absent
-  TensorView c0, cn;                            // the same, where the state is a pair
-  TensorView y;                                 // [T,B,H]
+  TensorView projection;                        // of LSTM's h, [P,H], or of what SRU reads, [P,C]
+  // The product of the first step of a sequence with what is fed back, where that is of another
+  // size than h, [B,P] times [gates*H,P]; h0 is absent then.
+  TensorView first, first_weight;
+  TensorView h0, hn;  // [B,H], may be absent
+  TensorView c0, cn;  // the same, where the state is a pair
+  TensorView y;       // [T,B,H]
   // Which steps there are; of a packed batch B is 1, and states are [sequences,H].
   dispatch::Batch layout = dispatch::Batch::rectangular;
   Ragged ragged;
@@ -37,12 +42,15 @@ struct LayerCall {
   Index sequences = 0;
   void* preactivations = nullptr;  // kept for backward: [tokens, kept_width()]; null in inference
   void* states = nullptr;          // the same, [tokens,H]: the states that the output does not show
+  // The same, of a call with a projection: what its product with W reads, [T,B,P]; what its cell
+  // gives, [T,B,H], and gives last, [B,H].
+  TensorView read, given, last_given;
 
   // Backward only; those that are absent are zeros, or not wanted.
   TensorView dy, dhn, dcn, dx, dh0, dc0, dweight, dbias, drecurrent_weight, drecurrent_bias,
-      dvectors;
+      dvectors, dprojection, dfirst, dfirst_weight;
   TensorView dskip;  // where the highway's share of dx goes, where not to dx
-  bool accumulate_dx = false;
+  bool accumulate_dx = false, accumulate_dskip = false;
 
   const TensorView& highway() const { return skip ? skip : x; }
   Index width() const { return gates * hidden; }
@@ -54,11 +62,12 @@ struct LayerCall {
   bool has_marks() const { return is_ragged() || masks; }
   bool pair() const { return info(cell).states == 2; }
   Index tokens() const { return steps * batch; }
+  bool feeds_first() const { return first_weight.rank > 0; }
   bool is_diagonal() const { return info(cell).recurrence == dispatch::Recurrence::diagonal; }
   // Values of its vectors.
   Index vector_values() const { return info(cell).vectors * hidden; }
   // The highway input comes from the last row block, or is x itself.
-  bool highway_projection() const { return info(cell).highway && input != hidden; }
+  bool highway_projection() const { return info(cell).highway && skip_size != hidden; }
   // Whether the highway carries x itself, whose cotangent then has a part that no product gives.
   bool carries_input() const { return info(cell).highway && !highway_projection(); }
   // The row blocks [first, second) that have a bias: the last ones of the cell's own gates.
@@ -160,8 +169,9 @@ void for_pairs(const LayerCall& call, const TensorView& a, const TensorView& b, 
 struct Drop : Draw {
   bool adds = false;  // to what is there
   const SequenceBounds* sequences = nullptr;
+  double times = 1;  // all of it
 
-  double scale() const { return 1.0 / (1.0 - share); }
+  double scale() const { return times / (1.0 - share); }
 };
 
 // The draws of a tile, as the engine walks it.

@@ -3,9 +3,15 @@
 // ("Training RNNs as Fast as CNNs", arXiv 1709.02755, eq. 3-7; u = W x, without a bias.)
 #pragma once
 
+#include <cmath>
+
 #include "scanrnn/cells/linear_cell.h"
 
 namespace scanrnn::cell {
+
+// What x' is multiplied by where it is rescaled, so that outputs are as large as inputs while r is
+// what its initial bias makes it (section 3.2).
+inline double highway_scale(double bias) { return std::sqrt(1 + 2 * std::exp(bias)); }
 
 // Activation, g in the equation, is one of Activations. The state is c, the output h; x' is the
 // highway input.
