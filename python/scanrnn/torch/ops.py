@@ -22,6 +22,7 @@ from ..arguments import short_name
 from ..call import log
 from ..description import Batch, Description, Planned
 from ..ragged import PACKED, Ragged, of_sequence
+from .second import Call, backward_vjp
 from .tensors import device_of, is_eager, ready, stream_of, workspace
 
 library = torch.library.Library("scanrnn", "DEF")
@@ -202,11 +203,26 @@ def _layer_backward_fake(
     return _gradients(x, h_0, params, need_x, need_params)
 
 
-def _no_second_derivative(ctx: Any, *_: Any) -> Any:
-    raise NotImplementedError(
-        "scanrnn::layer_backward: second derivatives of a layer are not there; build the layer "
-        "from scanrnn.torch.scan, which has them, or from torch's own operators"
-    )
+def _save_back(ctx: Any, inputs: Any, output: Any) -> None:
+    dy, dh_n, x, h_0, _, params, *steps, _, seed, ctx.need_x, ctx.need_params = inputs[:13]
+    ctx.set_materialize_grads(False)
+    ctx.description, ctx.counts = Description(*inputs[13:]), (len(dh_n), len(h_0))
+    ctx.save_for_backward(dy, x, *steps, seed, *dh_n, *h_0, *params)
+
+
+def _layer_backward_vjp(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
+    """y and the reserve follow from x, h_0 and the parameters, which answer for them."""
+    dy, x, *steps, seed = ctx.saved_tensors[:6]
+    finals, states = ctx.counts
+    rest = list(ctx.saved_tensors[6:])
+    dh_n, h_0, params = rest[:finals], rest[finals : finals + states], rest[finals + states :]
+    dx, dh_0, dparams = cotangents[0], cotangents[1 : 1 + states], cotangents[1 + states :]
+    nothing = (None,) * (7 + len(ctx.description))
+    if all(d is None for d in cotangents):
+        return None, [None] * finals, None, [None] * states, None, [None] * len(params), *nothing
+    call = Call(dy, dh_n, x, h_0, params, Ragged(*steps), seed, ctx.description)
+    of_dy, of_dh_n, of_x, of_h_0, of_params = backward_vjp(call, dx, dh_0, dparams)
+    return of_dy, of_dh_n, of_x, of_h_0, None, of_params, *nothing
 
 
 # ---- eager mode: the same two functions without the operators' way through torch's dispatcher,
@@ -228,7 +244,7 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        # With create_graph the operator, whose derivative says that there is none.
+        # With create_graph the operator, which has a derivative.
         plain = not torch.is_grad_enabled() and is_eager([d for d in cotangents if d is not None])
         backward = _layer_backward if plain else torch.ops.scanrnn.layer_backward
         needs = ctx.needs_input_grad[4], any(ctx.needs_input_grad[5 + ctx.states :])
@@ -317,7 +333,9 @@ for _device_type in ("CPU", "CUDA"):
 torch.library.register_fake("scanrnn::layer", _layer_fake, lib=library)
 torch.library.register_fake("scanrnn::layer_backward", _layer_backward_fake, lib=library)
 torch.library.register_autograd("scanrnn::layer", _layer_vjp, setup_context=_save, lib=library)
-torch.library.register_autograd("scanrnn::layer_backward", _no_second_derivative, lib=library)
+torch.library.register_autograd(
+    "scanrnn::layer_backward", _layer_backward_vjp, setup_context=_save_back, lib=library
+)
 torch.library.register_vmap("scanrnn::layer", _layer_mapped, lib=library)
 torch.library.register_vmap(
     "scanrnn::layer_backward", _call_by_call(torch.ops.scanrnn.layer_backward), lib=library
