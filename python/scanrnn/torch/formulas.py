@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stack of layers in torch's own operators, one step at a time: what has derivatives of any order.
-
-It is slow and keeps every step, so it serves nothing but derivatives of derivatives.
+"""A stack of layers in torch's own operators, one step at a time, which has derivatives of any
+order. It is slow and keeps every step: it serves nothing but derivatives of derivatives.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from ..ragged import Ragged
 from ..registry import CellInfo, cells
 from .masks import Masks
 
-# ---- cells: sums with x and sums with h by gates, the state before, x of the same unit, vectors and
-# the variant -> y and the state after, each [B,H]
+# ---- cells: from sums with x and with h by gates, the state before, x of the same unit, vectors
+# and the variant to y and the state after, each [B,H]
 
 Parts = Sequence[Tensor]
 _CELLS = {cell.name: cell for cell in cells()}

@@ -132,7 +132,7 @@ class Recurrent(nn.Module):
             if ragged is not None:
                 ragged = ragged._replace(reset=ragged.reset.unsqueeze(batch_axis))
         states = self._states(told.batch(x.shape, ragged), hx, single)
-        tensors.refuse_transforms(type(self).__name__, x, *states, *params)
+        tensors.refuse_forward_mode(type(self).__name__, x, *states, *params)
         target = _autocast_dtype(x)
         if target is not None:
             x, *states = (value.to(target) for value in (x, *states))
@@ -220,10 +220,11 @@ def _autocast_dtype(x: Tensor) -> torch.dtype | None:
 
 
 def _may_want_grad(value: Tensor) -> bool:
-    """Inside vmap a tensor does not say whether the one that it is a part of requires grad."""
+    """Inside torch.func's transformations a tensor does not say whether the one that it stands for
+    requires grad."""
     if value.requires_grad or torch.compiler.is_compiling():
         return value.requires_grad
-    return torch._C._functorch.is_batchedtensor(value)
+    return torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
 def _like_parameters(name: str, value: Tensor, parameter: Tensor) -> None:

@@ -22,10 +22,9 @@ from ..arguments import short_name
 from ..call import log
 from ..description import Batch, Description, Planned
 from ..ragged import PACKED, Ragged, of_sequence
+from .operators import Operator
 from .second import Call, backward_vjp
 from .tensors import device_of, is_eager, ready, stream_of, workspace
-
-library = torch.library.Library("scanrnn", "DEF")
 
 # What both operators of a layer are told about it; `description` packs the same.
 _DESCRIPTION = (
@@ -37,17 +36,17 @@ _DESCRIPTION = (
 _STEPS = "Tensor? lengths, Tensor? cu_seqlens, Tensor? reset"
 _RECTANGULAR: tuple[Any, Any, Any] = (None, None, None)
 # reserve is what backward needs and nobody else; c_n is empty for a cell whose state is one tensor.
-library.define(
-    f"layer(Tensor x, Tensor[] h_0, Tensor[] params, {_STEPS}, Tensor? seed, bool training,"
+_layer_operator = Operator(
+    "layer",
+    f"(Tensor x, Tensor[] h_0, Tensor[] params, {_STEPS}, Tensor? seed, bool training,"
     f" {_DESCRIPTION}) -> (Tensor y, Tensor h_n, Tensor c_n, Tensor reserve)",
-    tags=(torch.Tag.pt2_compliant_tag,),
 )
 # [dx, *dh_0, *dparams]: dx is empty when it is not needed, dparams are absent.
-library.define(
-    "layer_backward(Tensor? dy, Tensor[] dh_n, Tensor x, Tensor[] h_0, Tensor y, Tensor[] params,"
+_backward_operator = Operator(
+    "layer_backward",
+    "(Tensor? dy, Tensor[] dh_n, Tensor x, Tensor[] h_0, Tensor y, Tensor[] params,"
     f" {_STEPS}, Tensor reserve, Tensor? seed, bool need_x, bool need_params, {_DESCRIPTION})"
     " -> Tensor[]",
-    tags=(torch.Tag.pt2_compliant_tag,),
 )
 
 
@@ -138,7 +137,7 @@ def _layer_vjp(ctx: Any, dy: Any, dh_n: Any, dc_n: Any, _: Any) -> Any:
             "scanrnn.torch's modules pass it when a gradient may be wanted"
         )
     needs = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2])
-    found = _pulled_back(ctx, torch.ops.scanrnn.layer_backward, needs, [dy, dh_n, dc_n])
+    found = _pulled_back(ctx, _backward_operator, needs, [dy, dh_n, dc_n])
     return *found, *nothing
 
 
@@ -246,7 +245,7 @@ class _Eager(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Any) -> Any:
         # With create_graph the operator, which has a derivative.
         plain = not torch.is_grad_enabled() and is_eager([d for d in cotangents if d is not None])
-        backward = _layer_backward if plain else torch.ops.scanrnn.layer_backward
+        backward = _layer_backward if plain else _backward_operator
         needs = ctx.needs_input_grad[4], any(ctx.needs_input_grad[5 + ctx.states :])
         dx, dh_0, dparams = _pulled_back(ctx, backward, needs, list(cotangents))
         return None, None, None, None, dx, *dh_0, *dparams
@@ -262,7 +261,7 @@ def run(
         steps = ragged[:3]
         tensors += [value for value in steps if value is not None]
     if not is_eager(tensors):
-        out = torch.ops.scanrnn.layer(x, h_0, params, *steps, seed, training, *description)
+        out = _layer_operator(x, h_0, params, *steps, seed, training, *description)
     elif wanted:
         out = _Eager.apply(description, len(h_0), steps, seed, x, *h_0, *params)
     else:
@@ -303,7 +302,7 @@ def _layer_mapped(
     x_dim, h_dims, param_dims, *_ = in_dims
     seed_dim, ragged = in_dims[6], any(value is not None for value in steps)
     if training or ragged or seed_dim is not None or any(d is not None for d in param_dims):
-        return _call_by_call(torch.ops.scanrnn.layer)(
+        return _call_by_call(_layer_operator)(
             info, in_dims, x, h_0, params, *steps, seed, training, *description
         )
     count, batch_axis = info.batch_size, Description(*description).batch_axis
@@ -317,7 +316,7 @@ def _layer_mapped(
     def unfold(value: Tensor, axis: int) -> Tensor:
         return value.unflatten(axis, (count, value.shape[axis] // count))
 
-    y, h_n, c_n, reserve = torch.ops.scanrnn.layer(
+    y, h_n, c_n, reserve = _layer_operator(
         fold(x, x_dim, batch_axis),
         [fold(h, dim, 1) for h, dim in zip(h_0, h_dims, strict=True)],
         params, *steps, seed, training, *description,
@@ -327,16 +326,13 @@ def _layer_mapped(
     return out, (batch_axis, 1, 1 if pair else None, None)
 
 
-for _device_type in ("CPU", "CUDA"):
-    library.impl("layer", _layer, _device_type)
-    library.impl("layer_backward", _layer_backward, _device_type)
-torch.library.register_fake("scanrnn::layer", _layer_fake, lib=library)
-torch.library.register_fake("scanrnn::layer_backward", _layer_backward_fake, lib=library)
-torch.library.register_autograd("scanrnn::layer", _layer_vjp, setup_context=_save, lib=library)
-torch.library.register_autograd(
-    "scanrnn::layer_backward", _layer_backward_vjp, setup_context=_save_back, lib=library
+_layer_operator.register(
+    work=_layer, fake=_layer_fake, mapped=_layer_mapped, gradient=_layer_vjp, setup=_save
 )
-torch.library.register_vmap("scanrnn::layer", _layer_mapped, lib=library)
-torch.library.register_vmap(
-    "scanrnn::layer_backward", _call_by_call(torch.ops.scanrnn.layer_backward), lib=library
+_backward_operator.register(
+    work=_layer_backward,
+    fake=_layer_backward_fake,
+    mapped=_call_by_call(_backward_operator),
+    gradient=_layer_backward_vjp,
+    setup=_save_back,
 )
