@@ -8,8 +8,6 @@ from support import ALL_CELLS, ALL_VARIANTS, INFO
 from test_errors import raises
 from torch_support import FORMS, flat, input_of, module, options_of, same, st, state, tensor, torch
 
-OF_EACH_KIND = pytest.mark.parametrize("cell", ["MinGRU", "SRU", "IndRNN", "LSTM"])
-
 
 def shares(cell):
     """All that training drops of it."""
@@ -50,9 +48,9 @@ def test_gradgradcheck_of_stacks(cell):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@OF_EACH_KIND
+@pytest.mark.parametrize("cell", ["SRU", "LSTM"])
 def test_gradgradcheck_of_ragged_batches(cell, form):
-    rnn = module(cell, 2, 3, 2, bidirectional=True, **shares(cell))
+    rnn = module(cell, 2, 2, bidirectional=True, **shares(cell) | {"dropout": 0.0})
     call, rest = call_of(rnn, 4, **options_of(form))
     x = input_of(rnn, form, grad=True)
     assert torch.autograd.gradgradcheck(call, (x, *rest), fast_mode=True)

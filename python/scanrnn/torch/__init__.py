@@ -15,10 +15,11 @@ except ImportError:
     raise ImportError("scanrnn.torch needs torch: pip install 'scanrnn[torch]'") from None
 from torch import Tensor
 
-from ..registry import classes
+from ..registry import CellInfo, classes, signature
 from ..scan_call import checked
 from . import scan_op, tensors
-from .modules import Recurrent, make_module
+from .modules import Recurrent
+from .torchs_own import Elman, TorchsOwn
 
 
 def scan(
@@ -67,7 +68,16 @@ def _scan(
     return scan_op.scan(call)
 
 
-_modules = classes(make_module)
+def _make_module(cell: CellInfo) -> type[Recurrent]:
+    doc = f"{cell.name}, {cell.words()}\n\n{Recurrent.__doc__}"
+    base = {"RNN": Elman, "LSTM": TorchsOwn, "GRU": TorchsOwn}.get(cell.name, Recurrent)
+    members = {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell}
+    if base is not Elman:
+        members["__signature__"] = signature(Recurrent, cell.own_options() | cell.shares())
+    return type(cell.name, (base,), members)
+
+
+_modules = classes(_make_module)
 globals().update(_modules)
 
 if TYPE_CHECKING:
