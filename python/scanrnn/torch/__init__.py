@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 try:
-    import torch  # noqa: F401
+    import torch
 except ImportError:
     raise ImportError("scanrnn.torch needs torch: pip install 'scanrnn[torch]'") from None
 from torch import Tensor
 
 from ..registry import CellInfo, classes, signature
 from ..scan_call import checked
-from . import scan_op, tensors
+from . import replacing, scan_op, tensors
 from .modules import Recurrent
 from .torchs_own import Elman, TorchsOwn
 
@@ -68,6 +68,17 @@ def _scan(
     return scan_op.scan(call)
 
 
+def replace(module: torch.nn.Module) -> list[str]:
+    """Every torch.nn.LSTM, GRU and RNN inside becomes ours; gives the names of those that did.
+
+    They change where they stand: the objects, their Parameters, hooks, mode and whatever a program
+    has put there stay, so that optimisers, checkpoints and who holds a module go on. So does the
+    module itself, whose name is "". One that cannot be is left and named in one warning, with the
+    reason: a subclass, a parametrised module, an option or a dtype that ours has not.
+    """
+    return replacing.replace(module, _modules)
+
+
 def _make_module(cell: CellInfo) -> type[Recurrent]:
     doc = f"{cell.name}, {cell.words()}\n\n{Recurrent.__doc__}"
     base = {"RNN": Elman, "LSTM": TorchsOwn, "GRU": TorchsOwn}.get(cell.name, Recurrent)
@@ -85,4 +96,4 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> type[Recurrent]: ...
 
 
-__all__ = ["Recurrent", "scan", "scan_log", *_modules]
+__all__ = ["Recurrent", "replace", "scan", "scan_log", *_modules]

@@ -16,6 +16,7 @@ from .. import _core, arguments
 from ..arguments import Array
 from ..arrays.in_place import walkable
 
+DEVICE_TYPES = ("cpu", "cuda", "meta")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.nn's recurrent modules inside a model become ours, where they stand."""
+
+from __future__ import annotations
+
+import warnings
+
+from torch import nn
+
+from . import tensors
+from .modules import Recurrent
+from .torchs_own import adopted
+
+
+def replace(module: nn.Module, classes: dict[str, type[Recurrent]]) -> list[str]:
+    """See scanrnn.torch.replace; `classes` are ours by name."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module: expected a torch.nn.Module, got {type(module).__name__}")
+    replaced, left = [], []
+    for name, found in module.named_modules():
+        if not isinstance(found, nn.RNNBase):
+            continue
+        try:
+            _become(found, classes)
+        except (NotImplementedError, TypeError, ValueError) as error:
+            left.append(f"{name!r} ({type(found).__name__}): {error}")
+        else:
+            replaced.append(name)
+    if left:
+        warnings.warn(
+            "replace: modules that are left as they are: " + "; ".join(left), stacklevel=3
+        )
+    return replaced
+
+
+def _become(module: nn.RNNBase, classes: dict[str, type[Recurrent]]) -> None:
+    """The object stays, so that whoever holds it sees the new class."""
+    kind = classes.get(type(module).__name__)
+    if kind is None or type(module) is not getattr(nn, kind.__name__):
+        raise TypeError("a subclass may do something else than its base")
+    for name, value in module.named_parameters():
+        if value.device.type not in tensors.DEVICE_TYPES:
+            raise ValueError(
+                f"{name}: expected device type of {tensors.DEVICE_TYPES}, got {value.device}"
+            )
+    state = adopted(kind, vars(module))
+    module.__dict__.clear()
+    module.__dict__.update(state)
+    module.__class__ = kind
