@@ -19,6 +19,7 @@ from ..registry import CellInfo, classes, signature
 from ..scan_call import checked
 from . import replacing, scan_op, tensors
 from .modules import Recurrent
+from .switches import TORCHS_OWN
 from .torchs_own import Elman, TorchsOwn
 
 
@@ -81,7 +82,8 @@ def replace(module: torch.nn.Module) -> list[str]:
 
 def _make_module(cell: CellInfo) -> type[Recurrent]:
     doc = f"{cell.name}, {cell.words()}\n\n{Recurrent.__doc__}"
-    base = {"RNN": Elman, "LSTM": TorchsOwn, "GRU": TorchsOwn}.get(cell.name, Recurrent)
+    own = TorchsOwn if cell.name in TORCHS_OWN else Recurrent
+    base = Elman if cell.name == "RNN" else own
     members = {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell}
     if base is not Elman:
         members["__signature__"] = signature(Recurrent, cell.own_options() | cell.shares())

@@ -24,6 +24,7 @@ from ..description import Batch, Description, Planned
 from ..ragged import PACKED, Ragged, of_sequence
 from .operators import Operator
 from .second import Call, backward_vjp
+from .switches import followed
 from .tensors import device_of, is_eager, ready, stream_of, workspace
 
 # What both operators of a layer are told about it; `description` packs the same.
@@ -101,13 +102,14 @@ def _layer(
     description, ragged = Description(*described), of_sequence(lengths, cu_seqlens, reset)
     batch = description.batch(x.shape, ragged)
     y, h_n, c_n, reserve = _outputs(x, batch, training, description)
-    planned = _planned(x, batch, training, description)
-    _core.forward(
-        _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)), ready(x),
-        list(map(ready, h_0)), y, (h_n, c_n)[: description.states],
-        workspace(x, planned.workspace), reserve if training else None,
-        0 if seed is None else int(seed), False, ragged,
-    )  # fmt: skip
+    with followed(description.cell, x):
+        planned = _planned(x, batch, training, description)
+        _core.forward(
+            _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)),
+            ready(x), list(map(ready, h_0)), y, (h_n, c_n)[: description.states],
+            workspace(x, planned.workspace), reserve if training else None,
+            0 if seed is None else int(seed), False, ragged,
+        )  # fmt: skip
     return y, h_n, c_n, reserve
 
 
@@ -182,16 +184,17 @@ def _layer_backward(
     out = _gradients(x, h_0, params, need_x, need_params)
     dx, dh_0, dparams = out[0], out[1 : 1 + len(h_0)], out[1 + len(h_0) :]
     description, ragged = Description(*described), of_sequence(lengths, cu_seqlens, reset)
-    planned = _planned(x, description.batch(x.shape, ragged), True, description)
     alignment = 128 if x.is_cuda else 64
     if reserve.data_ptr() % alignment or not reserve.is_contiguous():
         reserve = reserve.clone(memory_format=torch.contiguous_format)  # somebody has moved it
-    _core.backward(
-        _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)), ready(x),
-        list(map(ready, h_0)), ready(y), None if dy is None else ready(dy), list(map(ready, dh_n)),
-        dx if need_x else None, dh_0, dparams, workspace(x, planned.workspace), reserve,
-        0 if seed is None else int(seed), ragged,
-    )  # fmt: skip
+    with followed(description.cell, x):
+        planned = _planned(x, description.batch(x.shape, ragged), True, description)
+        _core.backward(
+            _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)),
+            ready(x), list(map(ready, h_0)), ready(y), None if dy is None else ready(dy),
+            list(map(ready, dh_n)), dx if need_x else None, dh_0, dparams,
+            workspace(x, planned.workspace), reserve, 0 if seed is None else int(seed), ragged,
+        )  # fmt: skip
     return out
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from . import tensors
 from .modules import Recurrent
+from .switches import TORCHS_OWN
 from .torchs_own import adopted
 
 
@@ -35,14 +36,15 @@ def replace(module: nn.Module, classes: dict[str, type[Recurrent]]) -> list[str]
 
 def _become(module: nn.RNNBase, classes: dict[str, type[Recurrent]]) -> None:
     """The object stays, so that whoever holds it sees the new class."""
-    kind = classes.get(type(module).__name__)
-    if kind is None or type(module) is not getattr(nn, kind.__name__):
+    name = type(module).__name__
+    if type(module) is not TORCHS_OWN.get(name):
         raise TypeError("a subclass may do something else than its base")
-    for name, value in module.named_parameters():
+    for parameter, value in module.named_parameters():
         if value.device.type not in tensors.DEVICE_TYPES:
             raise ValueError(
-                f"{name}: expected device type of {tensors.DEVICE_TYPES}, got {value.device}"
+                f"{parameter}: expected device type of {tensors.DEVICE_TYPES}, got {value.device}"
             )
+    kind = classes[name]
     state = adopted(kind, vars(module))
     module.__dict__.clear()
     module.__dict__.update(state)

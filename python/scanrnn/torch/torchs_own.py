@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..description import Batch
 from .modules import Recurrent
+from .switches import TORCHS_OWN
 
 _ARGUMENTS = inspect.signature(Recurrent)
 
@@ -48,7 +49,7 @@ class TorchsOwn(Recurrent):
     @property
     def mode(self) -> str:
         """torch.nn's name of the cell and its nonlinearity."""
-        name = self._cell.name
+        name = type(self)._cell.name
         return f"{name}_{self.nonlinearity.upper()}" if name == "RNN" else name
 
     # ---- calls
@@ -144,12 +145,9 @@ def adopted(kind: type[Recurrent], state: Mapping[str, Any]) -> dict[str, Any]:
         warnings.simplefilter("ignore")  # torch.nn has said it
         template = kind(**options, device="meta", dtype=dtypes.pop())
     ours, inner = vars(template), vars(nn.Module())
-    torchs = vars(_TORCHS[kind._cell.name](1, 1, device="meta"))
+    torchs = vars(TORCHS_OWN[kind._cell.name](1, 1, device="meta"))
     kept = {name: value for name, value in state.items() if name not in torchs or name in inner}
     return {**{name: ours[name] for name in ours if name not in inner}, **kept}
-
-
-_TORCHS: dict[str, type[nn.Module]] = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
 
 
 class Elman(TorchsOwn):
