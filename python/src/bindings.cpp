@@ -132,6 +132,7 @@ PYBIND11_MODULE(_core, m) {
   bind_planning(m);
   m.def("set_float32_matmul_precision", &choose_precision);
   m.def("get_float32_matmul_precision", &chosen_precision);
+  m.def("use_matmul_precision", &use_precision);
   bind_exchange(m);
   bind_placement(m);
   bind_export(m);

@@ -12,7 +12,7 @@ from .. import arguments, initial
 from ..arguments import short_name
 from ..description import Batch, Description
 from ..ragged import checked, of_sequence
-from ..registry import CellInfo, signature
+from ..registry import CellInfo
 from . import ops, packed, tensors
 
 
@@ -132,14 +132,14 @@ class Recurrent(nn.Module):
             if ragged is not None:
                 ragged = ragged._replace(reset=ragged.reset.unsqueeze(batch_axis))
         states = self._states(told.batch(x.shape, ragged), hx, single)
-        tensors.refuse_transforms(type(self).__name__, x, *states, *params)
+        tensors.refuse_forward_mode(type(self).__name__, x, *states, *params)
         target = _autocast_dtype(x)
         if target is not None:
             x, *states = (value.to(target) for value in (x, *states))
             params = [parameter.to(target) for parameter in params]
         names = ["input", "h_0", "c_0"]
         for name, value in zip(names, [x, *states], strict=False):
-            _like_parameters(name, value, params[0])
+            self._check_like(name, value, params[0])
         wanted = torch.is_grad_enabled() and any(map(_may_want_grad, (x, *states, *params)))
         # A number of torch's own generator, so that manual_seed and checkpointing govern it.
         seed = torch.randint(2**62, (), device="cpu") if drops else None
@@ -172,13 +172,31 @@ class Recurrent(nn.Module):
         rows = self.num_layers * (2 if self.bidirectional else 1)
         shape: tuple[Any, ...] = rows, batch.sequences, self.hidden_size
         shape = (rows, self.hidden_size) if single else shape
-        for name, state in zip(("h_0", "c_0"), states, strict=False):
-            if tuple(state.shape) != shape:
-                raise ValueError(
-                    f"{name}: expected shape {shape} = (num_layers * num_directions, "
-                    f"{'' if single else 'batch, '}hidden_size), got {tuple(state.shape)}"
-                )
+        for index, state in enumerate(states):
+            self._check_state(index, state, shape)
         return [state.unsqueeze(1) for state in states] if single else states
+
+    def _check_state(self, index: int, state: Tensor, shape: tuple[Any, ...]) -> None:
+        if tuple(state.shape) != shape:
+            batch = "batch, " if len(shape) == 3 else ""
+            raise ValueError(
+                f"{('h_0', 'c_0')[index]}: expected shape {shape} = (num_layers * num_directions, "
+                f"{batch}hidden_size), got {tuple(state.shape)}"
+            )
+
+    def _check_like(self, name: str, value: Tensor, parameter: Tensor) -> None:
+        if value.dtype != parameter.dtype:
+            raise TypeError(
+                f"{name}: expected dtype {parameter.dtype}, that of the parameters, got "
+                f"{value.dtype}: cast one of them, or use torch.autocast"
+            )
+        if value.layout != torch.strided:
+            raise TypeError(f"{name}: expected a dense tensor, got layout {value.layout}")
+        if value.device != parameter.device:
+            raise TypeError(
+                f"{name}: expected device {parameter.device}, where the parameters are, got "
+                f"{value.device}: move one of them with .to()"
+            )
 
     def extra_repr(self) -> str:
         out = f"{self.input_size}, {self.hidden_size}"
@@ -192,23 +210,6 @@ class Recurrent(nn.Module):
         return out
 
 
-class Elman(Recurrent):
-    """What cell RNN's class comes from: torch.nn.RNN has its option before `bias`."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        nonlinearity: str = "tanh",
-        *args: Any,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            input_size, hidden_size, num_layers, *args, nonlinearity=nonlinearity, **options
-        )
-
-
 def _autocast_dtype(x: Tensor) -> torch.dtype | None:
     """What autocast would have; it leaves float64 alone."""
     kind = x.device.type
@@ -220,31 +221,8 @@ def _autocast_dtype(x: Tensor) -> torch.dtype | None:
 
 
 def _may_want_grad(value: Tensor) -> bool:
-    """Inside vmap a tensor does not say whether the one that it is a part of requires grad."""
+    """Inside torch.func's transformations a tensor does not say whether the one that it stands for
+    requires grad."""
     if value.requires_grad or torch.compiler.is_compiling():
         return value.requires_grad
-    return torch._C._functorch.is_batchedtensor(value)
-
-
-def _like_parameters(name: str, value: Tensor, parameter: Tensor) -> None:
-    if value.dtype != parameter.dtype:
-        raise TypeError(
-            f"{name}: expected dtype {parameter.dtype}, that of the parameters, got {value.dtype}: "
-            f"cast one of them, or use torch.autocast"
-        )
-    if value.layout != torch.strided:
-        raise TypeError(f"{name}: expected a dense tensor, got layout {value.layout}")
-    if value.device != parameter.device:
-        raise TypeError(
-            f"{name}: expected device {parameter.device}, where the parameters are, got "
-            f"{value.device}: move one of them with .to()"
-        )
-
-
-def make_module(cell: CellInfo) -> type[Recurrent]:
-    doc = f"{cell.name}, {cell.words()}\n\n{Recurrent.__doc__}"
-    base = Elman if cell.name == "RNN" else Recurrent
-    members = {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell}
-    if base is Recurrent:
-        members["__signature__"] = signature(base, cell.own_options() | cell.shares())
-    return type(cell.name, (base,), members)
+    return torch._C._functorch.is_functorch_wrapped_tensor(value)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What training drops, as lib/src/stack/drops.h draws it: a function of the seed and the place.
+
+Numbers are those of 64 bits without a sign there, and of int64 here, with the same bits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..description import Description
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_OF_INPUT, _OF_MATRIX = 0x696E707574, 0x6D6174726978
+_LARGEST = 2.0**64 - 2.0**11  # the last double below 2^64
+
+
+def _signed(bits: int) -> int:
+    bits &= 2**64 - 1
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+def _shifted(value: Tensor, by: int) -> Tensor:
+    """To the right, with zeros coming in."""
+    return (value >> by) & (2 ** (64 - by) - 1)
+
+
+def _mixed(value: Tensor) -> Tensor:
+    """The finaliser of splitmix64."""
+    value = value + _signed(_GOLDEN)
+    value = (value ^ _shifted(value, 30)) * _signed(0xBF58476D1CE4E5B9)
+    value = (value ^ _shifted(value, 27)) * _signed(0x94D049BB133111EB)
+    return value ^ _shifted(value, 31)
+
+
+def _of_place(seed: int, place: int) -> int:
+    return _signed(seed + place * _GOLDEN)
+
+
+def _kept(rows: Tensor, like: Tensor, share: float, seed: int) -> Tensor:
+    """`like`, of rows with these numbers: a share of its elements is 0, the others are scaled."""
+    columns = torch.arange(like.shape[-1], device=like.device)
+    numbers = _mixed(_mixed(rows.unsqueeze(-1) * like.shape[-1] + columns) ^ seed)
+    # With the first bit turned, int64 is ordered as numbers without a sign are.
+    threshold = _signed(int(share * _LARGEST) ^ 2**63)
+    dropped = (numbers ^ _signed(2**63)) < threshold
+    return (like * (1 / (1 - share))).masked_fill(dropped, 0)
+
+
+class Masks:
+    """What one call in training drops; a share of 0 leaves everything as it is."""
+
+    def __init__(self, told: Description, seed: int) -> None:
+        self._told, self._seed = told, seed
+
+    def _salted(self, salt: int) -> int:
+        return int(_mixed(torch.tensor(_signed(self._seed ^ salt))))
+
+    def behind(self, layer: int, token: Tensor, y: Tensor) -> Tensor:
+        """Outputs between layers, each for itself; `token` [T,B] numbers them."""
+        share = self._told.dropout
+        return _kept(token, y, share, _of_place(self._seed, layer)) if share else y
+
+    def of_input(self, layer: int, x: Tensor) -> Tensor:
+        """What a layer reads, x [T,B,C]: once for all steps of a sequence."""
+        share = self._told.input_dropout
+        if not share:
+            return x
+        sequences = torch.arange(x.shape[1], device=x.device)
+        return _kept(sequences, x, share, _of_place(self._salted(_OF_INPUT), layer))
+
+    def of_matrix(self, place: int, weight: Tensor) -> Tensor:
+        share = self._told.dropconnect
+        if not share:
+            return weight
+        rows = torch.arange(weight.shape[0], device=weight.device)
+        return _kept(rows, weight, share, _of_place(self._salted(_OF_MATRIX), place))
