@@ -34,7 +34,7 @@ def example(rnn, kind, steps=7, batch=3, seed=5):
         told["reset"] = told["reset"].T.copy()
     x = random.normal(size=(*shape, rnn.input_size)).astype(rnn.dtype)
     _, h_n = rnn(x[:0] if packed else x, cu_seqlens=np.zeros(5, int)) if packed else rnn(x)
-    h_0 = [0.5 * random_like(part, random).astype(rnn.dtype) for part in flat(h_n)]
+    h_0 = [(0.5 * random_like(part, random)).astype(rnn.dtype) for part in flat(h_n)]
     return x, as_state(h_0), told
 
 

@@ -96,8 +96,9 @@ def test_inference_moves_states_by_the_mean(cell):
 @every_cell
 def test_zoneout_leaves_its_share_of_states(cell):
     share, H = 0.25, 60
-    rnn = make(cell.name, H, H, zoneout=share, dtype="float64")
-    whole = make(cell.name, H, H, dtype="float64")
+    variant = "tanh" if "tanh" in cell.variants else None  # relu leaves some at 0 by itself
+    rnn = make(cell.name, H, H, variant, zoneout=share, dtype="float64")
+    whole = make(cell.name, H, H, variant, dtype="float64")
     whole.load_state_dict(rnn.state_dict())
     x, _ = inputs(rnn, steps=12, batch=9)
     state, left = flat(whole(x[:3])[1]), []

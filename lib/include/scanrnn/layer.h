@@ -62,7 +62,7 @@ struct OwnOption {
 };
 // Those of a cell, in a fixed order.
 std::vector<OwnOption> own_options(Cell cell);
-// Sets one by its name; value_error where there is none, or it cannot be this number.
+// Sets one, or draws, by its name; value_error where there is none, or it cannot be this number.
 void set_option(LayerOptions& options, const std::string& name, double value);
 
 struct ParameterInfo {

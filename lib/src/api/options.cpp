@@ -62,6 +62,10 @@ std::vector<OwnOption> own_options(Cell cell) {
 }
 
 void set_option(LayerOptions& options, const std::string& name, double value) {
+  if (name == "draws") {  // which every cell has
+    options.draws = value != 0;
+    return;
+  }
   for (const Known& known : all()) {
     if (known.option.name != name) continue;
     const bool whole = value == std::floor(value) && std::fabs(value) < 9e15;

@@ -149,6 +149,23 @@ class CpuBackend : public Backend {
         from.dtype == Dtype::float64 ? scanrnn::spread_heads<double> : scanrnn::spread_heads<float>;
     run(from, to, back);
   }
+  void add_to_last(const LayerCall& call, const TensorView& rows,
+                   const TensorView& tokens) override {
+    const auto add = [&](auto type) {
+      using T = decltype(type);
+      add_to_edges<T>(scan::Team(), EdgeSteps(call, true),
+                      {static_cast<const T*>(rows.data), rows.strides[0], 0}, tokens);
+    };
+    tokens.dtype == Dtype::float64 ? add(double()) : add(float());
+  }
+  void take_last(const LayerCall& call, const TensorView& tokens, const TensorView& rows) override {
+    const auto take = [&](auto type) {
+      using T = decltype(type);
+      take_edges<T>(scan::Team(), EdgeSteps(call, true), tokens,
+                    {static_cast<T*>(rows.data), rows.strides[0], 0});
+    };
+    tokens.dtype == Dtype::float64 ? take(double()) : take(float());
+  }
   void pass_states(const SequenceBounds& sequences, const TensorView& from,
                    const TensorView& to) override {
     for (Index n = 0; n < sequences.count; ++n) {

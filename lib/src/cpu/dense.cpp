@@ -160,28 +160,6 @@ TensorView tokens_of(const LayerCall& call, void* data, Index steps, Index width
   return out;
 }
 
-// Rows of each sequence, [N,width], added to those of its first step in [T,B,.]; or, with `back`,
-// those of the first step, or zeros, to the sequences.
-template <class T>
-void add_first(const Team& team, const FirstSteps& first, T* rows, Index width,
-               const TensorView& tokens, bool back) {
-  const Range mine = team.share(first.all.count);
-  for (Index n = mine.begin; n < mine.end; ++n) {
-    const Index step = first.step(n);
-    T* own = rows + n * width;
-    T* token = step < 0 ? nullptr
-                        : static_cast<T*>(tokens.data) + step * tokens.strides[0] +
-                              first.line(n) * tokens.strides[1];
-    for (Index i = 0; i < width; ++i) {
-      if (back) {
-        own[i] = token ? token[i] : T(0);
-      } else if (token) {
-        token[i] += own[i];
-      }
-    }
-  }
-}
-
 // A step's two products, from the weights as they are.
 template <class T>
 void multiply_step(const Team& team, const Walk<T>& walk, const Strided<const T>& x,
@@ -262,8 +240,9 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       if (call.first && position == 0) {
         team.barrier();
         TensorView whole = sums;  // as if it began with the call's first step
+        whole.sizes[2] = width;
         whole.data = static_cast<T*>(sums.data) - tile.first_step * sums.strides[0];
-        add_first(team, FirstSteps(call), first, width, whole, false);
+        add_to_edges<T>(team, EdgeSteps(call, false), {first, width, 0}, whole);
       }
       if (ragged) {
         args.ragged = walk.sequences->lines();
@@ -337,7 +316,9 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     if (call.drecurrent_weight) gradients.of_recurrent_weight();
     if (call.dbias) gradients.of_biases();
     if (!first) return;
-    add_first(team, FirstSteps(call), first, call.width(), dtokens, true);
+    TensorView of_sums = dtokens;
+    of_sums.sizes[2] = call.width();
+    take_edges<T>(team, EdgeSteps(call, false), of_sums, {first, call.width(), 0});
     team.barrier();
     gradients.of_first(first, walk.lines);
   });

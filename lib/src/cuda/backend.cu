@@ -108,6 +108,24 @@ class CudaBackend : public Backend {
       SCANRNN_CUDA(cudaGetLastError());
     });
   }
+  void add_to_last(const LayerCall& call, const TensorView& rows,
+                   const TensorView& tokens) override {
+    over_rows(rows, [&](auto type, unsigned blocks) {
+      using T = decltype(type);
+      ragged::add_to_edges<T><<<blocks, pointwise::kThreads, 0, stream_>>>(
+          EdgeSteps(call, true),
+          Strided<const T>{static_cast<const T*>(rows.data), rows.strides[0], 0},
+          ragged::Cube<T>(tokens), tokens.sizes[2]);
+    });
+  }
+  void take_last(const LayerCall& call, const TensorView& tokens, const TensorView& rows) override {
+    over_rows(rows, [&](auto type, unsigned blocks) {
+      using T = decltype(type);
+      ragged::take_edges<T><<<blocks, pointwise::kThreads, 0, stream_>>>(
+          EdgeSteps(call, true), ragged::Cube<const T>(tokens),
+          Strided<T>{static_cast<T*>(rows.data), rows.strides[0], 0}, tokens.sizes[2]);
+    });
+  }
   void pass_states(const SequenceBounds& sequences, const TensorView& from,
                    const TensorView& to) override {
     if (sequences.count == 0) return;

@@ -132,9 +132,10 @@ struct DenseRun : CudaWalk<T> {
                   {call.first.data, call.first.strides[0]},
                   {call.first_weight.data, call.first_weight.strides[0], true}, rows, this->width(),
                   false, nullptr, gemm_space);
-    ragged::add_first<T>
+    ragged::add_to_edges<T>
         <<<ragged::blocks_for_rows(this->lines()), pointwise::kThreads, 0, stream>>>(
-            FirstSteps(call), rows, ragged::Cube<T>(sums), this->width());
+            EdgeSteps(call, false), Strided<const T>{rows, this->width(), 0}, ragged::Cube<T>(sums),
+            this->width());
     SCANRNN_CUDA(cudaGetLastError());
   }
   // And back: the cotangents of what is fed, and of its weight.
@@ -145,8 +146,9 @@ struct DenseRun : CudaWalk<T> {
                   features);
     }
     if (lines == 0) return;
-    ragged::take_first<T><<<ragged::blocks_for_rows(lines), pointwise::kThreads, 0, stream>>>(
-        FirstSteps(call), ragged::Cube<const T>(dsums), rows, this->width());
+    ragged::take_edges<T><<<ragged::blocks_for_rows(lines), pointwise::kThreads, 0, stream>>>(
+        EdgeSteps(call, false), ragged::Cube<const T>(dsums), Strided<T>{rows, this->width(), 0},
+        this->width());
     SCANRNN_CUDA(cudaGetLastError());
     if (call.dfirst) {
       this->product(lines, features, this->width(), {rows, this->width()},

@@ -150,28 +150,31 @@ __global__ void __launch_bounds__(kThreads)
     for_elements(hidden, [&](Index k) { own[k] = static_cast<T>(from[i * hidden + k]); });
   });
 }
-// Rows of each sequence, [N,width], added to those of its first step; or those, or zeros, to the
-// sequences.
+// Rows of each sequence, [N,.], added to its edge; or the edges to the rows and, where there is no
+// first one, zeros.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    add_first(FirstSteps first, const T* rows, Cube<T> tokens, Index width) {
-  for_rows(1, first.all.count, [&](Index, Index n) {
-    const Index step = first.step(n);
+    add_to_edges(EdgeSteps edges, Strided<const T> rows, Cube<T> tokens, Index width) {
+  using V = typename scan::Units<T>::V;
+  for_rows(1, edges.all.count, [&](Index, Index n) {
+    const Index step = edges.step(n);
     if (step < 0) return;
+    const T* from = rows.at_line(n).data;
     for_elements(width, [&](Index k) {
-      T& to = tokens(step, first.line(n), k);
-      to = static_cast<T>(static_cast<typename scan::Units<T>::V>(to) +
-                          static_cast<typename scan::Units<T>::V>(rows[n * width + k]));
+      T& to = tokens(step, edges.line(n), k);
+      to = static_cast<T>(static_cast<V>(to) + static_cast<V>(from[k]));
     });
   });
 }
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    take_first(FirstSteps first, Cube<const T> tokens, T* rows, Index width) {
-  for_rows(1, first.all.count, [&](Index, Index n) {
-    const Index step = first.step(n);
+    take_edges(EdgeSteps edges, Cube<const T> tokens, Strided<T> rows, Index width) {
+  for_rows(1, edges.all.count, [&](Index, Index n) {
+    const Index step = edges.step(n);
+    if (step < 0 && edges.last) return;
+    T* to = rows.at_line(n).data;
     for_elements(width, [&](Index k) {
-      rows[n * width + k] = step < 0 ? static_cast<T>(0.0f) : tokens(step, first.line(n), k);
+      to[k] = step < 0 ? static_cast<T>(0.0f) : tokens(step, edges.line(n), k);
     });
   });
 }

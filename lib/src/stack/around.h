@@ -22,10 +22,7 @@ class Around {
   // Tensors that forward leaves for backward.
   void keep(LayerCall& call, Arena& reserve) const {
     if (o_.projection_size > 0) call.read = run_.tokens(reserve, o_.projection_size);
-    if (o_.proj_size > 0) {
-      call.given = run_.tokens(reserve, call.hidden);
-      call.last_given = run_.matrix(reserve, call.sequences, call.hidden);
-    }
+    if (o_.proj_size > 0) call.given = run_.tokens(reserve, call.hidden);
   }
 
   void forward(const LayerCall& call, Arena& scratch) const {
@@ -36,18 +33,16 @@ class Around {
     }
     if (rescales_input(call)) inner.skip = rescaled(call, scratch);
     if (o_.proj_size > 0) {
-      const bool kept = call.given.rank > 0;
-      inner.y = kept ? call.given : run_.tokens(scratch, call.hidden);
-      inner.hn = kept ? call.last_given : run_.matrix(scratch, call.sequences, call.hidden);
+      inner.y = call.given.rank > 0 ? call.given : run_.tokens(scratch, call.hidden);
       inner.first = call.h0;
-      inner.h0 = {};
+      inner.h0 = inner.hn = {};
     }
     backend_.forward(plan_, inner, scratch);
     if (o_.proj_size == 0) return;
     run_.clear_padding(inner.y, ragged_);
     run_.project(inner.y, call.projection, call.y, false, false, scratch);
-    if (call.hn.rank == 0) return;
-    run_.product(inner.hn, false, call.projection, true, call.hn, false, scratch);
+    if (!call.hn || run_.counting()) return;
+    backend_.take_last(call, call.y, call.hn);
     run_.pass_states(call.h0, call.hn, ragged_);
   }
 
@@ -64,7 +59,11 @@ class Around {
       inner.dskip = run_.tokens(scratch, call.hidden);
       inner.accumulate_dskip = false;
     }
-    if (o_.proj_size > 0) give_back(call, inner, scratch);
+    TensorView dh;
+    if (o_.proj_size > 0) {
+      dh = all_of_h(call, scratch);
+      give_back(call, dh, inner, scratch);
+    }
     backend_.backward(plan_, inner, scratch);
     if (o_.projection_size > 0) {
       if (call.dprojection.rank > 0) {
@@ -80,7 +79,9 @@ class Around {
       if (to) run_.scale(inner.dskip, to, made_.highway_scale(), adds);
     }
     if (o_.proj_size > 0) {
-      projection_cotangent(call, inner, scratch);
+      if (call.dprojection.rank > 0) {
+        run_.weight_cotangent(dh, inner.y, call.dprojection, false, scratch);
+      }
       run_.pass_states(call.dhn, call.dh0, ragged_);
     }
     made_.backward(call, inner, scratch);
@@ -93,34 +94,27 @@ class Around {
     run_.scale(call.highway(), out, made_.highway_scale(), false);
     return out;
   }
+  // The cotangents of h at all steps, those of the last one among them.
+  TensorView all_of_h(const LayerCall& call, Arena& scratch) const {
+    const TensorView out = run_.tokens(scratch, o_.proj_size);
+    if (run_.counting()) return out;
+    if (call.dy) {
+      run_.copy(call.dy, out);
+    } else {
+      run_.clear(TensorView::of(out.data, out.dtype, {call.tokens(), o_.proj_size}), scratch);
+    }
+    if (call.dhn) backend_.add_to_last(call, call.dhn, out);
+    return out;
+  }
   // The cotangents of q from those of h.
-  void give_back(const LayerCall& call, LayerCall& inner, Arena& scratch) const {
+  void give_back(const LayerCall& call, const TensorView& dh, LayerCall& inner,
+                 Arena& scratch) const {
     inner.y = call.given;
     inner.first = call.h0;
     inner.dfirst = call.dh0;
-    inner.h0 = inner.dh0 = inner.hn = {};
-    if (call.dy.rank > 0) {
-      inner.dy = run_.tokens(scratch, call.hidden);
-      if (call.dy || run_.counting()) {
-        run_.project(call.dy, call.projection, inner.dy, true, false, scratch);
-      } else {
-        inner.dy = {};
-      }
-    }
-    if (call.dhn.rank == 0) return;
-    inner.dhn = run_.matrix(scratch, call.sequences, call.hidden);
-    run_.product(call.dhn, false, call.projection, false, inner.dhn, false, scratch);
-  }
-  // That of W_hr, but for its part in R W_hr.
-  void projection_cotangent(const LayerCall& call, const LayerCall& inner, Arena& scratch) const {
-    if (call.dprojection.rank == 0) return;
-    if (call.dy || run_.counting()) {
-      run_.weight_cotangent(call.dy, inner.y, call.dprojection, false, scratch);
-    } else {
-      run_.clear(call.dprojection, scratch);
-    }
-    if (call.dhn.rank == 0) return;
-    run_.product(call.dhn, true, call.last_given, false, call.dprojection, true, scratch);
+    inner.h0 = inner.dh0 = inner.dhn = {};
+    inner.dy = run_.tokens(scratch, call.hidden);
+    run_.project(dh, call.projection, inner.dy, true, false, scratch);
   }
 
   Backend& backend_;

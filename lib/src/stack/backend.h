@@ -74,6 +74,12 @@ class Backend {
   // The block-diagonal matrix [G*H,H] of the weights of heads, [G*H,H/heads]; or, with `back`, the
   // other way round.
   virtual void spread_heads(const TensorView& from, const TensorView& to, bool back) = 0;
+  // Rows of each sequence, [N,.], added to the last of its steps in the walk, of [T,B,.]; and the
+  // last steps, where there are any, to the rows.
+  virtual void add_to_last(const LayerCall& call, const TensorView& rows,
+                           const TensorView& tokens) = 0;
+  virtual void take_last(const LayerCall& call, const TensorView& tokens,
+                         const TensorView& rows) = 0;
   // Rows of `to` are those of `from`, or zeros where that is absent, for sequences without a step.
   virtual void pass_states(const SequenceBounds& sequences, const TensorView& from,
                            const TensorView& to) = 0;

@@ -43,8 +43,8 @@ struct LayerCall {
   void* preactivations = nullptr;  // kept for backward: [tokens, kept_width()]; null in inference
   void* states = nullptr;          // the same, [tokens,H]: the states that the output does not show
   // The same, of a call with a projection: what its product with W reads, [T,B,P]; what its cell
-  // gives, [T,B,H], and gives last, [B,H].
-  TensorView read, given, last_given;
+  // gives, [T,B,H].
+  TensorView read, given;
 
   // Backward only; those that are absent are zeros, or not wanted.
   TensorView dy, dhn, dcn, dx, dh0, dc0, dweight, dbias, drecurrent_weight, drecurrent_bias,

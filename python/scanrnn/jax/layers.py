@@ -27,7 +27,8 @@ class Layer:
 
     `params = rnn.init(key)` is a dict by torch's names; `y, h_n = rnn(params, x, h_0)`: x [T,B,C],
     or [B,T,C] with batch_first, or [T,C]; y likewise with D*H; h_0 and h_n [L*D,B,H], or [L*D,H],
-    and for LSTM the pair (h, c). There is no dropout: put it between layers of your own.
+    and for LSTM the pair (h, c). Nothing is dropped, as a seed would be fixed
+    when jit compiles: put dropout between layers of your own.
     """
 
     _cell: CellInfo
@@ -46,7 +47,7 @@ class Layer:
         strategy: str | None = None,
         **own: Any,
     ) -> None:
-        options = arguments.own_options(_own_options(self._cell), type(self).__name__, own)
+        options = arguments.own_options(self._cell.undrawn_options(), type(self).__name__, own)
         cell = self._cell.chosen(options)
         self.__dict__.update(options, _cell=cell, _own=options)
         arguments.domain(cell, domain)
@@ -71,7 +72,7 @@ class Layer:
         out = f"{type(self).__name__}({self.input_size}, {self.description.hidden_size}"
         for name, default in (
             ("num_layers", 1), ("bias", True), ("batch_first", False), ("bidirectional", False),
-            ("domain", "log"), ("strategy", None), *_own_options(type(self)._cell).items(),
+            ("domain", "log"), ("strategy", None), *type(self)._cell.undrawn_options().items(),
         ):  # fmt: skip
             if told[name] != default:
                 out += f", {name}={told[name]!r}"
@@ -154,13 +155,8 @@ def _dtype(value: Any) -> Any:
     return found
 
 
-def _own_options(cell: CellInfo) -> dict[str, Any]:
-    """All but what training draws by: a seed would be fixed when jit compiles."""
-    return {k: v for k, v in cell.own_options().items() if not cell.is_drawn(k)}
-
-
 def make_layer(cell: CellInfo) -> type[Layer]:
     doc = f"{cell.name}, {cell.words()}\n\n{Layer.__doc__}"
     members = {"__module__": "scanrnn.jax", "__doc__": doc, "_cell": cell}
-    members["__signature__"] = signature(Layer, _own_options(cell))
+    members["__signature__"] = signature(Layer, cell.undrawn_options())
     return type(cell.name, (Layer,), members)

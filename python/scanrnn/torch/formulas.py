@@ -109,9 +109,10 @@ STEPS: dict[str, Callable[..., Any]] = {
 }
 # Of a description; every other one is an error where it is used.
 _OPTIONS = {
-    "cell", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "dropconnect",
-    "input_dropout", "bidirectional", "variant", "domain", "strategy",
+    "cell", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",
+    "variant", "domain", "strategy", "options",
 }  # fmt: skip
+_OWN_OPTIONS = {"dropconnect", "input_dropout"}  # and of a cell's own
 
 
 def check(description: Description) -> None:
@@ -121,6 +122,11 @@ def check(description: Description) -> None:
         if name not in _OPTIONS and value != defaults[name]:
             raise NotImplementedError(
                 f"{name}: second derivatives of a layer are not there with {name}={value!r}"
+            )
+    for name, number in description.own_options.items():
+        if name not in _OWN_OPTIONS:
+            raise NotImplementedError(
+                f"{name}: second derivatives of a layer are not there with {name}={number:g}"
             )
     if description.cell not in STEPS:
         raise NotImplementedError(
@@ -204,8 +210,7 @@ def run(
     if grid.there is not None:
         x = x.masked_fill(~grid.there, 0)  # NaN behind an end reaches nothing
     if not first:
-        zeros = x.new_zeros(told.state_shape(grid.sequences))
-        first = [zeros] * told.states
+        first = [x.new_zeros(shape) for shape in told.state_shapes(grid.sequences)]
     masks, finals = Masks(told, seed), []
     for index in range(told.num_layers):
         x, ends = _layer(index, x, first, named, grid, masks, told)

@@ -64,14 +64,14 @@ class Masks:
 
     def of_input(self, layer: int, x: Tensor) -> Tensor:
         """What a layer reads, x [T,B,C]: once for all steps of a sequence."""
-        share = self._told.input_dropout
+        share = self._told.own_options.get("input_dropout", 0)
         if not share:
             return x
         sequences = torch.arange(x.shape[1], device=x.device)
         return _kept(sequences, x, share, _of_place(self._salted(_OF_INPUT), layer))
 
     def of_matrix(self, place: int, weight: Tensor) -> Tensor:
-        share = self._told.dropconnect
+        share = self._told.own_options.get("dropconnect", 0)
         if not share:
             return weight
         rows = torch.arange(weight.shape[0], device=weight.device)
