@@ -68,7 +68,9 @@ def _qrnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str
 
 def _rglru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str) -> Any:
     log_a = 8 * logsigmoid(-vectors[0]) * u[0].sigmoid()
-    h = log_a.exp() * state[0] + (-torch.expm1(2 * log_a)).sqrt() * u[1].sigmoid() * x
+    a = log_a.exp()
+    rest = (-log_a).tanh() * (1 + a * a)  # 1 - a^2 without a subtraction, also where no expm1 is
+    h = a * state[0] + rest.sqrt() * u[1].sigmoid() * x
     return h, h
 
 
