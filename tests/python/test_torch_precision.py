@@ -4,9 +4,8 @@
 import pytest
 from scanrnn import _core
 from scanrnn.precision import Used
-from scanrnn.torch import ops, switches
 from support import ALL_CELLS
-from torch_support import GPU, TORCHS_OWN, module, numpy, tensor, torch
+from torch_support import GPU, TORCHS_OWN, module, numpy, st, tensor, torch
 
 
 @pytest.fixture(autouse=True)
@@ -29,16 +28,16 @@ def test_which_switch_a_cell_follows(cell):
     for name, wanted in (("tf32", "high"), ("ieee", "highest"), ("none", "highest")):
         for other in ("tf32", "ieee"):
             its.fp32_precision, others.fp32_precision = name, other
-            assert switches.matmul_precision(cell) == wanted
+            assert st.switches.matmul_precision(cell) == wanted
 
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
 def test_what_torchs_other_names_set(cell):
     """allow_tf32 and the switch of all of cuDNN say it, too."""
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
-        assert switches.matmul_precision(cell) == "high"
+        assert st.switches.matmul_precision(cell) == "high"
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        assert switches.matmul_precision(cell) == "highest"
+        assert st.switches.matmul_precision(cell) == "highest"
 
 
 def test_what_torchs_other_names_set_of_products():
@@ -46,8 +45,8 @@ def test_what_torchs_other_names_set_of_products():
     try:
         for name, wanted in (("high", "high"), ("medium", "high"), ("highest", "highest")):
             torch.set_float32_matmul_precision(name)  # torch's CUDA knows no "medium"
-            assert switches.matmul_precision("MinGRU") == wanted
-            assert switches.matmul_precision("IndRNN") == wanted
+            assert st.switches.matmul_precision("MinGRU") == wanted
+            assert st.switches.matmul_precision("IndRNN") == wanted
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -57,7 +56,7 @@ def test_plans_and_calls_have_it(cell, monkeypatch):
     """As on CUDA: the core is told before it plans and works, and then told to forget."""
     told = []
     monkeypatch.setattr(_core, "use_matmul_precision", told.append, raising=False)
-    monkeypatch.setattr(ops, "followed", lambda c, x: Used(switches.matmul_precision(c)))
+    monkeypatch.setattr(st.ops, "followed", lambda c, x: Used(st.switches.matmul_precision(c)))
     forward, backward = _core.forward, _core.backward
     monkeypatch.setattr(_core, "forward", lambda *a: (told.append("forward"), forward(*a)))
     monkeypatch.setattr(_core, "backward", lambda *a: (told.append("backward"), backward(*a)))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stack of layers in torch's own operators, one step at a time, which has derivatives of any
-order. It is slow and keeps every step: it serves nothing but derivatives of derivatives.
+order. It is slow and keeps every step: it serves derivatives of derivatives, and exports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .masks import Masks
 # and the variant to y and the state after, each [B,H]
 
 Parts = Sequence[Tensor]
-_CELLS = {cell.name: cell for cell in cells()}
+CELLS = {cell.name: cell for cell in cells()}
 _CANDIDATES: dict[str, Callable[[Tensor], Tensor]] = {
     "g": lambda v: torch.where(v >= 0, v + 0.5, v.sigmoid()),
     "linear": lambda v: v,
@@ -68,7 +68,9 @@ def _qrnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str
 
 def _rglru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str) -> Any:
     log_a = 8 * logsigmoid(-vectors[0]) * u[0].sigmoid()
-    h = log_a.exp() * state[0] + (-torch.expm1(2 * log_a)).sqrt() * u[1].sigmoid() * x
+    a = log_a.exp()
+    rest = (-log_a).tanh() * (1 + a * a)  # 1 - a^2 without a subtraction, also where no expm1 is
+    h = a * state[0] + rest.sqrt() * u[1].sigmoid() * x
     return h, h
 
 
@@ -112,35 +114,29 @@ _OPTIONS = {
     "cell", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",
     "variant", "domain", "strategy", "options",
 }  # fmt: skip
-_OWN_OPTIONS = {"dropconnect", "input_dropout"}  # and of a cell's own
+_OWN_OPTIONS = {"draws", "dropconnect", "input_dropout"}  # and of a cell's own
 
 
-def check(description: Description) -> None:
-    """That all of it stands in this file."""
+def check(told: Description, what: str) -> None:
+    """That all of it stands in this file; `what` is not there where it does not."""
     defaults = Description._field_defaults
-    for name, value in description._asdict().items():
+    for name, value in told._asdict().items():
         if name not in _OPTIONS and value != defaults[name]:
-            raise NotImplementedError(
-                f"{name}: second derivatives of a layer are not there with {name}={value!r}"
-            )
-    for name, number in description.own_options.items():
+            raise NotImplementedError(f"{name}: {what} is not there with {name}={value!r}")
+    for name, number in told.own_options.items():
         if name not in _OWN_OPTIONS:
-            raise NotImplementedError(
-                f"{name}: second derivatives of a layer are not there with {name}={number:g}"
-            )
-    if description.cell not in STEPS:
-        raise NotImplementedError(
-            f"{description.cell}: second derivatives of its layer are not there"
-        )
+            raise NotImplementedError(f"{name}: {what} is not there with {name}={number:g}")
+    if told.cell not in STEPS:
+        raise NotImplementedError(f"{told.cell}: {what} is not there for this cell")
 
 
 # ---- which steps there are
 
 
 class Grid(NamedTuple):
-    """A batch as [T,B] whatever it came as."""
+    """A batch as [T,B] whatever it came as, and how its steps are walked."""
 
-    steps: int
+    walk: Callable[..., Any]
     sequences: int
     there: Tensor | None  # bools [T,B,1]: which steps exist; None: all
     resets: tuple[Tensor | None, Tensor | None]  # [T,B,1], by direction: no state comes in
@@ -148,7 +144,7 @@ class Grid(NamedTuple):
     places: tuple[Tensor, Tensor] | None  # of packed tokens: their steps and sequences
 
 
-def _grid(x: Tensor, ragged: Ragged) -> Grid:
+def _grid(x: Tensor, ragged: Ragged, walk: Callable[..., Any]) -> Grid:
     """x is [T,B,C], or [tokens,C] with cu_seqlens."""
     lengths, cu_seqlens, reset, _ = ragged
     device, places = x.device, None
@@ -175,7 +171,7 @@ def _grid(x: Tensor, ragged: Ragged) -> Grid:
         forwards = forwards if there is None else forwards & there
         # Backwards the same cuts lie behind the step that is walked next.
         backwards = torch.cat([forwards[1:], torch.zeros_like(forwards[:1])])
-    return Grid(steps, sequences, there, (forwards, backwards), token, places)
+    return Grid(walk, sequences, there, (forwards, backwards), token, places)
 
 
 def _padded(value: Tensor, token: Tensor, there: Tensor | None) -> Tensor:
@@ -190,10 +186,11 @@ def _padded(value: Tensor, token: Tensor, there: Tensor | None) -> Tensor:
 
 
 def run(
-    x: Tensor, h_0: Parts, params: Parts, ragged: Ragged, seed: int, told: Description
-) -> list[Tensor]:
-    """y and the states at the end, as the operator `layer` gives them in training."""
-    check(told)
+    x: Tensor, h_0: Parts, params: Parts, ragged: Ragged, seed: int, told: Description,
+    walk: Callable[..., Any],
+) -> list[Tensor]:  # fmt: skip
+    """y and the states at the end, as the operator `layer` gives them in training, by `walk`, which
+    is `one_by_one` or does the same."""
     layer = told.layer(int(x.shape[-1]), short_name(x.dtype))
     names = [name for name, _ in layer.parameters()]
     kind, wide = x.dtype, torch.promote_types(x.dtype, torch.float32)
@@ -204,7 +201,7 @@ def run(
         x = x.transpose(0, 1)
         if ragged.reset is not None:
             ragged = ragged._replace(reset=ragged.reset.transpose(0, 1))
-    grid = _grid(x, ragged)
+    grid = _grid(x, ragged, walk)
     if grid.places is not None:
         x = _padded(x, grid.token, grid.there)
     if grid.there is not None:
@@ -234,7 +231,7 @@ def _layer(
         suffix = f"_l{index}" + ("_reverse" if direction else "")
         own = {name: value for name, value in named.items() if name.endswith(suffix)}
         own = {name.removesuffix(suffix): value for name, value in own.items()}
-        if "weight_hh" in own and _CELLS[told.cell].recurrence == "dense":
+        if "weight_hh" in own and CELLS[told.cell].recurrence == "dense":
             own["weight_hh"] = masks.of_matrix(2 * index + direction, own["weight_hh"])
         state = [part[index * told.directions + direction] for part in first]
         y, state = _direction(masked, x, state, own, grid, direction, told)
@@ -248,29 +245,48 @@ def _direction(
     direction: int, told: Description,
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     """`skip` is x as a highway reads it."""
-    cell, hidden = _CELLS[told.cell], told.hidden_size
+    cell, hidden = CELLS[told.cell], told.hidden_size
     sums = x @ own["weight_ih"].T
     if told.bias:
         sums = sums + _whole_bias(own["bias_ih"], cell, sums.shape[-1], hidden)
+    # Copies: a walk that is one operator reads no two views of one tensor.
     vectors = own[cell.vectors_name].split(hidden) if cell.vectors else ()
-    dense = cell.recurrence == "dense"
-    step, reset, ys = STEPS[told.cell], grid.resets[direction], [sums] * grid.steps
-    for t in range(grid.steps)[:: -1 if direction else 1]:
-        before = state
+    vectors = [vector.clone() for vector in vectors]
+    reset, there = grid.resets[direction], grid.there
+
+    def step(state: Parts, inputs: Parts) -> tuple[list[Tensor], Tensor]:
+        sums, skip, *marks = inputs
+        before, m = state, ()
         if reset is not None:
-            before = [part.masked_fill(reset[t], 0) for part in state]
-        m: Parts = ()
-        if dense:
+            cut = marks.pop(0)
+            before = [part.masked_fill(cut, 0) for part in state]
+        if cell.recurrence == "dense":
             product = before[0] @ own["weight_hh"].T
             m = (product + own["bias_hh"] if told.bias else product).split(hidden, -1)
-        y, *after = step(sums[t].split(hidden, -1), m, before, skip[t], vectors, told.variant)
-        if grid.there is not None:
-            there = grid.there[t]
-            y = y.masked_fill(~there, 0)
-            after = [torch.where(there, *pair) for pair in zip(after, state, strict=True)]
-        ys[t], state = y, after
-    empty = x.new_zeros(0, grid.sequences, hidden)
-    return torch.stack(ys) if ys else empty, state
+        gates = sums.split(hidden, -1)
+        y, *after = STEPS[told.cell](gates, m, before, skip, vectors, told.variant)
+        if there is not None:
+            (exists,) = marks
+            y = y.masked_fill(~exists, 0)
+            after = [torch.where(exists, *pair) for pair in zip(after, state, strict=True)]
+        return after, y
+
+    inputs = [value for value in (sums, skip, reset, there) if value is not None]
+    state, y = grid.walk(step, state, inputs, bool(direction))
+    return y, state
+
+
+def one_by_one(
+    step: Callable[..., Any], state: list[Tensor], inputs: Parts, reverse: bool
+) -> tuple[list[Tensor], Tensor]:
+    """The state at the end and all y; inputs are [T,B,.]."""
+    steps = inputs[0].shape[0]
+    if steps == 0:
+        return state, state[0].new_zeros(0, *state[0].shape)
+    ys = [state[0]] * steps
+    for t in range(steps)[:: -1 if reverse else 1]:
+        state, ys[t] = step(state, [value[t] for value in inputs])
+    return state, torch.stack(ys)
 
 
 def _whole_bias(bias: Tensor, cell: CellInfo, rows: int, hidden: int) -> Tensor:

@@ -22,6 +22,7 @@ from ..arguments import short_name
 from ..call import log
 from ..description import Batch, Description, Planned
 from ..ragged import PACKED, Ragged, of_sequence
+from . import onnx_form
 from .operators import Operator
 from .second import Call, backward_vjp
 from .switches import followed
@@ -262,12 +263,15 @@ def run(
     if ragged is not None:
         steps = ragged[:3]
         tensors += [value for value in steps if value is not None]
-    if not is_eager(tensors):
-        out = _layer_operator(x, h_0, params, *steps, seed, training, *description)
-    elif wanted:
-        out = _Eager.apply(description, len(h_0), steps, seed, x, *h_0, *params)
+    if is_eager(tensors):
+        if wanted:
+            out = _Eager.apply(description, len(h_0), steps, seed, x, *h_0, *params)
+        else:
+            out = _layer(x, h_0, params, *steps, seed, training, *description)
+    elif torch.onnx.is_in_onnx_export():
+        return onnx_form.run(x, h_0, params, Ragged(*steps), description)
     else:
-        out = _layer(x, h_0, params, *steps, seed, training, *description)
+        out = _layer_operator(x, h_0, params, *steps, seed, training, *description)
     return list(out[: 1 + description.states])
 
 

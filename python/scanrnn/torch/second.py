@@ -37,13 +37,14 @@ def backward_vjp(
 
     A cotangent that is None is of zeros.
     """
+    formulas.check(call.told, "a second derivative")
     seed = 0 if call.seed is None else int(call.seed)
     states, outputs = len(call.h_0), [call.dy] if call.dy is not None else []
     cotangents = (*outputs, *call.dh_n)
 
     def outcome(*inputs: Tensor) -> tuple[Tensor, ...]:
         x, h_0, params = inputs[0], inputs[1 : 1 + states], inputs[1 + states :]
-        y, *finals = formulas.run(x, h_0, params, call.ragged, seed, call.told)
+        y, *finals = formulas.run(x, h_0, params, call.ragged, seed, call.told, formulas.one_by_one)
         return (*([y] if outputs else []), *(finals if call.dh_n else []))
 
     wanted = [ddx, *ddh_0, *(ddparams or [None] * len(call.params))]
