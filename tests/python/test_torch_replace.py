@@ -145,7 +145,6 @@ def test_what_cannot_be_is_left_and_named():
     model = nn.ModuleDict(
         {
             "other": Other(4, 6),
-            "projected": nn.LSTM(4, 6, proj_size=3),
             "normed": nn.utils.parametrizations.weight_norm(nn.GRU(4, 6), "weight_hh_l0"),
             "complex": nn.RNN(4, 6, dtype=torch.complex64),
             "fine": nn.GRU(4, 6),
@@ -157,7 +156,6 @@ def test_what_cannot_be_is_left_and_named():
     (words,) = [str(warning.message) for warning in said]
     for part in (
         "'other' (Other): a subclass may do something else than its base",
-        "'projected' (LSTM): proj_size",
         "'normed' (ParametrizedGRU): a subclass",
         "'complex' (RNN): dtype: expected one of",
     ):

@@ -10,8 +10,6 @@ import warnings
 from torch_support import DEVICE, WIDE, st, torch
 
 Packed = torch.nn.utils.rnn.PackedSequence
-# Options that ours do not take yet, and why.
-OPTIONS_LEFT_OUT = {"proj_size": "there are no projections"}
 # Classes that have no counterpart, and why.
 CLASSES_LEFT_OUT = dict.fromkeys(
     ("RNNCell", "LSTMCell", "GRUCell"), "a step is a sequence of one: scanrnn.Layer.step has it"
@@ -60,7 +58,7 @@ def samples(name, device=DEVICE, dtype=WIDE):
     found = info.module_inputs_func(
         info, device=device, dtype=dtype, requires_grad=True, training=True, **more
     )
-    return [s for s in found if not any(map(s.constructor_input.kwargs.get, OPTIONS_LEFT_OUT))]
+    return found
 
 
 # (class, the sample's number)
