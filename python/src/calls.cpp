@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <utility>
 
 #include "names.h"
@@ -130,7 +131,7 @@ std::uint64_t settings(Device device) {
 }
 
 Layer make_layer(LayerOptions options, const std::string& cell, const std::string& variant,
-                 const std::string& domain, const std::string& dtype) {
+                 const std::string& domain, const std::string& own, const std::string& dtype) {
   const CellInfo& info = find_cell(cell);
   options.cell = info.cell;
   options.variant = 0;
@@ -140,6 +141,12 @@ Layer make_layer(LayerOptions options, const std::string& cell, const std::strin
     while (info.variants[options.variant] != found) ++options.variant;
   }
   options.domain = parse_domain(domain);
+  std::istringstream words(own);
+  for (std::string word; words >> word;) {
+    const std::size_t at = word.find('=');
+    if (at == std::string::npos) throw value_error("options: expected name=number, got " + word);
+    set_option(options, word.substr(0, at), std::stod(word.substr(at + 1)));
+  }
   options.dtype = parse_dtype(dtype);
   return Layer(options);
 }

@@ -41,7 +41,7 @@ struct PlannedCall : CountedPlan {
 };
 
 Layer make_layer(LayerOptions options, const std::string& cell, const std::string& variant,
-                 const std::string& domain, const std::string& dtype);
+                 const std::string& domain, const std::string& own, const std::string& dtype);
 PlannedCall plan_layer(const Layer& layer, Device device, const BatchShape& shape, bool training,
                        const std::optional<std::string>& strategy);
 PlannedCall plan_scan(Device device, const ScanShape& shape,

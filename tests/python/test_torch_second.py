@@ -3,14 +3,15 @@
 
 import pytest
 from scanrnn.ragged import Ragged
-from support import ALL_CELLS, ALL_VARIANTS, INFO
+from support import ALL_CELLS, ALL_VARIANTS, DENSE
 from test_errors import raises
 from torch_support import FORMS, flat, input_of, module, options_of, same, st, state, tensor, torch
 
 
 def shares(cell):
     """All that training drops of it."""
-    return dict.fromkeys(INFO[cell].shares(), 0.25) | {"dropout": 0.25}
+    names = ["dropout", "input_dropout"]
+    return dict.fromkeys(names + ["dropconnect"] * (cell in DENSE), 0.25)
 
 
 def call_of(rnn, batch, **options):

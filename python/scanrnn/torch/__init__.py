@@ -7,6 +7,7 @@ and CUDA graphs go through it.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -85,8 +86,13 @@ def _make_module(cell: CellInfo) -> type[Recurrent]:
     own = TorchsOwn if cell.name in TORCHS_OWN else Recurrent
     base = Elman if cell.name == "RNN" else own
     members = {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell}
-    if base is not Elman:
-        members["__signature__"] = signature(Recurrent, cell.own_options() | cell.shares())
+    found = signature(Recurrent, cell.own_options())
+    if base is Elman:
+        named = dict(found.parameters)
+        first = named.pop("nonlinearity").replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        *rest, last = named.values()
+        found = found.replace(parameters=[*rest[:3], first, *rest[3:], last])
+    members["__signature__"] = found
     return type(cell.name, (base,), members)
 
 

@@ -111,9 +111,10 @@ STEPS: dict[str, Callable[..., Any]] = {
 }
 # Of a description; every other one is an error where it is used.
 _OPTIONS = {
-    "cell", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "dropconnect",
-    "input_dropout", "bidirectional", "variant", "domain", "strategy",
+    "cell", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",
+    "variant", "domain", "strategy", "options",
 }  # fmt: skip
+_OWN_OPTIONS = {"draws", "dropconnect", "input_dropout"}  # and of a cell's own
 
 
 def check(told: Description, what: str) -> None:
@@ -122,6 +123,9 @@ def check(told: Description, what: str) -> None:
     for name, value in told._asdict().items():
         if name not in _OPTIONS and value != defaults[name]:
             raise NotImplementedError(f"{name}: {what} is not there with {name}={value!r}")
+    for name, number in told.own_options.items():
+        if name not in _OWN_OPTIONS:
+            raise NotImplementedError(f"{name}: {what} is not there with {name}={number:g}")
     if told.cell not in STEPS:
         raise NotImplementedError(f"{told.cell}: {what} is not there for this cell")
 
@@ -203,8 +207,7 @@ def run(
     if grid.there is not None:
         x = x.masked_fill(~grid.there, 0)  # NaN behind an end reaches nothing
     if not first:
-        zeros = x.new_zeros(told.state_shape(grid.sequences))
-        first = [zeros] * told.states
+        first = [x.new_zeros(shape) for shape in told.state_shapes(grid.sequences)]
     masks, finals = Masks(told, seed), []
     for index in range(told.num_layers):
         x, ends = _layer(index, x, first, named, grid, masks, told)

@@ -57,21 +57,24 @@ class Masks:
     def _salted(self, salt: int) -> int:
         return int(_mixed(torch.tensor(_signed(self._seed ^ salt))))
 
+    def _share(self, name: str) -> float:
+        return self._told.own_options.get(name, 0.0) if self._told.drops else 0.0
+
     def behind(self, layer: int, token: Tensor, y: Tensor) -> Tensor:
         """Outputs between layers, each for itself; `token` [T,B] numbers them."""
-        share = self._told.dropout
+        share = self._told.dropout if self._told.drops else 0.0
         return _kept(token, y, share, _of_place(self._seed, layer)) if share else y
 
     def of_input(self, layer: int, x: Tensor) -> Tensor:
         """What a layer reads, x [T,B,C]: once for all steps of a sequence."""
-        share = self._told.input_dropout
+        share = self._share("input_dropout")
         if not share:
             return x
         sequences = torch.arange(x.shape[1], device=x.device)
         return _kept(sequences, x, share, _of_place(self._salted(_OF_INPUT), layer))
 
     def of_matrix(self, place: int, weight: Tensor) -> Tensor:
-        share = self._told.dropconnect
+        share = self._share("dropconnect")
         if not share:
             return weight
         rows = torch.arange(weight.shape[0], device=weight.device)

@@ -31,8 +31,7 @@ from .tensors import device_of, is_eager, ready, stream_of, workspace
 # What both operators of a layer are told about it; `description` packs the same.
 _DESCRIPTION = (
     "str cell, int hidden_size, int num_layers, bool bias, bool batch_first, float dropout, "
-    "float dropconnect, float input_dropout, bool bidirectional, str variant, str domain, "
-    "str? strategy"
+    "bool bidirectional, str variant, str domain, str options, str? strategy"
 )
 # Absent where the batch is rectangular.
 _STEPS = "Tensor? lengths, Tensor? cu_seqlens, Tensor? reset"
@@ -78,8 +77,7 @@ def _reserve_shape(layer: _core.Layer, device: torch.device, batch: Batch) -> tu
 
 def _outputs(x: Tensor, batch: Batch, training: bool, description: Description) -> Any:
     y = x.new_empty(description.output_shape(x.shape))
-    h_n = x.new_empty(description.state_shape(batch.sequences))
-    c_n = x.new_empty(h_n.shape if description.states == 2 else (0,))
+    h_n, c_n = map(x.new_empty, (*description.state_shapes(batch.sequences), (0,))[:2])
     shape = (0, 0)
     if training:
         shape = _reserve_shape(_layer_of(x, description), x.device, batch)
@@ -155,8 +153,9 @@ def _pulled_back(
     dy, *finals = cotangents[: 1 + ctx.description.states]
     if any(d is not None for d in finals):
         batch = ctx.description.batch(x.shape, of_sequence(lengths, cu_seqlens, reset))
-        shape = ctx.description.state_shape(batch.sequences)
-        finals = [x.new_zeros(shape) if d is None else d for d in finals]
+        shapes = ctx.description.state_shapes(batch.sequences)
+        pairs = zip(finals, shapes, strict=True)
+        finals = [x.new_zeros(shape) if d is None else d for d, shape in pairs]
     else:
         finals = []
     dx, *others = backward(

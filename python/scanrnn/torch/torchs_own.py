@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..description import Batch
-from .modules import Recurrent
+from .modules import Recurrent, Shapes
 from .switches import TORCHS_OWN
 
 _ARGUMENTS = inspect.signature(Recurrent)
@@ -73,7 +72,7 @@ class TorchsOwn(Recurrent):
                 f"{self.input_size}, got {input.shape[-1]}"
             )
 
-    def _states(self, batch: Batch, hx: Any, single: bool) -> list[Tensor]:
+    def _states(self, shapes: Shapes, hx: Any, single: bool) -> list[Tensor]:
         pair = self._cell.states == 2
         states = [hx] if not pair else hx if isinstance(hx, (tuple, list)) else []
         if len(states) == 1 + pair and all(isinstance(state, Tensor) for state in states):
@@ -86,7 +85,7 @@ class TorchsOwn(Recurrent):
                 raise RuntimeError(
                     f"For {kind} input, {names} should also be {wanted}-D but got {got}"
                 )
-        return super()._states(batch, hx, single)
+        return super()._states(shapes, hx, single)
 
     def _check_state(self, index: int, state: Tensor, shape: tuple[Any, ...]) -> None:
         if tuple(state.shape) != shape:
