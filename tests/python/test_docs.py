@@ -45,6 +45,15 @@ def test_python_of_frameworks_runs():
     test_python_runs("docs/frameworks.md")
 
 
+def test_python_of_torch_runs():
+    torch = pytest.importorskip("torch")
+    before = torch.backends.cudnn.allow_tf32
+    try:
+        test_python_runs("docs/torch.md")
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
 @pytest.mark.parametrize(
     ("page", "source", "mark"),
     [

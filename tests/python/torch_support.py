@@ -11,7 +11,7 @@ if DEVICE != "cpu" and not torch.cuda.is_available():
 import scanrnn.torch as st  # noqa: E402
 
 if DEVICE != "cpu":  # bounds are those of float32
-    torch.backends.cudnn.rnn.fp32_precision = "ieee"
+    torch.backends.cudnn.allow_tf32 = False
 WIDE = torch.float64
 WHOLE = (None, None, None)  # lengths, cu_seqlens and reset of a rectangular batch
 TORCHS_OWN = [cell for cell in ALL_CELLS if hasattr(torch.nn, cell)]
