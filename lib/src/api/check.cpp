@@ -48,7 +48,8 @@ const CellInfo& check_options(const LayerOptions& o) {
            std::to_string(o.state_dropout);
   });
   require(cell.states == 2 || o.zoneout_cell == 0, [&] {
-    return "zoneout_cell: expected 0, as the state of " + cell.name + " is one tensor, got " +
+    return "zoneout_cell: expected 0, as the state of " + cell.name + " is " +
+           (cell.states == 1 ? "one tensor" : "no pair") + ", got " +
            std::to_string(o.zoneout_cell);
   });
   require(!cell.square || o.input_size == o.hidden_size, [&] {

@@ -61,6 +61,12 @@ struct DenseGradients {
     if (call.steps > 1) add_steps(pairs.d_rest, pairs.h_rest);
     if (pairs.h_first) add_steps(pairs.d_first, pairs.h_first);
   }
+  // From dvectors, [T,B,kVectors * H].
+  void of_vectors(const T* dvectors) const {
+    const Index values = call.vector_values();
+    kernels_of<T>().column_sums(team, dvectors, call.tokens(), values, values,
+                                static_cast<T*>(call.dvectors.data));
+  }
   void of_biases() const {
     const auto sums = kernels_of<T>().column_sums;
     auto* d = static_cast<T*>(call.dbias.data);
