@@ -14,6 +14,7 @@
 #include "scanrnn/cells/lstm.h"
 #include "scanrnn/cells/peepholelstm.h"
 #include "scanrnn/cells/rnn.h"
+#include "scanrnn/cells/slstm.h"
 #include "support/dense_units.h"
 
 namespace scanrnn::test {
@@ -33,6 +34,10 @@ struct Known<cell::LSTM<>> {
 template <>
 struct Known<cell::PeepholeLSTM<>> {
   static constexpr const char *name = "PeepholeLSTM", *variant = "";
+};
+template <>
+struct Known<cell::SLSTM<>> {
+  static constexpr const char *name = "SLSTM", *variant = "";
 };
 template <>
 struct Known<cell::GRU<>> {
@@ -116,7 +121,7 @@ void for_sums(const std::vector<double>& values, F&& use) {
 template <class Cell>
 class DenseCells : public testing::Test {};
 using All = testing::Types<cell::LSTM<>, cell::GRU<>, cell::RNN<cell::Tanh>, cell::RNN<cell::Relu>,
-                           cell::PeepholeLSTM<>>;
+                           cell::PeepholeLSTM<>, cell::SLSTM<>>;
 TYPED_TEST_SUITE(DenseCells, All);
 
 template <class Cell, class V>

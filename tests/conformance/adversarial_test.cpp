@@ -147,6 +147,41 @@ void rest_of_zeros(const Case& c, Data& data) {
   }
 }
 
+// Gates that are exponentials: e^200 of them a step, and states that large sums have left.
+TEST(Exponentials, OfAnySizeAreStable) {
+  const GatePattern pattern{"", [](const LayerOptions& layer, Random& random) {
+                              Values out;
+                              for (int g = 0; g < info(layer.cell).gates; ++g) {
+                                out.push_back((random.bits() & 1 ? 1 : -1) *
+                                              (random.bits() & 1 ? 30 : 200));
+                              }
+                              return out;
+                            }};
+  LayerOptions options;
+  options.cell = Cell::SLSTM;
+  for (const Dtype dtype : {Dtype::float64, Dtype::float32, Dtype::bfloat16}) {
+    Case c = picking_case(options, 5);
+    c.layer.dtype = dtype;
+    c.steps = 61;
+    for (const double size : {0.0, 1.0, 1e30}) {
+      c.h0 = size > 0;
+      Random random(10);
+      Data data = picking_data(c, pattern, random);
+      rest_of_zeros(c, data);
+      for (std::size_t i = 0; i < c.more_states(); ++i) {
+        if (c.h0) data.more0[i] = data.h0;
+        data.dmoren[i] = data.dhn;
+      }
+      for (std::size_t i = 0; i < data.more0[0].size(); ++i) {
+        data.more0[0][i] = rounded(data.more0[0][i] * size, dtype);
+        data.more0[1][i] = rounded((1 + std::fabs(data.more0[1][i])) * size, dtype);
+        data.more0[2][i] = 200;
+      }
+      check_everywhere(c, data, "exponential");
+    }
+  }
+}
+
 TEST(Tails, OfOneStepAreRelative) {
   const GatePattern pattern{"", [](const LayerOptions& layer, Random& random) {
                               Values out = random.uniform(info(layer.cell).gates, -200, 200);

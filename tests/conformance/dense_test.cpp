@@ -240,6 +240,25 @@ TEST(DenseErrors, HalfAPair) {
   EXPECT_TRUE(buffers.dx.untouched() && buffers.dmore0[0].untouched());
 }
 
+TEST(DenseErrors, PartsOfFour) {
+  LayerOptions options;
+  options.cell = Cell::SLSTM;
+  const Case c = dense_case(options, 7);
+  Random random(80);
+  Buffers buffers(c, random_data(c, random));
+  Context context = make_context(1);
+  const auto forward = [&](auto change) {
+    return message<value_error>([&] { buffers.forward(context, Mode::training, 0, change); });
+  };
+  EXPECT_EQ(forward([](ForwardArgs& a) { a.h0.n = {}; }),
+            "n_0: the state of SLSTM is (h_0, c_0, n_0, m_0), got h_0, c_0, m_0");
+  EXPECT_EQ(forward([](ForwardArgs& a) { a.h0.c = a.h0.n = a.h0.m = {}; }),
+            "c_0: the state of SLSTM is (h_0, c_0, n_0, m_0), got h_0 alone");
+  EXPECT_EQ(forward([](ForwardArgs& a) { ++a.h0.m.sizes[1]; }).rfind("m_0: expected shape", 0), 0u);
+  EXPECT_EQ(forward([](ForwardArgs& a) { --a.hn.n.sizes[2]; }).rfind("n_n: expected shape", 0), 0u);
+  EXPECT_TRUE(buffers.outputs_untouched());
+}
+
 TEST(DenseErrors, StateOfAGruIsOneTensor) {
   LayerOptions options;
   options.cell = Cell::GRU;
