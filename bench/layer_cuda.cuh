@@ -52,7 +52,8 @@ struct Problem {
   Context context;
   dispatch::Plan inference, training;
   std::vector<thrust::device_vector<As>> params, dparams;
-  thrust::device_vector<As> x, dx, y, dy, hn, h0, c0, cn;
+  thrust::device_vector<As> x, dx, y, dy;
+  thrust::device_vector<As> before[kStateTensors.size()], after[kStateTensors.size()];
   thrust::device_vector<char> workspace, reserve;
 
   static LayerOptions options(const CellInfo& cell, const Shape& s, bool batch_first) {
@@ -88,9 +89,10 @@ struct Problem {
     x = numbers<T, As>(count, 1.5, 1);
     dy = numbers<T, As>(count, 1, 2);
     for (auto* out : {&dx, &y}) out->resize(count);
-    for (auto* state : {&hn, &cn}) state->resize(s.batch * s.hidden);
-    h0 = numbers<T, As>(s.batch * s.hidden, 1, 3);
-    c0 = numbers<T, As>(s.batch * s.hidden, 1, 4);
+    for (std::size_t i = 0; i < kStateTensors.size(); ++i) {
+      after[i].resize(s.batch * s.hidden);
+      before[i] = numbers<T, As>(s.batch * s.hidden, 1, 3 + static_cast<int>(i));
+    }
     resize();
   }
   void resize() {
@@ -129,11 +131,11 @@ struct Problem {
     args.params = views(params);
     args.x = tokens(x);
     args.y = tokens(y);
-    const bool pair = info(layer.options().cell).states == 2;
-    args.hn.h = state(hn);
-    if (pair) args.hn.c = state(cn);
-    if (from_state) args.h0.h = state(h0);
-    if (from_state && pair) args.h0.c = state(c0);
+    const auto tensors = static_cast<std::size_t>(info(layer.options().cell).states);
+    for (std::size_t i = 0; i < tensors; ++i) {
+      args.hn.*kStateTensors[i] = state(after[i]);
+      if (from_state) args.h0.*kStateTensors[i] = state(before[i]);
+    }
     args.workspace = {raw(workspace), workspace.size()};
     args.reserve = {raw(reserve), reserve.size()};
     layer.forward(context, plan, args);

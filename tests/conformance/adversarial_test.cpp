@@ -123,7 +123,8 @@ TEST(Cancellation, OppositeInputs) {
 
 // A share of e^-200 is a number too: each value of one step is right to the end of the dtype,
 // relative to itself. From no state the step is b, with a state of ones its gradient is a.
-void expect_relative(const Case& c, const char* what, const Values& got, const Values& want) {
+void expect_relative(const Case& c, const std::string& what, const Values& got,
+                     const Values& want) {
   const Dtype dtype = c.layer.dtype;
   const bool wide = dtype == Dtype::float64;
   // A logit of 200 has so much of a rounding error; a smaller result is the exponential's bound.
@@ -134,6 +135,50 @@ void expect_relative(const Case& c, const char* what, const Values& got, const V
     const double error = std::fabs(got[i] - want[i]);
     ASSERT_TRUE(error <= bound * std::fabs(want[i]) + tail)
         << what << '[' << i << "]: " << got[i] << ", not " << want[i] << "; " << text(c);
+  }
+}
+
+// The parameters that do not pick.
+void rest_of_zeros(const Case& c, Data& data) {
+  const Layer layer(c.layer);
+  const auto& parameters = layer.parameters();
+  for (std::size_t i = data.params.size(); i < parameters.size(); ++i) {
+    data.params.emplace_back(parameters[i].sizes[0] * c.layer.hidden_size, 0.0);
+  }
+}
+
+// Gates that are exponentials: e^200 of them a step, and states that large sums have left.
+TEST(Exponentials, OfAnySizeAreStable) {
+  const GatePattern pattern{
+      "", [](const LayerOptions& layer, Random& random) {
+        Values out;
+        for (int g = 0; g < info(layer.cell).gates; ++g) {
+          out.push_back((random.bits() & 1 ? 1 : -1) * (random.bits() & 1 ? 30 : 200));
+        }
+        return out;
+      }};
+  LayerOptions options;
+  options.cell = Cell::SLSTM;
+  for (const Dtype dtype : {Dtype::float64, Dtype::float32, Dtype::bfloat16}) {
+    Case c = picking_case(options, 5);
+    c.layer.dtype = dtype;
+    c.steps = 61;
+    for (const double size : {0.0, 1.0, 1e30}) {
+      c.h0 = size > 0;
+      Random random(10);
+      Data data = picking_data(c, pattern, random);
+      rest_of_zeros(c, data);
+      for (std::size_t i = 0; i < c.more_states(); ++i) {
+        if (c.h0) data.more0[i] = data.h0;
+        data.dmoren[i] = data.dhn;
+      }
+      for (std::size_t i = 0; i < data.more0[0].size(); ++i) {
+        data.more0[0][i] = rounded(data.more0[0][i] * size, dtype);
+        data.more0[1][i] = rounded((1 + std::fabs(data.more0[1][i])) * size, dtype);
+        data.more0[2][i] = 200;
+      }
+      check_everywhere(c, data, "exponential");
+    }
   }
 }
 
@@ -154,17 +199,17 @@ TEST(Tails, OfOneStepAreRelative) {
         c.h0 = h0;
         Random random(9);
         Data data = picking_data(c, pattern, random);
-        const Layer layer(c.layer);
-        const auto& parameters = layer.parameters();
-        for (std::size_t i = data.params.size(); i < parameters.size(); ++i) {
-          data.params.emplace_back(parameters[i].sizes[0] * c.layer.hidden_size, 0.0);
-        }
+        rest_of_zeros(c, data);
         const Values ones(static_cast<std::size_t>(c.states()), 1.0);
         data.dy.assign(data.dy.size(), 0.0);
         data.dhn = ones;
         if (h0) data.h0 = ones;
-        if (h0 && c.pair()) data.c0 = ones;
-        if (c.pair()) data.dcn = ones;
+        for (std::size_t i = 0; i < c.more_states(); ++i) {
+          if (h0) data.more0[i] = ones;
+          data.dmoren[i] = ones;
+        }
+        // So that it does not cancel: what n gets by h is between -1 and 1.
+        if (c.is_scaled()) data.dmoren[1].assign(ones.size(), 2.0);
         const oracle::Answer want = oracle::run(c, data);
         for (const Way& way : ways(options)) {
           for (const Domain domain : {Domain::log, Domain::linear}) {
@@ -173,10 +218,14 @@ TEST(Tails, OfOneStepAreRelative) {
             const Result got = library(c, data);
             if (h0) {  // a state of ones cancels with a candidate of -1
               expect_relative(c, "dh_0", got.dh0, want.dh0);
-              expect_relative(c, "dc_0", got.dc0, want.dc0);
+              for (std::size_t i = 0; i < c.more_states(); ++i) {
+                expect_relative(c, letter(i + 1), got.dmore0[i], want.dmore0[i]);
+              }
             } else {
               expect_relative(c, "h_n", got.hn, want.hn);
-              expect_relative(c, "c_n", got.cn, want.cn);
+              for (std::size_t i = 0; i < c.more_states(); ++i) {
+                expect_relative(c, letter(i + 1), got.moren[i], want.moren[i]);
+              }
             }
           }
         }

@@ -63,17 +63,20 @@ TEST(Buffers, TheAllocatingOverloadsAreTheSame) {
       ForwardResult forward = layer.forward(context, in.params, in.x, in.h0, Mode::training, kSeed);
       EXPECT_TRUE(same_bits("y", bits_of(forward.memory, forward.y), buffers.y.bits()));
       EXPECT_TRUE(same_bits("h_n", bits_of(forward.memory, forward.hn.h), buffers.hn.bits()));
-      if (c.pair()) {
-        EXPECT_TRUE(same_bits("c_n", bits_of(forward.memory, forward.hn.c), buffers.cn.bits()));
+      for (std::size_t i = 0; i < c.more_states(); ++i) {
+        EXPECT_TRUE(same_bits(letter(i + 1) + "_n",
+                              bits_of(forward.memory, forward.hn.*kStateTensors[i + 1]),
+                              buffers.moren[i].bits()));
       }
       const ForwardResult moved = std::move(forward);  // the views go with the memory
       const BackwardResult backward =
           layer.backward(context, moved, in.params, in.x, in.h0, in.dy, in.dhn);
       EXPECT_TRUE(same_bits("dx", bits_of(backward.memory, backward.dx), buffers.dx.bits()));
       EXPECT_TRUE(same_bits("dh_0", bits_of(backward.memory, backward.dh0.h), buffers.dh0.bits()));
-      if (c.pair()) {
-        EXPECT_TRUE(
-            same_bits("dc_0", bits_of(backward.memory, backward.dh0.c), buffers.dc0.bits()));
+      for (std::size_t i = 0; i < c.more_states(); ++i) {
+        EXPECT_TRUE(same_bits("d" + letter(i + 1) + "_0",
+                              bits_of(backward.memory, backward.dh0.*kStateTensors[i + 1]),
+                              buffers.dmore0[i].bits()));
       }
       ASSERT_EQ(backward.dparams.size(), buffers.dparams.size());
       for (std::size_t i = 0; i < backward.dparams.size(); ++i) {

@@ -130,6 +130,7 @@ TEST(DenseConformance, EveryGradientByFiniteDifferences) {
     c.steps = 5;
     Random random(74);
     Data data = random_data(c, random);
+    forget_scale(c, data);
     const Result got = library(c, data);
     Context context = make_context(c.threads);
     const auto loss = [&] {
@@ -142,7 +143,7 @@ TEST(DenseConformance, EveryGradientByFiniteDifferences) {
       };
       dot(result.y, data.dy);
       dot(result.hn, data.dhn);
-      dot(result.cn, data.dcn);
+      for (std::size_t i = 0; i < c.more_states(); ++i) dot(result.moren[i], data.dmoren[i]);
       return out;
     };
     const auto check = [&](const std::string& what, Values& input, const Values& gradient) {
@@ -160,7 +161,10 @@ TEST(DenseConformance, EveryGradientByFiniteDifferences) {
     };
     check(" dx ", data.x, got.dx);
     check(" dh_0 ", data.h0, got.dh0);
-    check(" dc_0 ", data.c0, got.dc0);
+    for (std::size_t i = 0; i < c.more_states(); ++i) {
+      if (c.is_scaled() && i == 2) continue;  // m
+      check(" d" + letter(i + 1) + "_0 ", data.more0[i], got.dmore0[i]);
+    }
     const Layer layer(c.layer);
     for (std::size_t i = 0; i < data.params.size(); ++i) {
       check(" d" + layer.parameters()[i].name + " ", data.params[i], got.dparams[i]);
@@ -197,7 +201,7 @@ TEST(DenseConformance, HundredThousandSteps) {
       const Result result = buffers.result();
       pieces.insert(pieces.end(), result.y.begin(), result.y.end());
       part.h0 = result.hn;
-      part.c0 = result.cn;
+      part.more0 = result.moren;
       begin += piece.steps;
     }
     Tolerance twice = forward_tolerance(c.layer.dtype, c.steps);
@@ -233,7 +237,26 @@ TEST(DenseErrors, HalfAPair) {
   EXPECT_EQ(backward([](BackwardArgs& a) { a.h0.c = {}; }).rfind("c_0: ", 0), 0u);
   EXPECT_EQ(backward([](BackwardArgs& a) { ++a.dhn.c.sizes[1]; }).rfind("dc_n: ", 0), 0u);
   EXPECT_EQ(backward([](BackwardArgs& a) { ++a.dh0.c.sizes[1]; }).rfind("dc_0: ", 0), 0u);
-  EXPECT_TRUE(buffers.dx.untouched() && buffers.dc0.untouched());
+  EXPECT_TRUE(buffers.dx.untouched() && buffers.dmore0[0].untouched());
+}
+
+TEST(DenseErrors, PartsOfFour) {
+  LayerOptions options;
+  options.cell = Cell::SLSTM;
+  const Case c = dense_case(options, 7);
+  Random random(80);
+  Buffers buffers(c, random_data(c, random));
+  Context context = make_context(1);
+  const auto forward = [&](auto change) {
+    return message<value_error>([&] { buffers.forward(context, Mode::training, 0, change); });
+  };
+  EXPECT_EQ(forward([](ForwardArgs& a) { a.h0.n = {}; }),
+            "n_0: the state of SLSTM is (h_0, c_0, n_0, m_0), got h_0, c_0, m_0");
+  EXPECT_EQ(forward([](ForwardArgs& a) { a.h0.c = a.h0.n = a.h0.m = {}; }),
+            "c_0: the state of SLSTM is (h_0, c_0, n_0, m_0), got h_0 alone");
+  EXPECT_EQ(forward([](ForwardArgs& a) { ++a.h0.m.sizes[1]; }).rfind("m_0: expected shape", 0), 0u);
+  EXPECT_EQ(forward([](ForwardArgs& a) { --a.hn.n.sizes[2]; }).rfind("n_n: expected shape", 0), 0u);
+  EXPECT_TRUE(buffers.outputs_untouched());
 }
 
 TEST(DenseErrors, StateOfAGruIsOneTensor) {
@@ -247,6 +270,10 @@ TEST(DenseErrors, StateOfAGruIsOneTensor) {
               buffers.forward(context, Mode::inference, 0, [](ForwardArgs& a) { a.h0.c = a.h0.h; });
             }),
             "h_0: the state of GRU is one tensor, got a pair");
+  EXPECT_EQ(message<value_error>([&] {
+              buffers.forward(context, Mode::inference, 0, [](ForwardArgs& a) { a.h0.m = a.h0.h; });
+            }),
+            "h_0: the state of GRU is one tensor, got m_0");
   EXPECT_TRUE(buffers.outputs_untouched());
 }
 
@@ -260,11 +287,15 @@ TEST(DenseErrors, RecurrentParameters) {
       return message<value_error>([&] { buffers.forward(context, Mode::training, 0, change); });
     };
     const std::string rows = std::to_string(info(options.cell).gates * 7);
+    const std::size_t more = info(options.cell).vectors > 0 ? 1 : 0;
     EXPECT_EQ(forward([](ForwardArgs& a) { a.params[1].sizes[1] = 5; }),
               "weight_hh_l0: expected shape (" + rows +
                   ", 7) = (gates * hidden_size, hidden_size), got (" + rows + ", 5)");
-    EXPECT_EQ(forward([](ForwardArgs& a) { a.params[3] = {}; }).rfind("bias_hh_l0: ", 0), 0u);
-    EXPECT_EQ(forward([](ForwardArgs& a) { a.params.resize(2); }).rfind("params: expected 4", 0),
+    EXPECT_EQ(forward([=](ForwardArgs& a) { a.params[3 + more] = {}; }).rfind("bias_hh_l0: ", 0),
+              0u);
+    EXPECT_EQ(forward([](ForwardArgs& a) {
+                a.params.resize(2);
+              }).rfind("params: expected " + std::to_string(4 + more), 0),
               0u);
     EXPECT_TRUE(buffers.outputs_untouched());
   }

@@ -171,7 +171,8 @@ TEST_P(DerivativeTest, OfALayerThatDrops) {
     if (GetParam() & 4) c.layer.input_size = 6;  // a highway without a projection
     fit(c.layer);
     Random random(66);
-    const Data data = random_data(c, random);
+    Data data = random_data(c, random);
+    forget_scale(c, data);
     Context context = make_context(c.threads);
     Buffers buffers(c, data);
     constexpr std::uint64_t kSeed = 11;
@@ -180,6 +181,7 @@ TEST_P(DerivativeTest, OfALayerThatDrops) {
     const Result gradient = buffers.result();
 
     Data direction = random_data(c, random);
+    if (c.is_scaled()) std::fill(direction.more0[2].begin(), direction.more0[2].end(), 0.0);
     const double step = 1e-6;
     const auto loss = [&](double by) {
       Data moved = data;
@@ -188,7 +190,7 @@ TEST_P(DerivativeTest, OfALayerThatDrops) {
       };
       add(moved.x, direction.x);
       add(moved.h0, direction.h0);
-      add(moved.c0, direction.c0);
+      for (std::size_t i = 0; i < c.more_states(); ++i) add(moved.more0[i], direction.more0[i]);
       for (std::size_t i = 0; i < moved.params.size(); ++i)
         add(moved.params[i], direction.params[i]);
       Buffers there(c, moved);
@@ -197,7 +199,10 @@ TEST_P(DerivativeTest, OfALayerThatDrops) {
       double out = 0;
       for (std::size_t i = 0; i < result.y.size(); ++i) out += result.y[i] * data.dy[i];
       for (std::size_t i = 0; i < result.hn.size(); ++i) out += result.hn[i] * data.dhn[i];
-      for (std::size_t i = 0; i < result.cn.size(); ++i) out += result.cn[i] * data.dcn[i];
+      for (std::size_t k = 0; k < c.more_states(); ++k) {
+        const Values &cells = result.moren[k], &cotangents = data.dmoren[k];
+        for (std::size_t i = 0; i < cells.size(); ++i) out += cells[i] * cotangents[i];
+      }
       return out;
     };
     double want = 0, terms = 0;
@@ -207,7 +212,7 @@ TEST_P(DerivativeTest, OfALayerThatDrops) {
     };
     dot(gradient.dx, direction.x);
     dot(gradient.dh0, direction.h0);
-    dot(gradient.dc0, direction.c0);
+    for (std::size_t i = 0; i < c.more_states(); ++i) dot(gradient.dmore0[i], direction.more0[i]);
     for (std::size_t i = 0; i < data.params.size(); ++i) {
       dot(gradient.dparams[i], direction.params[i]);
     }

@@ -67,7 +67,11 @@ void check(const Case& c, bool addresses) {
   const Result got = buffers.result();
   EXPECT_EQ(got.hn, c.h0 ? data.h0 : Values(data.dhn.size()));
   EXPECT_EQ(got.dh0, data.dhn);
-  EXPECT_EQ(got.dc0, data.dcn);
+  EXPECT_EQ(got.dmore0, data.dmoren);
+  for (std::size_t i = 0; i < c.more_states(); ++i) {
+    EXPECT_EQ(got.moren[i],
+              c.h0 ? data.more0[i] : Values(data.dhn.size(), info(c.layer.cell).fresh[i + 1]));
+  }
   EXPECT_TRUE(got.y.empty() && got.dx.empty());
   for (const Values& gradient : got.dparams) EXPECT_TRUE(all_zero(gradient));
 }

@@ -123,7 +123,8 @@ TEST(Memory, AbsentOutputs) {
     };
     const auto keep = [](auto&) {};
     const auto no_hn = run([](ForwardArgs& args) { args.hn = {}; }, keep);
-    EXPECT_TRUE(no_hn->hn.untouched() && no_hn->cn.untouched());
+    for (const Tensor& tensor : no_hn->moren) EXPECT_TRUE(tensor.untouched());
+    EXPECT_TRUE(no_hn->hn.untouched());
     EXPECT_EQ(no_hn->y.bits(), all.y.bits());
     EXPECT_EQ(no_hn->dx.bits(), all.dx.bits());
     const auto no_dx = run(keep, [](BackwardArgs& args) { args.dx = {}; });
@@ -131,7 +132,8 @@ TEST(Memory, AbsentOutputs) {
     EXPECT_EQ(no_dx->dh0.bits(), all.dh0.bits());
     EXPECT_EQ(no_dx->dparams[0].bits(), all.dparams[0].bits());
     const auto no_dh0 = run(keep, [](BackwardArgs& args) { args.dh0 = {}; });
-    EXPECT_TRUE(no_dh0->dh0.untouched() && no_dh0->dc0.untouched());
+    for (const Tensor& tensor : no_dh0->dmore0) EXPECT_TRUE(tensor.untouched());
+    EXPECT_TRUE(no_dh0->dh0.untouched());
     EXPECT_EQ(no_dh0->dx.bits(), all.dx.bits());
     const auto no_dparams = run(keep, [](BackwardArgs& args) { args.dparams.clear(); });
     for (const Tensor& parameter : no_dparams->dparams) EXPECT_TRUE(parameter.untouched());
@@ -145,21 +147,21 @@ TEST(Memory, AbsentCotangentsAreZeros) {
     Random random(43);
     Data data = random_data(c, random);
     Context context = make_context(c.threads);
-    for (int which = 0; which < (c.pair() ? 3 : 2); ++which) {
+    for (std::size_t which = 0; which < 2 + c.more_states(); ++which) {
       Data zeros = data;
-      Values& cotangent = which == 0 ? zeros.dy : which == 1 ? zeros.dhn : zeros.dcn;
+      Values& cotangent = which == 0 ? zeros.dy : which == 1 ? zeros.dhn : zeros.dmoren[which - 2];
       std::fill(cotangent.begin(), cotangent.end(), 0.0);
       Buffers explicit_zeros(c, zeros), absent(c, data);
       explicit_zeros.forward(context, Mode::training);
       explicit_zeros.backward(context);
       absent.forward(context, Mode::training);
       absent.backward(context, 0, [&](BackwardArgs& args) {
-        (which == 0 ? args.dy : which == 1 ? args.dhn.h : args.dhn.c) = {};
+        (which == 0 ? args.dy : args.dhn.*kStateTensors[which - 1]) = {};
       });
       // Values, not bits: a sum with an absent zero may differ in the sign of a zero.
       EXPECT_EQ(absent.result().dx, explicit_zeros.result().dx) << text(c);
       EXPECT_EQ(absent.result().dh0, explicit_zeros.result().dh0) << text(c);
-      EXPECT_EQ(absent.result().dc0, explicit_zeros.result().dc0) << text(c);
+      EXPECT_EQ(absent.result().dmore0, explicit_zeros.result().dmore0) << text(c);
       EXPECT_EQ(absent.result().dparams, explicit_zeros.result().dparams) << text(c);
     }
   }
@@ -171,14 +173,16 @@ TEST(Memory, AbsentInitialStateIsZeros) {
     Random random(44);
     Data data = random_data(c, random);
     std::fill(data.h0.begin(), data.h0.end(), 0.0);
-    std::fill(data.c0.begin(), data.c0.end(), 0.0);
+    for (std::size_t i = 0; i < c.more_states(); ++i) {
+      std::fill(data.more0[i].begin(), data.more0[i].end(), info(options.cell).fresh[i + 1]);
+    }
     const Result zeros = library(c, data);
     c.h0 = false;
     const Result absent = library(c, data);
     EXPECT_EQ(absent.y, zeros.y);
     EXPECT_EQ(absent.dx, zeros.dx);
     EXPECT_EQ(absent.dh0, zeros.dh0) << "the cotangent of an absent state can still be asked for";
-    EXPECT_EQ(absent.dc0, zeros.dc0);
+    EXPECT_EQ(absent.dmore0, zeros.dmore0);
     EXPECT_EQ(absent.dparams, zeros.dparams);
   }
 }
@@ -194,7 +198,8 @@ TEST(Memory, BackwardTwice) {
     buffers.forward(context, Mode::training);
     buffers.backward(context);
     const auto first = buffers.bits();
-    for (Tensor* tensor : {&buffers.dx, &buffers.dh0, &buffers.dc0}) tensor->poison();
+    for (Tensor* tensor : {&buffers.dx, &buffers.dh0}) tensor->poison();
+    for (Tensor& tensor : buffers.dmore0) tensor.poison();
     for (Tensor& parameter : buffers.dparams) parameter.poison();
     buffers.backward(context);
     EXPECT_TRUE(same_bits("all outputs", buffers.bits(), first)) << text(c);

@@ -34,7 +34,11 @@ TEST(Pool, StepsAreThoseOnItsRows) {
         for (double& value : out) value = rounded(value, dtype);
         return out;
       };
-      const Values pool = drawn(), pool_c = drawn();
+      std::vector<Values> pools;  // one for each tensor of the state
+      for (std::size_t i = 0; i <= c.more_states(); ++i) pools.push_back(drawn());
+      if (c.is_scaled()) {
+        for (double& value : pools[2]) value = rounded(1 + std::fabs(value), dtype);
+      }
       // What it should be, by the same step on the rows themselves.
       Data rows = data;
       const auto for_rows = [&](const auto& use) {
@@ -46,14 +50,18 @@ TEST(Pool, StepsAreThoseOnItsRows) {
         }
       };
       for_rows([&](std::int64_t from, std::int64_t to) {
-        std::copy_n(pool.begin() + from, 9, rows.h0.begin() + to);
-        if (c.pair()) std::copy_n(pool_c.begin() + from, 9, rows.c0.begin() + to);
+        for (std::size_t i = 0; i < pools.size(); ++i) {
+          Values& one = i == 0 ? rows.h0 : rows.more0[i - 1];
+          std::copy_n(pools[i].begin() + from, 9, one.begin() + to);
+        }
       });
       const Result want = library_inference(c, rows);
-      Values wanted = pool, wanted_c = pool_c;
+      std::vector<Values> wanted = pools;
       for_rows([&](std::int64_t to, std::int64_t from) {
-        std::copy_n(want.hn.begin() + from, 9, wanted.begin() + to);
-        if (c.pair()) std::copy_n(want.cn.begin() + from, 9, wanted_c.begin() + to);
+        for (std::size_t i = 0; i < pools.size(); ++i) {
+          const Values& one = i == 0 ? want.hn : want.moren[i - 1];
+          std::copy_n(one.begin() + from, 9, wanted[i].begin() + to);
+        }
       });
 
       Context& context = shared_context(1);
@@ -61,11 +69,15 @@ TEST(Pool, StepsAreThoseOnItsRows) {
       const dispatch::Plan plan =
           layer.plan(context, BatchShape{1, c.batch, Batch::ragged}, Mode::inference);
       Buffers buffers(c, data);
-      Tensor h(dtype, {2, kStates, 9}, pool), cells(dtype, {2, kStates, 9}, pool_c);
+      std::vector<Tensor> held;
+      for (const Values& pool : pools)
+        held.emplace_back(dtype, std::vector<std::int64_t>{2, kStates, 9}, pool);
       Scratch workspace(context, layer.sizes(plan).workspace);
       Mirror mirror(context);
       ForwardArgs args = buffers.forward_args(mirror);
-      args.h0 = {mirror.view(h), c.pair() ? mirror.view(cells) : TensorView{}};
+      for (std::size_t i = 0; i < held.size(); ++i) {
+        args.h0.*kStateTensors[i] = mirror.view(held[i]);
+      }
       args.hn = {};
       const Uploaded rows_of(context, TensorView::of(indices.data(), Dtype::int32, {c.batch}));
       const Device device = context.options().device;
@@ -75,9 +87,11 @@ TEST(Pool, StepsAreThoseOnItsRows) {
       args.workspace = workspace.span();
       layer.step(context, plan, args);
       mirror.bring_back();
-      EXPECT_TRUE(workspace.intact() && h.intact() && cells.intact() && buffers.intact());
-      EXPECT_EQ(h.values(), wanted) << text(c);
-      EXPECT_EQ(cells.values(), wanted_c) << text(c);
+      EXPECT_TRUE(workspace.intact() && buffers.intact());
+      for (std::size_t i = 0; i < held.size(); ++i) {
+        EXPECT_TRUE(held[i].intact());
+        EXPECT_EQ(held[i].values(), wanted[i]) << text(c) << letter(i);
+      }
       const Values y = buffers.result().y;
       for (std::size_t row = 0; row < indices.size(); ++row) {
         for (std::size_t k = 0; k < 9; ++k) {

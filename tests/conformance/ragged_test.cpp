@@ -73,7 +73,11 @@ Result one_by_one(const RaggedCase& c, const Data& data) {
   // A sequence without steps hands its states on.
   out.hn = whole.h0 ? data.h0 : Values(states, 0);
   out.dh0 = data.dhn;
-  if (whole.pair()) out.cn = whole.h0 ? data.c0 : Values(states, 0), out.dc0 = data.dcn;
+  const std::vector<double>& fresh = info(whole.layer.cell).fresh;
+  for (std::size_t i = 0; i < whole.more_states(); ++i) {
+    out.moren[i] = whole.h0 ? data.more0[i] : Values(states, fresh[i + 1]);
+    out.dmore0[i] = data.dmoren[i];
+  }
   for (const Values& parameter : data.params) out.dparams.emplace_back(parameter.size(), 0);
   for (const Stretch& s : stretches(c)) {
     Case one = whole;
@@ -86,8 +90,8 @@ Result one_by_one(const RaggedCase& c, const Data& data) {
     part.params = data.params;
     part.x = rows_of(c, s, data.x, whole.layer.input_size);
     part.dy = rows_of(c, s, data.dy, width);
-    const auto cut = [&](const Values& all, bool is_start) {
-      Values rows(static_cast<std::size_t>(one.states()), 0);
+    const auto cut = [&](const Values& all, bool is_start, double absent = 0) {
+      Values rows(static_cast<std::size_t>(one.states()), absent);
       for_states(whole, s.row, [&](std::int64_t from, std::int64_t to, bool reverse) {
         const bool mine = is_start ? (reverse ? s.last : s.own) : (reverse ? s.first : s.last);
         if (mine && !all.empty()) std::copy_n(all.begin() + from, hidden, rows.begin() + to);
@@ -96,7 +100,10 @@ Result one_by_one(const RaggedCase& c, const Data& data) {
     };
     part.h0 = cut(data.h0, true);
     part.dhn = cut(data.dhn, false);
-    if (whole.pair()) part.c0 = cut(data.c0, true), part.dcn = cut(data.dcn, false);
+    for (std::size_t i = 0; i < whole.more_states(); ++i) {
+      part.more0[i] = cut(data.more0[i], true, fresh[i + 1]);
+      part.dmoren[i] = cut(data.dmoren[i], false);
+    }
     const Result got = library(one, part);
     put_rows(c, s, got.y, width, out.y);
     put_rows(c, s, got.dx, whole.layer.input_size, out.dx);
@@ -113,7 +120,10 @@ Result one_by_one(const RaggedCase& c, const Data& data) {
     };
     put(got.hn, false, out.hn);
     put(got.dh0, true, out.dh0);
-    if (whole.pair()) put(got.cn, false, out.cn), put(got.dc0, true, out.dc0);
+    for (std::size_t i = 0; i < whole.more_states(); ++i) {
+      put(got.moren[i], false, out.moren[i]);
+      put(got.dmore0[i], true, out.dmore0[i]);
+    }
     for (std::size_t i = 0; i < got.dparams.size(); ++i) {
       for (std::size_t k = 0; k < got.dparams[i].size(); ++k) {
         out.dparams[i][k] += got.dparams[i][k];
@@ -178,10 +188,12 @@ void expect_alike(const RaggedCase& c, const Result& got, const Result& want) {
   };
   close_to("y", got.y, want.y, forward);
   close_to("h_n", got.hn, want.hn, forward);
-  close_to("c_n", got.cn, want.cn, forward);
+  for (std::size_t i = 0; i < got.moren.size(); ++i) {
+    close_to(letter(i + 1) + "_n", got.moren[i], want.moren[i], forward);
+    close_to("d" + letter(i + 1) + "_0", got.dmore0[i], want.dmore0[i], gradient);
+  }
   close_to("dx", got.dx, want.dx, gradient);
   close_to("dh_0", got.dh0, want.dh0, gradient);
-  close_to("dc_0", got.dc0, want.dc0, gradient);
   for (std::size_t i = 0; i < want.dparams.size(); ++i) {
     close_to(Layer(c.whole.layer).parameters()[i].name, got.dparams[i], want.dparams[i], gradient);
   }

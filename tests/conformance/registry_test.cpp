@@ -2,6 +2,7 @@
 // What the library says of itself: cells, parameters, plans, devices.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 
 #include "support/cases.h"
@@ -22,6 +23,8 @@ TEST(Registry, RowOrders) {
   EXPECT_EQ(find_cell("RNN").row_order, (std::vector<std::string>{"h"}));
   EXPECT_EQ(find_cell("LSTM").row_order, (std::vector<std::string>{"i", "f", "g", "o"}));
   EXPECT_EQ(find_cell("GRU").row_order, (std::vector<std::string>{"r", "z", "n"}));
+  EXPECT_EQ(find_cell("PeepholeLSTM").row_order, find_cell("LSTM").row_order);
+  EXPECT_EQ(find_cell("SLSTM").row_order, (std::vector<std::string>{"i", "f", "z", "o"}));
 }
 
 TEST(Registry, CellsAreWhatTheySay) {
@@ -44,7 +47,9 @@ TEST(Registry, CellsAreWhatTheySay) {
       {"IndRNN", Kind::diagonal, 1, 1, 1, false, false, "nonlinearity", "relu", 1},
       {"RNN", Kind::dense, 1, 1, 1, false, false, "nonlinearity", "tanh"},
       {"LSTM", Kind::dense, 4, 4, 2, false, false, "", ""},
-      {"GRU", Kind::dense, 3, 4, 1, false, false, "", ""}};
+      {"GRU", Kind::dense, 3, 4, 1, false, false, "", ""},
+      {"PeepholeLSTM", Kind::dense, 4, 4, 2, false, false, "", "", 3},
+      {"SLSTM", Kind::dense, 4, 4, 4, false, false, "", ""}};
   ASSERT_EQ(cells().size(), said.size());
   EXPECT_EQ(static_cast<int>(cells().size()), kCellCount);
   for (std::size_t i = 0; i < cells().size(); ++i) {
@@ -57,12 +62,16 @@ TEST(Registry, CellsAreWhatTheySay) {
     EXPECT_EQ(cell.gates, said[i].gates);
     EXPECT_EQ(cell.preactivations, said[i].preactivations);
     EXPECT_EQ(cell.states, said[i].states);
+    std::vector<double> fresh(static_cast<std::size_t>(cell.states), 0.0);
+    if (cell.name == "SLSTM") fresh[3] = -std::numeric_limits<double>::infinity();
+    EXPECT_EQ(cell.fresh, fresh);
     EXPECT_EQ(cell.readout, said[i].readout);
     EXPECT_EQ(cell.highway, said[i].highway);
     EXPECT_EQ(cell.square, cell.name == "RGLRU");
     EXPECT_EQ(cell.vectors, said[i].vectors);
     EXPECT_EQ(cell.vectors_name.empty(), cell.vectors == 0);
-    EXPECT_EQ(cell.base, cell.name == "PeepholeSRU" ? "SRU" : "");
+    const bool peephole = cell.name.rfind("Peephole", 0) == 0;
+    EXPECT_EQ(cell.base, peephole ? cell.name.substr(8) : "");
     EXPECT_EQ(cell.option, cell.base.empty() ? "" : "peephole");
     EXPECT_EQ(cell.variant_option, said[i].option);
     EXPECT_EQ(cell.variants.at(0), said[i].first);

@@ -42,7 +42,7 @@ void check_pieces(Case c, const std::vector<std::int64_t>& pieces, bool by_step)
   Result got;
   oracle::Answer want;
   Values library_state = data.h0, oracle_state = data.h0;
-  Values library_cell = data.c0, oracle_cell = data.c0;
+  MoreValues library_more = data.more0, oracle_more = data.more0;
   std::int64_t begin = 0;
   for (std::int64_t length : pieces) {
     Case piece = c;
@@ -51,28 +51,30 @@ void check_pieces(Case c, const std::vector<std::int64_t>& pieces, bool by_step)
     part.x = slice(data.x, c.steps, begin, begin + length);
     part.dy = slice(data.dy, c.steps, begin, begin + length);
     part.h0 = oracle_state;
-    part.c0 = oracle_cell;
+    part.more0 = oracle_more;
     const oracle::Answer expected = oracle::run(piece, part, false);
     part.h0 = library_state;
-    part.c0 = library_cell;
+    part.more0 = library_more;
     Buffers buffers(piece, part);
     if (by_step) {
       buffers.step_in_place(context);
       library_state = buffers.h0.values();
-      library_cell = buffers.c0.values();
+      for (std::size_t i = 0; i < c.more_states(); ++i) library_more[i] = buffers.more0[i].values();
     } else {
       buffers.forward(context, Mode::inference);
       library_state = buffers.hn.values();
-      library_cell = buffers.cn.values();
+      library_more = buffers.result().moren;
     }
     const Result result = buffers.result();
     got.y.insert(got.y.end(), result.y.begin(), result.y.end());
     want.y.insert(want.y.end(), expected.y.begin(), expected.y.end());
     oracle_state = expected.hn;
-    oracle_cell = expected.cn;
+    oracle_more = expected.moren;
     if (size_of(dtype) == 2) {
       for (double& value : oracle_state) value = rounded(value, dtype);
-      for (double& value : oracle_cell) value = rounded(value, dtype);
+      for (Values& values : oracle_more) {
+        for (double& value : values) value = rounded(value, dtype);
+      }
     }
     begin += length;
   }
@@ -127,7 +129,9 @@ TEST(Stream, StepIsForwardOfOneStep) {
     step.step_in_place(context);
     EXPECT_TRUE(same_bits("y", step.y.bits(), sequence.y.bits()));
     EXPECT_TRUE(same_bits("h", step.h0.bits(), sequence.hn.bits()));
-    EXPECT_TRUE(same_bits("c", step.c0.bits(), sequence.cn.bits()));
+    for (std::size_t i = 0; i < c.more_states(); ++i) {
+      EXPECT_TRUE(same_bits(letter(i + 1), step.more0[i].bits(), sequence.moren[i].bits()));
+    }
   }
 }
 

@@ -25,14 +25,18 @@ Result run(const Case& c, const Data& data, Context& context, const Plan& plan) 
   const std::vector<std::int64_t> states{c.layer.num_layers * c.directions(), c.batch, hidden},
       inputs{c.steps, c.batch, c.layer.input_size}, outputs{c.steps, c.batch, width};
   Unset memory(context);
-  const auto given_state = [&](const Values& h, const Values& second) {
-    State out{memory.given(dtype, states, h), {}};
-    if (c.pair()) out.c = memory.given(dtype, states, second);
+  const auto given_state = [&](const Values& h, const MoreValues& more) {
+    State out{memory.given(dtype, states, h)};
+    for (std::size_t i = 0; i < c.more_states(); ++i) {
+      out.*kStateTensors[i + 1] = memory.given(dtype, states, more[i]);
+    }
     return out;
   };
   const auto unset_state = [&] {
-    State out{memory.unset(dtype, states), {}};
-    if (c.pair()) out.c = memory.unset(dtype, states);
+    State out;
+    for (std::size_t i = 0; i <= c.more_states(); ++i) {
+      out.*kStateTensors[i] = memory.unset(dtype, states);
+    }
     return out;
   };
   BackwardArgs backward;
@@ -42,10 +46,10 @@ Result run(const Case& c, const Data& data, Context& context, const Plan& plan) 
     backward.dparams.push_back(memory.unset(dtype, sizes));
   }
   backward.x = memory.given(dtype, inputs, data.x);
-  backward.h0 = given_state(data.h0, data.c0);
+  backward.h0 = given_state(data.h0, data.more0);
   backward.y = memory.unset(dtype, outputs);
   backward.dy = memory.given(dtype, outputs, data.dy);
-  backward.dhn = given_state(data.dhn, data.dcn);
+  backward.dhn = given_state(data.dhn, data.dmoren);
   backward.dx = memory.unset(dtype, inputs);
   backward.dh0 = unset_state();
   const Sizes sizes = layer.sizes(plan);
@@ -69,9 +73,9 @@ Result run(const Case& c, const Data& data, Context& context, const Plan& plan) 
   out.hn = memory.values(forward.hn.h);
   out.dx = memory.values(backward.dx);
   out.dh0 = memory.values(backward.dh0.h);
-  if (c.pair()) {
-    out.cn = memory.values(forward.hn.c);
-    out.dc0 = memory.values(backward.dh0.c);
+  for (std::size_t i = 0; i < c.more_states(); ++i) {
+    out.moren[i] = memory.values(forward.hn.*kStateTensors[i + 1]);
+    out.dmore0[i] = memory.values(backward.dh0.*kStateTensors[i + 1]);
   }
   for (const TensorView& gradient : backward.dparams)
     out.dparams.push_back(memory.values(gradient));
@@ -229,8 +233,12 @@ TEST_P(CudaKernelsTest, OnASmallCase) {
     expect_conforms(c, got, oracle::run(c, data));
     return;
   }
-  for (const Values* values : {&got.y, &got.hn, &got.cn, &got.dx, &got.dh0, &got.dc0}) {
-    for (double value : *values) ASSERT_TRUE(std::isfinite(value));
+  const auto expect_finite = [](const Values& values) {
+    for (double value : values) ASSERT_TRUE(std::isfinite(value));
+  };
+  for (const Values* values : {&got.y, &got.hn, &got.dx, &got.dh0}) expect_finite(*values);
+  for (const MoreValues* more : {&got.moren, &got.dmore0}) {
+    for (const Values& values : *more) expect_finite(values);
   }
 }
 const auto name_of = [](const auto& of) { return of.param.name(); };

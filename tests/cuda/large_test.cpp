@@ -135,12 +135,19 @@ TEST_P(CudaLargeLayerTest, EveryCopyOfASequenceIsTheSame) {
       REQUIRE_CUDA(cudaMemsetAsync(buffer.data(), 0xFF, count, nullptr));
       return viewed(std::move(buffer), sizes);
     };
-    const auto state = [&](const Values& h, const Values& c) {
-      return State{input(h, 1, hidden), few.pair() ? input(c, 1, hidden) : TensorView{}};
+    const auto state = [&](const Values& h, const MoreValues& more) {
+      State out{input(h, 1, hidden)};
+      for (std::size_t i = 0; i < few.more_states(); ++i) {
+        out.*kStateTensors[i + 1] = input(more[i], 1, hidden);
+      }
+      return out;
     };
     const auto state_output = [&] {
-      return State{output({1, batch, hidden}),
-                   few.pair() ? output({1, batch, hidden}) : TensorView{}};
+      State out;
+      for (std::size_t i = 0; i <= few.more_states(); ++i) {
+        out.*kStateTensors[i] = output({1, batch, hidden});
+      }
+      return out;
     };
     ForwardArgs forward;
     BackwardArgs backward;
@@ -153,7 +160,7 @@ TEST_P(CudaLargeLayerTest, EveryCopyOfASequenceIsTheSame) {
       backward.dparams.push_back(output(sizes));
     }
     forward.x = input(data.x, few.steps, few.layer.input_size);
-    forward.h0 = state(data.h0, data.c0);
+    forward.h0 = state(data.h0, data.more0);
     forward.y = output({few.steps, batch, hidden});
     forward.hn = state_output();
     forward.workspace = workspace.span();
@@ -164,7 +171,7 @@ TEST_P(CudaLargeLayerTest, EveryCopyOfASequenceIsTheSame) {
     backward.h0 = forward.h0;
     backward.y = forward.y;
     backward.dy = input(data.dy, few.steps, hidden);
-    backward.dhn = state(data.dhn, data.dcn);
+    backward.dhn = state(data.dhn, data.dmoren);
     backward.dx = output({few.steps, batch, few.layer.input_size});
     backward.dh0 = state_output();
     backward.workspace = workspace.span();
@@ -182,9 +189,13 @@ TEST_P(CudaLargeLayerTest, EveryCopyOfASequenceIsTheSame) {
       };
       Result got;
       got.y = of(forward.y);
-      got.hn = of(forward.hn.h), got.cn = of(forward.hn.c);
+      got.hn = of(forward.hn.h);
       got.dx = of(backward.dx);
-      got.dh0 = of(backward.dh0.h), got.dc0 = of(backward.dh0.c);
+      got.dh0 = of(backward.dh0.h);
+      for (std::size_t i = 0; i < few.more_states(); ++i) {
+        got.moren[i] = of(forward.hn.*kStateTensors[i + 1]);
+        got.dmore0[i] = of(backward.dh0.*kStateTensors[i + 1]);
+      }
       for (const TensorView& view : backward.dparams) {
         const std::size_t all = Training::bytes_of(view);
         got.dparams.push_back(fetch(view.data, all, 0, all, 1, kDtype));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <sstream>
 #include <string>
@@ -61,7 +62,11 @@ struct Case {
   dispatch::Batch layout = dispatch::Batch::rectangular;  // packed: tokens of so many sequences
   std::int64_t longest = 0;  // of packed sequences, where a plan is told
 
-  bool pair() const { return info(layer.cell).states == 2; }
+  std::size_t more_states() const {  // tensors of the state behind h
+    return static_cast<std::size_t>(info(layer.cell).states - 1);
+  }
+  // Whether the last of them, m, scales the others, and is a constant to the adjoint.
+  bool is_scaled() const { return more_states() == 3; }
 
   int directions() const { return layer.bidirectional ? 2 : 1; }
   std::int64_t states() const {  // values of h0
@@ -92,15 +97,20 @@ inline std::string text(const Case& c) {
   return out.str();
 }
 
+// The tensors of a state behind h: c, n, m, those that a cell has not empty.
+using MoreValues = std::array<Values, kStateTensors.size() - 1>;
+// The letter of each, and of h.
+inline std::string letter(std::size_t tensor) { return std::string(1, "hcnm"[tensor]); }
+
 struct Data {
   std::vector<Values> params;
   Values x, h0, dy, dhn;  // h0 is empty when the case has none
-  Values c0, dcn;         // of a pair, else empty
+  MoreValues more0, dmoren;
 };
 
 struct Result {
   Values y, hn, dx, dh0;
-  Values cn, dc0;  // of a pair, else empty
+  MoreValues moren, dmore0;
   std::vector<Values> dparams;
 };
 
@@ -110,6 +120,7 @@ struct Terms {
   double state = 0;
   double logit_error = 0;  // root mean square, of pre-activations that are kept in a 16-bit dtype
   Values dh0;
+  MoreValues dmore0;
   std::vector<Values> dparams;
 };
 
@@ -139,8 +150,13 @@ inline Data free_data(const Case& c, Random& random) {
   if (c.h0) data.h0 = draw(c.states(), 1);
   data.dy = draw(c.outputs(), 1);
   data.dhn = draw(c.states(), 1);
-  if (c.pair() && c.h0) data.c0 = draw(c.states(), 1);
-  if (c.pair()) data.dcn = draw(c.states(), 1);
+  for (std::size_t i = 0; i < c.more_states(); ++i) {
+    if (c.h0) data.more0[i] = draw(c.states(), 1);
+    data.dmoren[i] = draw(c.states(), 1);
+  }
+  if (c.is_scaled()) {  // n is a sum of weights
+    for (double& value : data.more0[1]) value = rounded(1 + std::fabs(value), c.layer.dtype);
+  }
   return data;
 }
 
@@ -189,6 +205,13 @@ inline void keep_from_jumps(const Case& c, Data& data) {
     set(data.h0[i], 1, 1);
     if (of_state) data.h0[i] *= sign_of(static_cast<std::int64_t>(i) % hidden);
   }
+}
+
+// Numbers of which finite differences are the gradients: of c and n they are not, whose scale m is
+// a constant to the adjoint.
+inline void forget_scale(const Case& c, Data& data) {
+  if (!c.is_scaled()) return;
+  for (Values& values : data.dmoren) std::fill(values.begin(), values.end(), 0.0);
 }
 
 inline Data random_data(const Case& c, Random& random) {

@@ -25,7 +25,10 @@ inline void expect_forward(const Case& c, const Result& got, const oracle::Answe
   const double largest = info(c.layer.cell).readout ? want.terms.state : gates;
   EXPECT_TRUE(close(what + "y", got.y, want.y, tolerance, largest)) << text(c);
   EXPECT_TRUE(close(what + "h_n", got.hn, want.hn, tolerance, state)) << text(c);
-  EXPECT_TRUE(close(what + "c_n", got.cn, want.cn, tolerance, state)) << text(c);
+  for (std::size_t i = 0; i < got.moren.size(); ++i) {
+    EXPECT_TRUE(close(what + letter(i + 1) + "_n", got.moren[i], want.moren[i], tolerance, state))
+        << text(c);
+  }
 }
 
 // `more`: relative, beyond what the table says. `as_cuda`: whether `got` was stored as CUDA does.
@@ -45,7 +48,11 @@ inline void expect_backward(const Case& c, const Result& got, const oracle::Answ
                of_dparams = floor * cotangent_roundings(c.steps * c.batch, 30);
   EXPECT_TRUE(close_gradient("dx", got.dx, want.dx, of_dx)) << text(c);
   EXPECT_TRUE(close_gradient("dh_0", got.dh0, want.dh0, floor, want.terms.dh0)) << text(c);
-  EXPECT_TRUE(close_gradient("dc_0", got.dc0, want.dc0, floor)) << text(c);
+  for (std::size_t i = 0; i < got.dmore0.size(); ++i) {
+    EXPECT_TRUE(close_gradient("d" + letter(i + 1) + "_0", got.dmore0[i], want.dmore0[i], floor,
+                               want.terms.dmore0[i]))
+        << text(c);
+  }
   ASSERT_EQ(got.dparams.size(), want.dparams.size());
   const Layer layer(c.layer);
   for (std::size_t i = 0; i < want.dparams.size(); ++i) {

@@ -1,28 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second opinion on RNN, LSTM and GRU: docs/maths.md's equations in plain loops and their chain
-// rule, in long double. One direction of one layer over tensors in [T,B,.] order.
+// The second opinion on dense cells: docs/maths.md's equations in plain loops and their chain rule,
+// in long double. One direction of one layer over tensors in [T,B,.] order.
 #pragma once
 
-#include "support/oracle_parts.h"
+#include "support/dense_units.h"
 
 namespace scanrnn::test::oracle {
+
+// A state's tensors, h first, each [H] of one sequence.
+using StateOfLine = std::array<Reals, kStateTensors.size()>;
+using InitialState = std::array<const Values*, kStateTensors.size()>;
 
 struct DenseDirection {
   std::string cell, variant;
   std::int64_t steps, batch, in, hidden;
   bool reverse;
-  const Values *weight_ih, *weight_hh, *bias_ih, *bias_hh;  // biases may be null
-  const Values *h0, *c0;                                    // may be null or empty
-  std::size_t state_at;                                     // where this direction's [B,H] begins
+  const Values *weight_ih, *weight_hh, *vectors, *bias_ih, *bias_hh;  // but weights may be null
+  InitialState initial;                                               // may be empty
+  std::size_t state_at;  // where this direction's [B,H] begins
   Storage* store;
 
-  std::int64_t gates() const { return cell == "RNN" ? 1 : cell == "LSTM" ? 4 : 3; }
+  const CellInfo& about() const { return find_cell(cell); }
+  std::int64_t gates() const { return about().gates; }
+  std::size_t tensors() const { return static_cast<std::size_t>(about().states); }
 
   // All steps of one sequence: the states before and after each, and W x + b, R h + b. What is kept
-  // for backward of LSTM is their sum, in u.
+  // for backward of sums that the cell adds is their sum, in u.
   struct Trace {
-    std::vector<Reals> h, c;  // [steps + 1][H]
-    std::vector<Reals> u, m;  // [steps][gates * H]
+    std::vector<StateOfLine> states;  // steps + 1
+    std::vector<Reals> u, m;          // [steps][gates * H]
   };
 
   static Reals affine(const Values& weight, const Values* bias, const Real* x, std::int64_t width) {
@@ -49,152 +55,148 @@ struct DenseDirection {
     }
   }
   std::int64_t time(std::int64_t s) const { return reverse ? steps - 1 - s : s; }
+  DenseUnit unit(std::size_t j, const Reals& u, const Reals& m, const StateOfLine& state) const {
+    const auto H = static_cast<std::size_t>(hidden);
+    DenseUnit out;
+    for (std::size_t gate = 0; gate * H < u.size(); ++gate) {
+      out.x.at(gate) = u[gate * H + j];
+      out.r.at(gate) = m[gate * H + j];
+    }
+    for (std::size_t i = 0; vectors && i * H < vectors->size(); ++i) {
+      out.w.at(i) = (*vectors)[i * H + j];
+    }
+    for (std::size_t i = 0; i < tensors(); ++i) out.state[i] = state[i][j];
+    return out;
+  }
 
   Trace trace(const Reals& x, std::int64_t b) const {
     Trace out;
     const auto H = static_cast<std::size_t>(hidden);
-    const auto start = [&](const Values* state) {
-      Reals first(H);
-      for (std::size_t j = 0; state && !state->empty() && j < H; ++j) {
-        first[j] = (*state)[state_at + static_cast<std::size_t>(b) * H + j];
+    StateOfLine state;
+    for (std::size_t i = 0; i < tensors(); ++i) {
+      state[i].assign(H, fresh_state(cell, i));
+      for (std::size_t j = 0; !initial[i]->empty() && j < H; ++j) {
+        state[i][j] = (*initial[i])[state_at + static_cast<std::size_t>(b) * H + j];
       }
-      return first;
-    };
-    out.h.push_back(start(h0));
-    out.c.push_back(start(c0));
+    }
+    out.states.push_back(state);
     for (std::int64_t s = 0; s < steps; ++s) {
       Reals u = affine(*weight_ih, nullptr, x.data() + (time(s) * batch + b) * in, in);
       (*store)(u);
       for (std::size_t i = 0; bias_ih && i < u.size(); ++i) u[i] += (*bias_ih)[i];
-      Reals fed = out.h.back();
+      Reals fed = out.states.back()[0];
       (*store)(fed);
       Reals m = affine(*weight_hh, bias_hh, fed.data(), hidden);
-      Reals h(H), c(H);
       for (std::size_t j = 0; j < H; ++j) {
-        if (cell == "LSTM") {
-          const Real i = sigmoid(u[j] + m[j]), f = sigmoid(u[H + j] + m[H + j]);
-          const Real g = std::tanh(u[2 * H + j] + m[2 * H + j]);
-          const Real o = sigmoid(u[3 * H + j] + m[3 * H + j]);
-          c[j] = f * out.c.back()[j] + i * g;
-          h[j] = o * std::tanh(c[j]);
-        } else if (cell == "GRU") {
-          const Real r = sigmoid(u[j] + m[j]), z = sigmoid(u[H + j] + m[H + j]);
-          const Real n = std::tanh(u[2 * H + j] + r * m[2 * H + j]);
-          h[j] = sigmoid(-u[H + j] - m[H + j]) * n + z * out.h.back()[j];
-        } else if (cell == "RNN") {
-          h[j] = value_of(variant, u[j] + m[j]);
-        } else {
-          throw std::logic_error("the oracle has no " + cell);
-        }
+        const auto after = state_after(cell, variant, unit(j, u, m, out.states.back()));
+        for (std::size_t i = 0; i < tensors(); ++i) state[i][j] = after[i];
       }
       keep(u, m);
       out.u.push_back(u);
       out.m.push_back(m);
-      out.h.push_back(h);
-      out.c.push_back(c);
+      out.states.push_back(state);
     }
     return out;
   }
 
-  void forward(const Reals& x, Reals& y, std::int64_t width, std::int64_t column, Real* hn,
-               Real* cn, Real& largest) const {
+  // `final`: [B,H] of each tensor.
+  void forward(const Reals& x, Reals& y, std::int64_t width, std::int64_t column,
+               const std::array<Real*, kStateTensors.size()>& final, Real& largest) const {
     for (std::int64_t b = 0; b < batch; ++b) {
       const Trace all = trace(x, b);
       for (std::int64_t s = 0; s < steps; ++s) {
-        Reals h = all.h[static_cast<std::size_t>(s) + 1];
+        Reals h = all.states[static_cast<std::size_t>(s) + 1][0];
         (*store)(h);
         std::copy(h.begin(), h.end(), y.begin() + (time(s) * batch + b) * width + column);
       }
-      for (const Reals& h : all.h) {
-        for (Real value : h) largest = std::fmax(largest, std::fabs(value));
+      for (const StateOfLine& state : all.states) {
+        for (Real value : state[0]) largest = std::fmax(largest, std::fabs(value));
       }
-      for (std::int64_t j = 0; j < hidden; ++j) {
-        hn[b * hidden + j] = (*store)(all.h.back()[static_cast<std::size_t>(j)]);
-        cn[b * hidden + j] = (*store)(all.c.back()[static_cast<std::size_t>(j)]);
+      for (std::size_t i = 0; i < tensors(); ++i) {
+        Reals last = all.states.back()[i];
+        (*store)(last);
+        std::copy(last.begin(), last.end(), final[i] + b * hidden);
       }
     }
   }
 
   struct Gradients {
-    Sum weight_ih, weight_hh, bias;  // of both biases: bias_ih, then bias_hh
+    Sum weight_ih, weight_hh, vectors, bias;          // of both biases: bias_ih, then bias_hh
+    std::array<Reals, kStateTensors.size()> initial;  // [B,H], of the whole stack
+    Reals h0_squares;
   };
 
+  // `dfinal`: of the whole stack, may be empty.
   void backward(const Reals& x, const Reals& dy, std::int64_t width, std::int64_t column,
-                const Values& dhn, const Values& dcn, Reals& dx, Real* dh0, Real* dc0,
-                Real* dh0_squares, Gradients& d) const {
-    const auto H = static_cast<std::size_t>(hidden), C = static_cast<std::size_t>(in);
-    const std::size_t rows = static_cast<std::size_t>(gates()) * H;
+                const InitialState& dfinal, Reals& dx, Gradients& d) const {
+    const auto H = static_cast<std::size_t>(hidden);
     for (std::int64_t b = 0; b < batch; ++b) {
       const Trace all = trace(x, b);
       const std::size_t at = state_at + static_cast<std::size_t>(b) * H;
-      Reals dh(H), dc(H), squares(H);
-      for (std::size_t j = 0; j < H; ++j) {
-        dh[j] = dhn[at + j];
-        dc[j] = dcn.empty() ? 0.0 : dcn[at + j];
-        squares[j] = dh[j] * dh[j];
+      StateOfLine ds;
+      for (std::size_t i = 0; i < tensors(); ++i) {
+        ds[i].assign(H, 0);
+        for (std::size_t j = 0; !dfinal[i]->empty() && j < H; ++j) ds[i][j] = (*dfinal[i])[at + j];
       }
+      Reals squares(H);
+      for (std::size_t j = 0; j < H; ++j) squares[j] = ds[0][j] * ds[0][j];
       for (std::int64_t s = steps - 1; s >= 0; --s) {
-        const auto step = static_cast<std::size_t>(s);
-        const std::int64_t token = time(s) * batch + b;
-        const Reals &u = all.u[step], &m = all.m[step];
-        Reals before = all.h[step], cells = all.c[step];
-        (*store)(before);
-        (*store)(cells);
-        Reals du(rows), dm(rows), dh_before(H), dc_before(H);
-        for (std::size_t j = 0; j < H; ++j) {
-          const Real out = dh[j] + dy[static_cast<std::size_t>(token * width + column) + j];
-          if (cell == "LSTM") {
-            const Real i = sigmoid(u[j] + m[j]), f = sigmoid(u[H + j] + m[H + j]);
-            const Real g = std::tanh(u[2 * H + j] + m[2 * H + j]);
-            const Real o = sigmoid(u[3 * H + j] + m[3 * H + j]);
-            const Real y = std::tanh(f * cells[j] + i * g);
-            const Real into_c = dc[j] + out * o * (1 - y * y);
-            du[j] = into_c * g * i * (1 - i);
-            du[H + j] = into_c * cells[j] * f * (1 - f);
-            du[2 * H + j] = into_c * i * (1 - g * g);
-            du[3 * H + j] = out * y * o * (1 - o);
-            for (std::size_t gate = 0; gate < 4; ++gate) dm[gate * H + j] = du[gate * H + j];
-            dc_before[j] = into_c * f;
-          } else if (cell == "RNN") {
-            du[j] = dm[j] = out * slope_of(variant, u[j] + m[j]);
-          } else {
-            const Real r = sigmoid(u[j] + m[j]), z = sigmoid(u[H + j] + m[H + j]);
-            const Real n = std::tanh(u[2 * H + j] + r * m[2 * H + j]);
-            const Real into_n = out * sigmoid(-u[H + j] - m[H + j]) * (1 - n * n);
-            du[j] = dm[j] = into_n * m[2 * H + j] * r * (1 - r);
-            du[H + j] = dm[H + j] = out * (before[j] - n) * z * (1 - z);
-            du[2 * H + j] = into_n;
-            dm[2 * H + j] = into_n * r;
-            dh_before[j] = out * z;
-          }
-        }
-        (*store)(du);
-        (*store)(dm);
-        for (std::size_t j = 0; j < H; ++j) squares[j] = dh_before[j] * dh_before[j];
-        for (std::size_t row = 0; row < rows; ++row) {
-          for (std::size_t k = 0; k < H; ++k) {
-            const Real term = dm[row] * (*weight_hh)[row * H + k];
-            dh_before[k] += term;
-            squares[k] += term * term;
-            d.weight_hh.add(row * H + k, dm[row] * before[k]);
-          }
-          for (std::size_t k = 0; k < C; ++k) {
-            dx[static_cast<std::size_t>(token) * C + k] += du[row] * (*weight_ih)[row * C + k];
-            d.weight_ih.add(row * C + k, du[row] * x[static_cast<std::size_t>(token) * C + k]);
-          }
-          d.bias.add(row, du[row]);
-          d.bias.add(rows + row, dm[row]);
-        }
-        dh = dh_before;
-        dc = dc_before;
+        const std::size_t token = static_cast<std::size_t>(time(s) * batch + b);
+        const Real* out = dy.data() + token * static_cast<std::size_t>(width) + column;
+        step_back(all, static_cast<std::size_t>(s), token, x, out, dx, ds, squares, d);
       }
-      (*store)(dh);
-      (*store)(dc);
-      std::copy(dh.begin(), dh.end(), dh0 + b * hidden);
-      std::copy(dc.begin(), dc.end(), dc0 + b * hidden);
-      std::copy(squares.begin(), squares.end(), dh0_squares + b * hidden);
+      for (std::size_t i = 0; i < tensors(); ++i) {
+        (*store)(ds[i]);
+        std::copy(ds[i].begin(), ds[i].end(),
+                  d.initial[i].begin() + static_cast<std::ptrdiff_t>(at));
+      }
+      std::copy(squares.begin(), squares.end(),
+                d.h0_squares.begin() + static_cast<std::ptrdiff_t>(at));
     }
     (*store)(dx);
+  }
+
+ private:
+  // One step of a sequence: ds goes from the state after it to that before it.
+  void step_back(const Trace& all, std::size_t step, std::size_t token, const Reals& x,
+                 const Real* dy, Reals& dx, StateOfLine& ds, Reals& squares, Gradients& d) const {
+    const auto H = static_cast<std::size_t>(hidden), C = static_cast<std::size_t>(in);
+    const std::size_t rows = all.u[step].size();
+    StateOfLine before = all.states[step];
+    for (Reals& values : before) (*store)(values);
+    Reals du(rows), dm(rows);
+    for (std::size_t j = 0; j < H; ++j) {
+      std::array<Real, 4> after{};
+      for (std::size_t i = 0; i < tensors(); ++i) after[i] = ds[i][j];
+      after[0] += dy[j];
+      const DenseUnit back =
+          state_vjp(cell, variant, unit(j, all.u[step], all.m[step], before), after);
+      for (std::size_t gate = 0; gate * H < rows; ++gate) {
+        du[gate * H + j] = back.x[gate];
+        dm[gate * H + j] = back.r[gate];
+      }
+      for (std::size_t i = 0; i * H < d.vectors.values.size(); ++i) {
+        d.vectors.add(i * H + j, (*store)(back.w[i]));
+      }
+      for (std::size_t i = 0; i < tensors(); ++i) ds[i][j] = back.state[i];
+    }
+    (*store)(du);
+    (*store)(dm);
+    for (std::size_t j = 0; j < H; ++j) squares[j] = ds[0][j] * ds[0][j];
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (std::size_t k = 0; k < H; ++k) {
+        const Real term = dm[row] * (*weight_hh)[row * H + k];
+        ds[0][k] += term;
+        squares[k] += term * term;
+        d.weight_hh.add(row * H + k, dm[row] * before[0][k]);
+      }
+      for (std::size_t k = 0; k < C; ++k) {
+        dx[token * C + k] += du[row] * (*weight_ih)[row * C + k];
+        d.weight_ih.add(row * C + k, du[row] * x[token * C + k]);
+      }
+      d.bias.add(row, du[row]);
+      d.bias.add(rows + row, dm[row]);
+    }
   }
 };
 
@@ -203,14 +205,16 @@ inline Answer run_dense(const Case& c, const Data& data, bool with_backward, boo
   const CellInfo& cell = info(c.layer.cell);
   const std::int64_t hidden = c.layer.hidden_size, tokens = c.steps * c.batch;
   const std::int64_t width = c.directions() * hidden;
-  const std::size_t each = c.layer.bias ? 4 : 2;  // parameters of a direction
+  const auto tensors = static_cast<std::size_t>(cell.states);
+  const bool bias = c.layer.bias;
+  const std::size_t more = cell.vectors > 0 ? 1 : 0;  // parameters of a direction beside
+  const std::size_t each = 2 + more + (bias ? 2 : 0);
   const auto first = [&](int l, int d) {
     return static_cast<std::size_t>(l * c.directions() + d) * each;
   };
   Storage store(c.layer.dtype, as_cuda);
   const auto direction = [&](int l, int d) {
     const Values* own = &data.params[first(l, d)];
-    const bool bias = c.layer.bias;
     return DenseDirection{cell.name,
                           cell.variants[static_cast<std::size_t>(c.layer.variant)],
                           c.steps,
@@ -220,29 +224,31 @@ inline Answer run_dense(const Case& c, const Data& data, bool with_backward, boo
                           d == 1,
                           own,
                           own + 1,
-                          bias ? own + 2 : nullptr,
-                          bias ? own + 3 : nullptr,
-                          &data.h0,
-                          &data.c0,
+                          more > 0 ? own + 2 : nullptr,
+                          bias ? own + 2 + more : nullptr,
+                          bias ? own + 3 + more : nullptr,
+                          {&data.h0, &data.more0[0], &data.more0[1], &data.more0[2]},
                           first(l, d) / each * static_cast<std::size_t>(c.batch * hidden),
                           &store};
   };
   Answer out;
   Real largest = 0;
-  Reals hn(static_cast<std::size_t>(c.states())), cn(hn), dh0(hn), dc0(hn), dh0_squares(hn);
+  std::array<Reals, kStateTensors.size()> final;
+  for (Reals& values : final) values.resize(static_cast<std::size_t>(c.states()));
   std::vector<Reals> inputs{{data.x.begin(), data.x.end()}};
   for (int l = 0; l < c.layer.num_layers; ++l) {
     Reals y(static_cast<std::size_t>(tokens * width));
     for (int d = 0; d < c.directions(); ++d) {
       const DenseDirection part = direction(l, d);
-      part.forward(inputs.back(), y, width, d * hidden, hn.data() + part.state_at,
-                   cn.data() + part.state_at, largest);
+      std::array<Real*, kStateTensors.size()> to{};
+      for (std::size_t i = 0; i < tensors; ++i) to[i] = final[i].data() + part.state_at;
+      part.forward(inputs.back(), y, width, d * hidden, to, largest);
     }
     if (l + 1 == c.layer.num_layers) out.y = narrow(y);
     inputs.push_back(std::move(y));
   }
-  out.hn = narrow(hn);
-  if (cell.states == 2) out.cn = narrow(cn);
+  out.hn = narrow(final[0]);
+  for (std::size_t i = 1; i < tensors; ++i) out.moren[i - 1] = narrow(final[i]);
   out.terms.state = static_cast<double>(largest);
   out.terms.logit_error = store.logit_error();
   if (!with_backward) return out;
@@ -250,17 +256,27 @@ inline Answer run_dense(const Case& c, const Data& data, bool with_backward, boo
   Reals dy(data.dy.begin(), data.dy.end());
   out.dparams.resize(data.params.size());
   out.terms.dparams.resize(data.params.size());
+  const std::size_t states = static_cast<std::size_t>(c.states());
+  std::array<Reals, kStateTensors.size()> dinitial;
+  for (Reals& values : dinitial) values.resize(states);
+  Reals dh0_squares(states);
   for (int l = c.layer.num_layers - 1; l >= 0; --l) {
     Reals dx(static_cast<std::size_t>(tokens * c.input_size(l)));
     for (int d = 0; d < c.directions(); ++d) {
       const DenseDirection part = direction(l, d);
       const auto rows = static_cast<std::size_t>(part.gates() * hidden);
-      DenseDirection::Gradients gradients{Sum(part.weight_ih->size()), Sum(part.weight_hh->size()),
-                                          Sum(2 * rows)};
-      part.backward(inputs[static_cast<std::size_t>(l)], dy, width, d * hidden, data.dhn, data.dcn,
-                    dx, dh0.data() + part.state_at, dc0.data() + part.state_at,
-                    dh0_squares.data() + part.state_at, gradients);
-      for (Sum* sum : {&gradients.weight_ih, &gradients.weight_hh, &gradients.bias}) {
+      DenseDirection::Gradients gradients{Sum(part.weight_ih->size()),
+                                          Sum(part.weight_hh->size()),
+                                          Sum(static_cast<std::size_t>(cell.vectors * hidden)),
+                                          Sum(2 * rows),
+                                          std::move(dinitial),
+                                          std::move(dh0_squares)};
+      part.backward(inputs[static_cast<std::size_t>(l)], dy, width, d * hidden,
+                    {&data.dhn, &data.dmoren[0], &data.dmoren[1], &data.dmoren[2]}, dx, gradients);
+      dinitial = std::move(gradients.initial);
+      dh0_squares = std::move(gradients.h0_squares);
+      for (Sum* sum :
+           {&gradients.weight_ih, &gradients.weight_hh, &gradients.vectors, &gradients.bias}) {
         store(sum->values);
       }
       const auto give = [&](std::size_t i, const Sum& sum, std::size_t begin, std::size_t end) {
@@ -273,15 +289,16 @@ inline Answer run_dense(const Case& c, const Data& data, bool with_backward, boo
       };
       give(0, gradients.weight_ih, 0, part.weight_ih->size());
       give(1, gradients.weight_hh, 0, part.weight_hh->size());
-      if (!c.layer.bias) continue;
-      give(2, gradients.bias, 0, rows);
-      give(3, gradients.bias, rows, 2 * rows);
+      if (more > 0) give(2, gradients.vectors, 0, part.vectors->size());
+      if (!bias) continue;
+      give(2 + more, gradients.bias, 0, rows);
+      give(3 + more, gradients.bias, rows, 2 * rows);
     }
     dy = std::move(dx);
   }
   out.dx = narrow(dy);
-  out.dh0 = narrow(dh0);
-  if (cell.states == 2) out.dc0 = narrow(dc0);
+  out.dh0 = narrow(dinitial[0]);
+  for (std::size_t i = 1; i < tensors; ++i) out.dmore0[i - 1] = narrow(dinitial[i]);
   out.terms.dh0 = roots(dh0_squares);
   return out;
 }

@@ -50,11 +50,12 @@ class Buffers {
     hn = Tensor(dtype, states, memory);
     dh0 = Tensor(dtype, states, memory);
     dhn = Tensor(dtype, states, data.dhn, memory);
-    if (!c.pair()) return;
-    if (c.h0) c0 = Tensor(dtype, states, data.c0, memory);
-    cn = Tensor(dtype, states, memory);
-    dc0 = Tensor(dtype, states, memory);
-    dcn = Tensor(dtype, states, data.dcn, memory);
+    for (std::size_t i = 0; i < c.more_states(); ++i) {
+      if (c.h0) more0[i] = Tensor(dtype, states, data.more0[i], memory);
+      moren[i] = Tensor(dtype, states, memory);
+      dmore0[i] = Tensor(dtype, states, memory);
+      dmoren[i] = Tensor(dtype, states, data.dmoren[i], memory);
+    }
   }
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
@@ -63,9 +64,9 @@ class Buffers {
     ForwardArgs args;
     for (Tensor& parameter : params) args.params.push_back(mirror.view(parameter));
     args.x = mirror.view(x);
-    args.h0 = state(mirror, h0, c0, case_.h0);
+    args.h0 = state(mirror, h0, more0, case_.h0);
     args.y = mirror.view(y);
-    args.hn = state(mirror, hn, cn);
+    args.hn = state(mirror, hn, moren);
     return args;
   }
   BackwardArgs backward_args(Mirror& mirror) {
@@ -73,12 +74,12 @@ class Buffers {
     for (Tensor& parameter : params) args.params.push_back(mirror.view(parameter));
     for (Tensor& parameter : dparams) args.dparams.push_back(mirror.view(parameter));
     args.x = mirror.view(x);
-    args.h0 = state(mirror, h0, c0, case_.h0);
+    args.h0 = state(mirror, h0, more0, case_.h0);
     args.y = mirror.view(y);
     args.dy = mirror.view(dy);
-    args.dhn = state(mirror, dhn, dcn);
+    args.dhn = state(mirror, dhn, dmoren);
     args.dx = mirror.view(dx);
-    args.dh0 = state(mirror, dh0, dc0);
+    args.dh0 = state(mirror, dh0, dmore0);
     return args;
   }
 
@@ -134,7 +135,8 @@ class Buffers {
     args.workspace = workspace.span();
     run(mirror, [&] { layer_.step(context, plan, args); });
     EXPECT_TRUE(workspace.intact()) << "memory around the workspace changed";
-    EXPECT_TRUE(hn.untouched() && cn.untouched());
+    for (const Tensor& tensor : moren) EXPECT_TRUE(tensor.untouched());
+    EXPECT_TRUE(hn.untouched());
     expect_intact();
   }
   dispatch::Plan plan_for(const Context& context, Mode mode) const {
@@ -148,8 +150,10 @@ class Buffers {
     out.hn = hn.values();
     out.dx = laid_out_back(dx.values());
     out.dh0 = dh0.values();
-    out.cn = cn.values();
-    out.dc0 = dc0.values();
+    for (std::size_t i = 0; i < moren.size(); ++i) {
+      out.moren[i] = moren[i].values();
+      out.dmore0[i] = dmore0[i].values();
+    }
     for (const Tensor& parameter : dparams) out.dparams.push_back(parameter.values());
     return out;
   }
@@ -160,15 +164,18 @@ class Buffers {
       const auto more = tensor.bits();
       out.insert(out.end(), more.begin(), more.end());
     };
-    for (const Tensor* tensor : {&y, &hn, &cn, &dx, &dh0, &dc0}) add(*tensor);
+    for (const Tensor* tensor : outputs()) add(*tensor);
     for (const Tensor& tensor : dparams) add(tensor);
     return out;
   }
   // Around every tensor all is as it was made.
   bool intact() const {
     bool out = true;
-    for (const Tensor* tensor : {&x, &dx, &y, &dy, &h0, &hn, &dh0, &dhn, &c0, &cn, &dc0, &dcn}) {
+    for (const Tensor* tensor : {&x, &dx, &y, &dy, &h0, &hn, &dh0, &dhn}) {
       out = out && tensor->intact();
+    }
+    for (const auto* tensors : {&more0, &moren, &dmore0, &dmoren}) {
+      for (const Tensor& tensor : *tensors) out = out && tensor.intact();
     }
     for (const auto* tensors : {&params, &dparams}) {
       for (const Tensor& tensor : *tensors) out = out && tensor.intact();
@@ -176,25 +183,41 @@ class Buffers {
     return out;
   }
   void poison_outputs() {
-    for (Tensor* tensor : {&y, &hn, &cn, &dx, &dh0, &dc0}) tensor->poison();
+    for (Tensor* tensor : outputs()) tensor->poison();
     for (Tensor& tensor : dparams) tensor.poison();
   }
   bool outputs_untouched() const {
     bool out = true;
-    for (const Tensor* tensor : {&y, &hn, &cn, &dx, &dh0, &dc0}) out = out && tensor->untouched();
+    for (const Tensor* tensor : outputs()) out = out && tensor->untouched();
     for (const Tensor& tensor : dparams) out = out && tensor.untouched();
     return out;
   }
 
   std::vector<Tensor> params, dparams;
   Tensor x, dx, y, dy, h0, hn, dh0, dhn;
-  Tensor c0, cn, dc0, dcn;  // of a pair, else nothing
+  static constexpr std::size_t kMore = kStateTensors.size() - 1;
+  using MoreTensors = std::array<Tensor, kMore>;
+  MoreTensors more0, moren, dmore0, dmoren;  // those that the cell has not are nothing
 
  private:
-  State state(Mirror& mirror, Tensor& h, Tensor& c, bool present = true) const {
+  template <class Self>
+  static auto outputs_of(Self& self) {
+    std::vector<decltype(&self.y)> out{&self.y, &self.hn, &self.dx, &self.dh0};
+    for (std::size_t i = 0; i < kMore; ++i) {
+      out.push_back(&self.moren[i]);
+      out.push_back(&self.dmore0[i]);
+    }
+    return out;
+  }
+  std::vector<Tensor*> outputs() { return outputs_of(*this); }
+  std::vector<const Tensor*> outputs() const { return outputs_of(*this); }
+  State state(Mirror& mirror, Tensor& h, MoreTensors& more, bool present = true) const {
     State out;
-    if (present) out.h = mirror.view(h);
-    if (present && case_.pair()) out.c = mirror.view(c);
+    if (!present) return out;
+    out.h = mirror.view(h);
+    for (std::size_t i = 0; i < case_.more_states(); ++i) {
+      out.*kStateTensors[i + 1] = mirror.view(more[i]);
+    }
     return out;
   }
   std::vector<std::int64_t> sizes(std::int64_t n) const {

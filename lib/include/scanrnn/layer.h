@@ -7,6 +7,7 @@
 // [B,T,.]. The last axis of every tensor must be contiguous.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -70,12 +71,14 @@ struct ParameterInfo {
   std::vector<std::int64_t> sizes;
 };
 
-// The state of every layer and direction, [L*D,B,H], of h with proj_size [L*D,B,P]. `c` is for
-// cells whose state is a pair: then an initial state has both or neither, and outputs and
-// cotangents may have either.
+// The state of every layer and direction, [L*D,B,H] each; with proj_size that of h is [L*D,B,P]. A
+// cell has h alone, the pair (h, c), or all of (h, c, n, m), as CellInfo::states says: an initial
+// state has all of its tensors or none, and outputs and cotangents may have any.
 struct State {
-  TensorView h, c;
+  TensorView h = {}, c = {}, n = {}, m = {};
 };
+inline constexpr std::array<TensorView State::*, 4> kStateTensors{&State::h, &State::c, &State::n,
+                                                                  &State::m};
 
 // Bytes that a call needs, in whole multiples of 256. The reserve carries what backward needs.
 struct Sizes {

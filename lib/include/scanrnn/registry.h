@@ -24,11 +24,12 @@ struct CellInfo {
   Cell cell;
   std::string name;
   dispatch::Recurrence recurrence;
-  int gates;           // row blocks of H in weight_ih; dense: and in weight_hh
-  int bias_gates;      // row blocks of H in bias_ih; dense: and in bias_hh
-  int preactivations;  // row blocks of H that training keeps for each token
-  int states;          // tensors of the state: 1, or 2 for the pair (h, c)
-  bool readout;        // the output differs from the state
+  int gates;                  // row blocks of H in weight_ih; dense: and in weight_hh
+  int bias_gates;             // row blocks of H in bias_ih; dense: and in bias_hh
+  int preactivations;         // row blocks of H that training keeps for each token
+  int states;                 // tensors of the state: 1, h, 2, (h, c), or 4, (h, c, n, m)
+  std::vector<double> fresh;  // each of them where there is no state before
+  bool readout;               // the output differs from the state
   // Each step reads x of its own unit: where the layer's input size is not H one more row block
   // of it, a projection, or, if `square`, there is no such layer.
   bool highway, square;

@@ -45,8 +45,9 @@ State take_state(Outputs& outputs, const Layer& layer, const dispatch::Plan& pla
   const std::vector<std::int64_t> sizes{o.num_layers * layer.directions(), plan.problem.batch,
                                         o.hidden_size};
   State out;
-  out.h = outputs.take(o.dtype, sizes);
-  if (info(o.cell).states == 2) out.c = outputs.take(o.dtype, sizes);
+  for (int i = 0; i < info(o.cell).states; ++i) {
+    out.*kStateTensors[static_cast<std::size_t>(i)] = outputs.take(o.dtype, sizes);
+  }
   return out;
 }
 

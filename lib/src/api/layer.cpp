@@ -6,6 +6,7 @@
 
 #include "api/check.h"
 #include "api/ragged_check.h"
+#include "api/state_names.h"
 #include "scanrnn/counted_plan.h"
 #include "stack/stack.h"
 
@@ -104,49 +105,48 @@ struct Shapes {
             device,
             true};
   }
-  // `c` names the second tensor of a pair.
-  State check_state(const char* h, const char* c, const State& state) const {
-    const CellInfo& cell = info(layer.options().cell);
-    const TensorView first = check(state.h, state_of(h, true));
-    if (cell.states == 2) return {first, check(state.c, state_of(c, false))};
-    require(!state.c, [&] {
-      return std::string(h) + ": the state of " + cell.name + " is one tensor, got a pair";
-    });
-    return {first, {}};
+  StateNames names_of(const char* h) const { return {info(layer.options().cell), h}; }
+  State check_state(const char* h, const State& state) const {
+    const StateNames names = names_of(h);
+    State out;
+    for (std::size_t i = 0; i < names.count(); ++i) {
+      const std::string name = names[i];
+      out.*kStateTensors[i] = check(state.*kStateTensors[i], state_of(name.c_str(), i == 0));
+    }
+    names.check_no_more(state);
+    return out;
   }
-  // An initial state is zeros or whole.
-  State check_initial(const char* h, const char* c, const State& state) const {
-    const State out = check_state(h, c, state);
-    const CellInfo& cell = info(layer.options().cell);
-    if (cell.states == 1 || plan.problem.batch == 0 || !state.h == !state.c) return out;
-    const std::string given = state.h ? h : c, missing = state.h ? c : h;
-    throw value_error(missing + ": the state of " + cell.name + " is the pair (" + h + ", " + c +
-                      "), got " + given + " alone");
+  // An initial state is absent or whole.
+  State check_initial(const char* h, const State& state) const {
+    const State out = check_state(h, state);
+    if (plan.problem.batch > 0) names_of(h).check_whole(state);
+    return out;
   }
   // The pool of states that a step goes on from, of any size.
-  State check_pool(const char* h, const char* c, const ForwardArgs& args) const {
+  State check_pool(const char* h, const ForwardArgs& args) const {
     const TensorView& indices = args.state_indices;
     require(plan.problem.layout == Batch::ragged,
             "state_indices: expected a plan for a ragged batch, got another");
     require(args.h0.h.rank == 3, "state_indices: expected a pool of states as h, got none");
-    require(!args.hn.h && !args.hn.c,
-            "h_n: expected none with state_indices, the pool is updated in place");
-    const CellInfo& cell = info(layer.options().cell);
+    for (const auto part : kStateTensors) {
+      require(!(args.hn.*part),
+              "h_n: expected none with state_indices, the pool is updated in place");
+    }
+    const StateNames names = names_of(h);
     const std::int64_t states = args.h0.h.sizes[1];
-    const auto pool_of = [&](const char* name, const TensorView& view, bool of_h) {
-      Expected want = state_of(name, of_h);
+    names.check_no_more(args.h0);
+    State out;
+    for (std::size_t i = 0; i < names.count(); ++i) {
+      const std::string name = names[i];
+      Expected want = state_of(name.c_str(), i == 0);
       const LayerOptions& o = layer.options();
-      want.sizes = {o.num_layers, states, of_h ? layer.output_size() : o.hidden_size};
-      want.axes = of_h && layer.options().proj_size > 0 ? "(num_layers, states, proj_size)"
-                                                        : "(num_layers, states, hidden_size)";
+      const bool projected = i == 0 && o.proj_size > 0;
+      want.sizes = {o.num_layers, states, projected ? o.proj_size : o.hidden_size};
+      want.axes =
+          projected ? "(num_layers, states, proj_size)" : "(num_layers, states, hidden_size)";
       want.optional = false;
-      return check(view, want);
-    };
-    require(cell.states == 2 || !args.h0.c, [&] {
-      return std::string(h) + ": the state of " + cell.name + " is one tensor, got a pair";
-    });
-    const State out{pool_of(h, args.h0.h, true),
-                    cell.states == 2 ? pool_of(c, args.h0.c, false) : TensorView{}};
+      out.*kStateTensors[i] = check(args.h0.*kStateTensors[i], want);
+    }
     check_state_indices(indices, plan.problem.batch, states, context);
     return out;
   }
@@ -184,19 +184,18 @@ Sizes sizes_of(const Layer& layer, const dispatch::Plan& plan, const Sizes* coun
   return counted ? *counted : layer.sizes(plan);
 }
 
-// `h` and `c` name the initial state in errors.
+// `h` names the initial state in errors.
 void run_forward(const Layer& layer, Context& context, const dispatch::Plan& plan,
-                 const Sizes* counted, const ForwardArgs& args, const char* h, const char* c) {
+                 const Sizes* counted, const ForwardArgs& args, const char* h) {
   check_plan(layer, context, plan, false);
   const Shapes shapes{layer, plan, context};
   const LayerOptions& o = layer.options();
   shapes.check_params("", args.params);
   ForwardArgs inner = args;
   inner.x = shapes.over_time(args.x, shapes.input("x"));
-  inner.h0 =
-      args.state_indices ? shapes.check_pool(h, c, args) : shapes.check_initial(h, c, args.h0);
+  inner.h0 = args.state_indices ? shapes.check_pool(h, args) : shapes.check_initial(h, args.h0);
   inner.y = shapes.over_time(args.y, shapes.output("y"));
-  inner.hn = shapes.check_state("h_n", "c_n", args.hn);
+  inner.hn = shapes.check_state("h_n", args.hn);
   inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, context);
   const Sizes need = sizes_of(layer, plan, counted);
   check(args.workspace, "workspace", need.workspace, plan);
@@ -209,7 +208,7 @@ void run_forward(const Layer& layer, Context& context, const dispatch::Plan& pla
 void run_sequence(const Layer& layer, Context& context, const dispatch::Plan& plan,
                   const Sizes* counted, const ForwardArgs& args) {
   require(!args.state_indices, "state_indices: expected none, a step alone takes them");
-  run_forward(layer, context, plan, counted, args, "h_0", "c_0");
+  run_forward(layer, context, plan, counted, args, "h_0");
 }
 
 void run_backward(const Layer& layer, Context& context, const dispatch::Plan& plan,
@@ -220,12 +219,12 @@ void run_backward(const Layer& layer, Context& context, const dispatch::Plan& pl
   shapes.check_params("", args.params);
   BackwardArgs inner = args;
   inner.x = shapes.over_time(args.x, shapes.input("x"));
-  inner.h0 = shapes.check_initial("h_0", "c_0", args.h0);
+  inner.h0 = shapes.check_initial("h_0", args.h0);
   inner.y = shapes.over_time(args.y, shapes.output("y"));
   inner.dy = shapes.over_time(args.dy, shapes.output("dy", true));
-  inner.dhn = shapes.check_state("dh_n", "dc_n", args.dhn);
+  inner.dhn = shapes.check_state("dh_n", args.dhn);
   inner.dx = shapes.over_time(args.dx, shapes.input("dx", true));
-  inner.dh0 = shapes.check_state("dh_0", "dc_0", args.dh0);
+  inner.dh0 = shapes.check_state("dh_0", args.dh0);
   if (!args.dparams.empty()) shapes.check_params("d", args.dparams);
   inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, context);
   const Sizes need = sizes_of(layer, plan, counted);
@@ -263,7 +262,7 @@ void run_step(const Layer& layer, Context& context, const dispatch::Plan& plan,
   sequence.x = as_sequence("x_t", args.x, o.input_size, "(batch, input_size)");
   sequence.y = as_sequence("y", args.y, layer.output_size(),
                            o.proj_size > 0 ? "(batch, proj_size)" : "(batch, hidden_size)");
-  run_forward(layer, context, plan, counted, sequence, "h", "c");
+  run_forward(layer, context, plan, counted, sequence, "h");
 }
 
 }  // namespace
@@ -373,8 +372,9 @@ Sizes Layer::sizes(const dispatch::Plan& plan) const {
   forward.params = params;
   forward.x = over_time(shapes.input(""));
   forward.y = over_time(shapes.output(""));
-  forward.h0.h = forward.hn.h = state(true);
-  if (info(options_.cell).states == 2) forward.h0.c = forward.hn.c = state(false);
+  for (std::size_t i = 0; i < shapes.names_of("h").count(); ++i) {
+    forward.h0.*kStateTensors[i] = forward.hn.*kStateTensors[i] = state(i == 0);
+  }
   Stack{options_, plan, backend, forward_space, forward_reserve}.forward(forward);
   if (p.training) {
     BackwardArgs backward;

@@ -21,6 +21,7 @@ CellInfo named(Cell cell, const char* name, const char* option, cell::Variants<O
   out.gates = out.bias_gates = out.preactivations = static_cast<int>(rows.size());
   out.row_order = std::move(rows);
   out.states = 1;
+  out.fresh = {0};
   return out;
 }
 
@@ -40,12 +41,18 @@ CellInfo linear(Cell cell, const char* name, const char* option,
   return out;
 }
 
-template <template <class> class CellOf, class... Options>
-CellInfo dense(Cell cell, const char* name, const char* option, cell::Variants<Options...> variants,
-               int states, int preactivations, std::vector<std::string> rows) {
+template <template <class> class CellOf, class First, class... Options>
+CellInfo dense(Cell cell, const char* name, const char* option,
+               cell::Variants<First, Options...> variants, int states, int preactivations,
+               const char* vectors, std::vector<std::string> rows) {
+  using C = CellOf<First>;
   CellInfo out = named<CellOf>(cell, name, option, variants, std::move(rows));
   out.recurrence = dispatch::Recurrence::dense;
   out.states = states;
+  out.fresh.clear();
+  for (int i = 0; i < states; ++i) out.fresh.push_back(C::fresh(i));
+  out.vectors = C::kVectors;
+  out.vectors_name = vectors;
   out.preactivations = preactivations;
   return out;
 }
@@ -57,8 +64,9 @@ const std::vector<CellInfo>& cells() {
     std::vector<CellInfo> out = {
 #define SCANRNN_LINEAR_CELL(name, option, list, bias_gates, vectors, ...) \
   linear<cell::name>(Cell::name, #name, option, cell::list(), bias_gates, vectors, {__VA_ARGS__}),
-#define SCANRNN_DENSE_CELL(name, option, list, states, preactivations, ...) \
-  dense<cell::name>(Cell::name, #name, option, cell::list(), states, preactivations, {__VA_ARGS__}),
+#define SCANRNN_DENSE_CELL(name, option, list, states, preactivations, vectors, ...)          \
+  dense<cell::name>(Cell::name, #name, option, cell::list(), states, preactivations, vectors, \
+                    {__VA_ARGS__}),
 #include "scanrnn/cells.def"
     };
 #define SCANRNN_CELL_OPTION(name, of, flag)             \

@@ -30,7 +30,7 @@ struct Walk {
   std::optional<Sequences> sequences;  // of a ragged batch, each a line of the walk
   Index lines;
   T *bias = nullptr, *packed_input = nullptr, *packed_recurrent = nullptr;
-  T *h = nullptr, *c = nullptr, *zeros = nullptr;
+  T *h = nullptr, *more = nullptr, *zeros = nullptr;
 
   Walk(const LayerCall& p, Arena& arena, bool pack)
       : call(p),
@@ -51,7 +51,7 @@ struct Walk {
       packed_recurrent = take(arena, call.width() * line);
     }
     h = take(arena, lines * line);
-    if (call.pair()) c = take(arena, lines * line);
+    if (call.more_states() > 0) more = take(arena, call.more_states() * lines * line);
   }
   static DenseWeight<T> weight_of(const LayerCall& call, const TensorView& weight, Index columns) {
     return {static_cast<const T*>(weight.data), weight.strides[0], call.hidden, columns,
@@ -77,7 +77,7 @@ struct Walk {
     out.lines = lines;
     out.hidden = call.hidden;
     out.h = h;
-    out.c = c;
+    out.more = more;
     return out;
   }
   static bool takes_part(const DenseSchedule<T>& schedule) {
@@ -101,19 +101,33 @@ struct Walk {
     const Index row = sequences ? sequences->begin()[line].row : line;
     return of ? static_cast<T*>(of.data) + row * of.strides[0] : nullptr;
   }
-  // Between a carry and a [B,H] tensor; absent: zeros.
-  void load(const Team& team, const TensorView& from, T* carry) const {
+  // Between a carry, `apart` from line to line, and a [B,H] tensor; absent: all of them `value`.
+  void load(const Team& team, const TensorView& from, T* carry, Index apart, double value) const {
     const Range mine = team.share(lines);
     for (Index line = mine.begin; line < mine.end; ++line) {
-      T* to = carry + line * padded(call.hidden);
-      std::fill_n(to, padded(call.hidden), T(0));
+      T* to = carry + line * apart;
+      std::fill_n(to, padded(call.hidden), static_cast<T>(value));
       if (from) std::copy_n(state(from, line), call.hidden, to);
     }
   }
-  void store(const Team& team, const T* carry, const TensorView& to) const {
+  void store(const Team& team, const T* carry, Index apart, const TensorView& to) const {
     const Range mine = team.share(lines);
     for (Index line = mine.begin; to && line < mine.end; ++line) {
-      std::copy_n(carry + line * padded(call.hidden), call.hidden, state(to, line));
+      std::copy_n(carry + line * apart, call.hidden, state(to, line));
+    }
+  }
+  // The same of the tensors behind h; absent: fresh ones, or zeros.
+  Index more_apart() const { return call.more_states() * padded(call.hidden); }
+  void load_more(const Team& team, const MoreStates& from, bool fresh) const {
+    for (int i = 0; i < call.more_states(); ++i) {
+      const auto k = static_cast<std::size_t>(i);
+      load(team, from[k], more + i * padded(call.hidden), more_apart(),
+           fresh ? info(call.cell).fresh[k + 1] : 0);
+    }
+  }
+  void store_more(const Team& team, const MoreStates& to) const {
+    for (int i = 0; i < call.more_states(); ++i) {
+      store(team, more + i * padded(call.hidden), more_apart(), to[static_cast<std::size_t>(i)]);
     }
   }
   // The h before each step of a ragged batch, [T,B,H], zeros where there is no step.
@@ -194,7 +208,8 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const auto& table = kernels_of<T>();
   const auto kernel = table.dense[static_cast<int>(call.cell)][call.variant].forward;
   const TensorView kept = tokens_of(call, call.preactivations, call.steps, call.kept_width());
-  const TensorView cells = tokens_of(call, call.states, call.steps, call.hidden);
+  const TensorView cells =
+      tokens_of(call, call.states, call.steps, call.more_states() * call.hidden);
   StepBarrier barrier;
 
   run_team(walk.threads(plan), [&](const Team& team) {
@@ -203,7 +218,7 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       table.tools.pack_gates(team, walk.input, walk.packed_input);
       table.tools.pack_gates(team, walk.recurrent, walk.packed_recurrent);
     }
-    if (call.pair()) walk.load(team, call.c0, walk.c);
+    walk.load_more(team, call.more0, true);
     if (call.first) {
       gemm<T>(team, SplitBy::columns, walk.lines, width, call.first.sizes[1],
               {static_cast<const T*>(call.first.data), call.first.strides[0]},
@@ -226,6 +241,7 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       args.x = as_const(walked<T>(call.x, tile, call.reverse));
       args.input = call.input;
       args.bias = walk.bias;
+      args.vectors = static_cast<const T*>(call.vectors.data);
       args.sums = walked<T>(sums, {0, tile.steps, 0, call.batch}, call.reverse);
       args.keep = keep;
       args.initial = before;
@@ -254,8 +270,21 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       before = {args.y.at(tile.steps - 1), args.y.line, 0};
     }
     walk.store_last(team, walked<T>(call.y, {0, call.steps, 0, call.batch}, call.reverse), before);
-    if (call.pair()) walk.store(team, walk.c, call.cn);
+    walk.store_more(team, call.moren);
   });
+}
+
+// The tensors of an initial state behind h, which is there or not, to rows of so many blocks of H.
+template <class T>
+void gather_initial(const Team& team, const LayerCall& call, T* rows) {
+  const Range mine = team.share(call.more0[0] ? call.more0[0].sizes[0] : 0);
+  for (Index row = mine.begin; row < mine.end; ++row) {
+    for (int i = 0; i < call.more_states(); ++i) {
+      const TensorView& from = call.more0[static_cast<std::size_t>(i)];
+      std::copy_n(static_cast<const T*>(from.data) + row * from.strides[0], call.hidden,
+                  rows + (row * call.more_states() + i) * call.hidden);
+    }
+  }
 }
 
 template <class T>
@@ -264,8 +293,13 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const Walk<T> walk(call, arena, true);
   const Index kept = call.kept_width();
   T* dsums = walk.take(arena, call.tokens() * kept);
+  T* dvectors =
+      call.vector_values() > 0 ? walk.take(arena, call.tokens() * call.vector_values()) : nullptr;
   T* before = ragged ? walk.take(arena, call.tokens() * call.hidden) : nullptr;
   T* first = call.feeds_first() ? walk.take(arena, walk.lines * call.width()) : nullptr;
+  // The initial state's tensors behind h as kept ones lie, where there are several.
+  const Index kept_states = call.more_states() * call.hidden;
+  T* initial = call.more_states() > 1 ? walk.take(arena, walk.lines * kept_states) : nullptr;
   if (arena.counting()) return;
 
   const auto& table = kernels_of<T>();
@@ -276,12 +310,15 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   DenseBackwardArgs<T> args;
   args.weight = walk.packed_recurrent;
   args.sums = as_const(against(tokens_of(call, call.preactivations, call.steps, kept)));
-  args.y = as_const(against(call.y));
-  args.cells = as_const(against(tokens_of(call, call.states, call.steps, call.hidden)));
+  args.vectors = static_cast<const T*>(call.vectors.data);
+  args.states = as_const(
+      against(kept_states > 0 ? tokens_of(call, call.states, call.steps, kept_states) : call.y));
+  args.initial = lines_of<T>(kept_states > 0 ? call.more0[0] : call.h0);
+  if (initial && call.more0[0]) args.initial = {initial, kept_states, 0};
   args.dy = as_const(against(call.dy));
-  args.initial = lines_of<T>(call.h0);
-  args.initial_cell = lines_of<T>(call.c0);
   args.dsums = against(dtokens);
+  const TensorView dvector_tokens = tokens_of(call, dvectors, call.steps, call.vector_values());
+  args.dvectors = against(dvector_tokens);
   args.masks = walked(call, all, !call.reverse);
   if (ragged) args.ragged = walk.sequences->lines();
   StepBarrier barrier;
@@ -293,17 +330,19 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     if (walk.takes_part(schedule)) {
       table.tools.pack_columns(schedule.team, walk.lines, walk.recurrent, walk.packed_recurrent);
     }
-    walk.load(team, call.dhn, walk.h);
-    if (call.pair()) walk.load(team, call.dcn, walk.c);
+    walk.load(team, call.dhn, walk.h, padded(call.hidden), 0);
+    walk.load_more(team, call.dmoren, false);
+    if (initial) gather_initial(team, call, initial);
     if (ragged) {
       clear_padding<T>(team, dtokens, call.ragged.lengths);
+      if (dvectors) clear_padding<T>(team, dvector_tokens, call.ragged.lengths);
       walk.keep_before(team, before);
     }
     team.barrier();
     if (walk.takes_part(schedule)) kernel(schedule, args);
     team.barrier();
-    walk.store(team, walk.h, call.dh0);
-    if (call.pair()) walk.store(team, walk.c, call.dc0);
+    walk.store(team, walk.h, padded(call.hidden), call.dh0);
+    walk.store_more(team, call.dmore0);
     if (call.dx) {
       const DenseTokens<T> tokens{as_const(walked<T>(dtokens, all, false)),
                                   walked<T>(call.dx, all, false), call.batch, call.steps};
@@ -315,6 +354,7 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     if (call.dweight) gradients.of_weight();
     if (call.drecurrent_weight) gradients.of_recurrent_weight();
     if (call.dbias) gradients.of_biases();
+    if (call.dvectors) gradients.of_vectors(dvectors);
     if (!first) return;
     TensorView of_sums = dtokens;
     of_sums.sizes[2] = call.width();

@@ -17,14 +17,15 @@ constexpr Index padded(Index hidden) {
   return (hidden + kUnitPadding - 1) / kUnitPadding * kUnitPadding;
 }
 
-// Who walks, and how much. The carry, [lines][padded(hidden)] of each state, is the walked state's
-// own: of h (backward: the cotangent that does not come through R) and of c.
+// Who walks, and how much. The carry is the walked state's own: of h (backward: the cotangent that
+// does not come through R), [lines][padded(hidden)], and of the tensors behind it, [lines][kStates
+// - 1][padded(hidden)].
 template <class T>
 struct DenseSchedule {
   scan::Team team;
   StepBarrier* barrier = nullptr;
   Index lines = 0, hidden = 0, steps = 0;
-  T *h = nullptr, *c = nullptr;
+  T *h = nullptr, *more = nullptr;
 };
 
 // Steps [first, first + count) of a line of tokens, in the order of the forward walk.
@@ -56,12 +57,12 @@ struct DenseForwardArgs {
   const T* products = nullptr;  // [lines][gates * H]
   const T* input_weight = nullptr;  // of pack_gates: W x is multiplied here; null: it is in `sums`
   Strided<const T> x;
-  Index input = 0;          // columns of W
-  const T* bias = nullptr;  // of all sums
-  Strided<T> sums;          // in: W x, if need be; out, where they are kept: the sums
+  Index input = 0;                              // columns of W
+  const T *bias = nullptr, *vectors = nullptr;  // of all sums; [kVectors * H]
+  Strided<T> sums;  // in: W x, if need be; out, where they are kept: the sums
   bool keep = false;
   Strided<const T> initial;  // the state before the first step, [lines][H]; null: zeros
-  Strided<T> y, cells;       // cells: of c, or null
+  Strided<T> y, cells;       // cells: the tensors behind h, or null
   DenseLines ragged;
   Masks masks;
   const T* zeros = nullptr;  // [H], of a ragged batch
@@ -72,9 +73,11 @@ struct DenseForwardArgs {
 template <class T>
 struct DenseBackwardArgs {
   const T* weight = nullptr;  // of pack_columns
-  Strided<const T> sums, y, cells, dy;
-  Strided<const T> initial, initial_cell;  // h_0 and c_0, or null
-  Strided<T> dsums;
+  const T* vectors = nullptr;
+  Strided<const T> sums, dy;
+  Strided<const T> states;   // after each step: y, or where a state has more its tensors behind h,
+  Strided<const T> initial;  // and the same before the first, [lines][.]; null: a fresh state
+  Strided<T> dsums, dvectors;
   DenseLines ragged;
   Masks masks;
 };

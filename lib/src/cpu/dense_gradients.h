@@ -79,6 +79,12 @@ struct DenseGradients {
               static_cast<T*>(call.dfirst_weight.data), call.dfirst_weight.strides[0], false);
     }
   }
+  // From dvectors, [T,B,kVectors * H].
+  void of_vectors(const T* dvectors) const {
+    const Index values = call.vector_values();
+    kernels_of<T>().column_sums(team, dvectors, call.tokens(), values, values,
+                                static_cast<T*>(call.dvectors.data));
+  }
   void of_biases() const {
     const auto sums = kernels_of<T>().column_sums;
     auto* d = static_cast<T*>(call.dbias.data);

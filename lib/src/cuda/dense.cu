@@ -73,20 +73,20 @@ struct DenseRun : CudaWalk<T> {
     if (arena.counting() || this->lines() == 0) return;
 
     const auto walked_here = [&](const TensorView& v) { return this->in_order(v, false); };
-    this->begin(args, call.h0, call.c0, false, states[0]);
+    this->begin(args, call.h0, call.more0, false, states[0]);
     args.bias = this->data(call.bias);
     args.recurrent_bias = this->data(call.recurrent_bias);
-    args.h_to = this->to(call.hn);
-    args.c_to = this->to(call.cn);
+    this->end_at(args, call.hn, call.moren);
     args.y = walked_here(call.y);
     args.before = as_const(args.y);
     args.before.data -= args.before.step;
     args.initial = {this->data(call.h0), call.h0.strides[0], 0};
     if (keep) args.kept = walked_here(kept_rows(projected));
-    if (keep && call.pair()) args.cells = walked_here(this->rows(call.states, hidden()));
+    if (keep && call.more_states() > 0) {
+      args.cells = walked_here(this->rows(call.states, this->more_width()));
+    }
     if (call.steps == 0 && !ragged) {
-      this->copy_state(call.h0, call.hn);
-      this->copy_state(call.c0, call.cn);
+      this->copy_states(call.h0, call.more0, call.hn, call.moren, false);
       return;
     }
     if (projects) {
@@ -111,11 +111,11 @@ struct DenseRun : CudaWalk<T> {
       // Other blocks still read h_0 when the first of them has made its step.
       const bool in_place =
           fused && call.steps == 1 && !ragged && call.h0 && call.h0.data == call.hn.data;
-      if (in_place) args.h_to = {};
+      if (in_place) args.to[0] = {};
       walk(args, this->lines(), 1, false, [&](Args part) {
         if (ragged) {
           part.initial = {states[part.first_step % 2], hidden(), 0};
-          part.h_to.tensor = states[(part.first_step + 1) % 2];
+          part.to[0].tensor = states[(part.first_step + 1) % 2];
         }
         step(kernels, part, fused, products);
       });
@@ -124,7 +124,7 @@ struct DenseRun : CudaWalk<T> {
              call.hn.strides[0], hidden());
       }
     }
-    if (ragged) this->end_ragged(call.hn, call.cn);
+    if (ragged) this->end_ragged(call.hn, call.moren);
   }
   // What is fed to the first steps, whose sums lie in [T,B,.].
   void add_first(T* rows, const TensorView& sums) {
@@ -184,7 +184,9 @@ struct DenseRun : CudaWalk<T> {
     Args args;
     this->take_carries();
     T* dsums = this->take(this->tokens() * kept());
-    V* parts = this->template take<V>(pointwise::kParts * kept());
+    const Index vector_values = call.vector_values();
+    T* dvectors = vector_values > 0 ? this->take(this->tokens() * vector_values) : nullptr;
+    V* parts = this->template take<V>(pointwise::kParts * std::max(kept(), vector_values));
     gemm_space = arena.take(CudaGemm::kWorkspace);
     void* exchange = nullptr;
     if (whole) {
@@ -196,30 +198,30 @@ struct DenseRun : CudaWalk<T> {
     const bool ragged = call.is_ragged();
     T* before = ragged ? this->take(this->tokens() * hidden()) : nullptr;
     T* first = call.feeds_first() ? this->take(this->lines() * this->width()) : nullptr;
+    T* initial = call.more_states() > 1 ? this->take(this->lines() * this->more_width()) : nullptr;
     if (arena.counting()) return;
 
-    if (ragged && this->tokens() > 0) prepare_tokens(dsums, before);
+    if (ragged && this->tokens() > 0) prepare_tokens(dsums, dvectors, before);
     if (call.batch > 0 && call.steps == 0 && !ragged) {
-      this->copy_state(call.dhn, call.dh0);
-      this->copy_state(call.dcn, call.dc0);
+      this->copy_states(call.dhn, call.dmoren, call.dh0, call.dmore0, true);
     } else if (this->lines() > 0) {
       const auto against = [&](const TensorView& v) { return this->in_order(v, true); };
-      this->begin(args, call.dhn, call.dcn, true, nullptr);
-      args.h_to = this->to(call.dh0);
-      args.c_to = this->to(call.dc0);
+      this->begin(args, call.dhn, call.dmoren, true, nullptr);
+      this->end_at(args, call.dh0, call.dmore0);
       args.sums = as_const(against(kept_rows(call.preactivations)));
       args.kept = against(kept_rows(dsums));
-      args.before = as_const(against(call.pair() ? this->rows(call.states, hidden()) : call.y));
+      if (dvectors) args.dvectors = against(this->rows(dvectors, vector_values));
+      const bool more = call.more_states() > 0;
+      args.before = as_const(against(more ? this->rows(call.states, this->more_width()) : call.y));
       // From a step to the one before it, which a walk against the layer's comes to next.
       const Index back = ragged && !call.reverse ? -args.before.step : args.before.step;
       args.before.data += back;
-      const TensorView& initial = call.pair() ? call.c0 : call.h0;
-      args.initial = {this->data(initial), initial.strides[0], 0};
+      args.initial = initial_rows(initial);
       if (call.dy) args.dy = as_const(against(call.dy));
       if (whole) {
         this->walk_persistent(args, plan.persistent_vjp, true, exchange, kernels.persistent_vjp);
       } else {
-        args.h_to = {h_carry, nullptr, hidden()};  // to which each step's product adds
+        args.to[0] = {h_carry, nullptr, hidden()};  // to which each step's product adds
         walk(args, this->lines(), 1, true, [&](const Args& part) {
           SCANRNN_CUDA(kernels.step_vjp(part, stream));
           this->product(this->lines(), hidden(), this->width(), {args.fed, this->width()},
@@ -231,7 +233,7 @@ struct DenseRun : CudaWalk<T> {
                call.dh0.strides[0], hidden());
         }
       }
-      if (ragged) this->end_ragged(call.dh0, call.dc0);
+      if (ragged) this->end_ragged(call.dh0, call.dmore0);
     }
     if (first) first_cotangents(first, kept_rows(dsums));
     if (call.dx && this->tokens() > 0) {
@@ -247,17 +249,37 @@ struct DenseRun : CudaWalk<T> {
         this->sum_tokens(dsums + this->width(), kept(), own, parts, out + in_order);
       }
     }
+    if (call.dvectors) {
+      this->sum_tokens(dvectors, vector_values, vector_values, parts, call.dvectors.data);
+    }
     if (call.drecurrent_weight) recurrent_cotangent(dsums, before);
   }
 
-  // Ragged: cotangents of steps that there are not, and the h before each token.
-  void prepare_tokens(T* dsums, T* before) {
-    const unsigned blocks = ragged::blocks_for_rows(this->tokens());
-    if (call.ragged.lengths) {
-      ragged::clear_padding<<<blocks, pointwise::kThreads, 0, stream>>>(
-          ragged::Cube<T>(kept_rows(dsums)), Integers(call.ragged.lengths));
+  // What a step that is the first in time reads of the state before it: h_0, or what is behind it,
+  // which goes to `rows`, [B,more_width()], where it is several tensors.
+  Strided<const T> initial_rows(T* rows) {
+    const TensorView& first = call.more_states() > 0 ? call.more0[0] : call.h0;
+    if (!rows || !first) return {this->data(first), first.strides[0], 0};
+    for (int i = 0; i < call.more_states(); ++i) {
+      const TensorView& from = call.more0[static_cast<std::size_t>(i)];
+      convert<<<pointwise::blocks_for(this->lines() * hidden()), pointwise::kThreads, 0, stream>>>(
+          this->data(from), from.strides[0], rows + i * hidden(), this->more_width(), this->lines(),
+          hidden(), 0.0f);
       SCANRNN_CUDA(cudaGetLastError());
     }
+    return {rows, this->more_width(), 0};
+  }
+
+  // Ragged: cotangents of steps that there are not, and the h before each token.
+  void prepare_tokens(T* dsums, T* dvectors, T* before) {
+    const unsigned blocks = ragged::blocks_for_rows(this->tokens());
+    const auto clear = [&](const TensorView& view) {
+      ragged::clear_padding<<<blocks, pointwise::kThreads, 0, stream>>>(
+          ragged::Cube<T>(view), Integers(call.ragged.lengths));
+      SCANRNN_CUDA(cudaGetLastError());
+    };
+    if (call.ragged.lengths) clear(kept_rows(dsums));
+    if (call.ragged.lengths && dvectors) clear(this->rows(dvectors, call.vector_values()));
     const Marks marks{call.tables.marks, call.steps, 1, call.reverse};
     ragged::keep_before<T><<<blocks, pointwise::kThreads, 0, stream>>>(
         marks, ragged::Cube<const T>(call.y),

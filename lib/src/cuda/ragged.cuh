@@ -127,27 +127,28 @@ void pass_states(const SequenceBounds& all, const TensorView& from, const Tensor
       Strided<T>{static_cast<T*>(to.data), to.strides[0], 0}, to.sizes[1]);
   SCANRNN_CUDA(cudaGetLastError());
 }
-// Between states in the order of the sequences and those of the walk's lines, [N,H]. Absent ones
-// are zeros; `rounded` may be absent.
+// Between states in the order of the sequences, [N,H], and those of the walk's lines, `apart` from
+// one another. Absent ones are all `fresh`; `rounded`, [N,H], may be absent.
 template <class T, class V>
 __global__ void __launch_bounds__(kThreads)
-    to_lines(const RaggedLine* lines, Index count, Strided<const T> from, V* to, T* rounded,
-             Index hidden) {
+    to_lines(const RaggedLine* lines, Index count, Strided<const T> from, V* to, Index apart,
+             T* rounded, Index hidden, V fresh) {
   for_rows(1, count, [&](Index, Index i) {
     const T* own = from.at_line(lines[i].sequence).data;
     for_elements(hidden, [&](Index k) {
-      const T value = own ? own[k] : static_cast<T>(0.0f);
-      to[i * hidden + k] = static_cast<V>(value);
+      const T value = own ? own[k] : static_cast<T>(fresh);
+      to[i * apart + k] = static_cast<V>(value);
       if (rounded) rounded[i * hidden + k] = value;
     });
   });
 }
 template <class T, class V>
 __global__ void __launch_bounds__(kThreads)
-    from_lines(const RaggedLine* lines, Index count, const V* from, Strided<T> to, Index hidden) {
+    from_lines(const RaggedLine* lines, Index count, const V* from, Index apart, Strided<T> to,
+               Index hidden) {
   for_rows(1, count, [&](Index, Index i) {
     T* own = to.at_line(lines[i].sequence).data;
-    for_elements(hidden, [&](Index k) { own[k] = static_cast<T>(from[i * hidden + k]); });
+    for_elements(hidden, [&](Index k) { own[k] = static_cast<T>(from[i * apart + k]); });
   });
 }
 // Rows of each sequence, [N,.], added to its edge; or the edges to the rows and, where there is no

@@ -9,13 +9,13 @@
 
 namespace scanrnn {
 
-// Copies a [B,H] tensor, or zeros where it is absent.
+// Copies a [B,H] tensor, or `fresh` to all where it is absent.
 template <class From, class To>
 __global__ void convert(const From* from, Index from_line, To* to, Index to_line, Index batch,
-                        Index hidden) {
+                        Index hidden, float fresh) {
   for (Index i = pointwise::first_item(); i < batch * hidden; i += pointwise::item_stride()) {
     const From* line = from + i / hidden * from_line;
-    to[i / hidden * to_line + i % hidden] = from ? static_cast<To>(line[i % hidden]) : To(0.0f);
+    to[i / hidden * to_line + i % hidden] = from ? static_cast<To>(line[i % hidden]) : To(fresh);
   }
 }
 
@@ -27,32 +27,58 @@ struct CudaWalk : CudaRun<T> {
   using Run::call;
   using Run::plan;
   using Run::stream;
-  V *h_carry = nullptr, *c_carry = nullptr;  // [B,H], what launches carry from one to the next
+  // What launches carry from one to the next: h, [B,H], and of each line what is behind it.
+  V *h_carry = nullptr, *more_carry = nullptr;
 
   Index hidden() const { return call.hidden; }
   // Lines that are walked: of a packed batch the sequences.
   Index lines() const { return call.is_ragged() ? call.sequences : call.batch; }
   void take_carries() {
     h_carry = this->template take<V>(lines() * hidden());
-    c_carry = call.pair() ? this->template take<V>(lines() * hidden()) : nullptr;
+    if (call.more_states() > 0) more_carry = this->template take<V>(lines() * more_width());
+  }
+  Index more_width() const { return call.more_states() * hidden(); }
+  // Tensor i of a state, h being 0.
+  struct Carry {
+    V* values;
+    Index line;
+  };
+  Carry carry(int i) const {
+    if (i == 0) return {h_carry, hidden()};
+    return {more_carry + (i - 1) * hidden(), more_width()};
+  }
+  static const TensorView& tensor(int i, const TensorView& h, const MoreStates& more) {
+    return i == 0 ? h : more[static_cast<std::size_t>(i - 1)];
+  }
+  double fresh(int i, bool backward) const {
+    return backward ? 0 : info(call.cell).fresh[static_cast<std::size_t>(i)];
   }
 
   template <class From, class To>
-  void copy(const From* from, Index from_line, To* to, Index to_line, Index columns) {
+  void copy(const From* from, Index from_line, To* to, Index to_line, Index columns,
+            double fresh = 0) {
     convert<<<pointwise::blocks_for(call.batch * columns), pointwise::kThreads, 0, stream>>>(
-        from, from_line, to, to_line, call.batch, columns);
+        from, from_line, to, to_line, call.batch, columns, static_cast<float>(fresh));
     SCANRNN_CUDA(cudaGetLastError());
   }
   // A walk of no steps: the state passes through.
-  void copy_state(const TensorView& from, const TensorView& to) {
-    if (!to) return;
-    copy(this->data(from), from.strides[0], static_cast<T*>(to.data), to.strides[0], hidden());
+  void copy_states(const TensorView& h, const MoreStates& more, const TensorView& h_to,
+                   const MoreStates& more_to, bool backward) {
+    for (int i = 0; i <= call.more_states(); ++i) {
+      const TensorView &from = tensor(i, h, more), &to = tensor(i, h_to, more_to);
+      if (!to) continue;
+      copy(this->data(from), from.strides[0], static_cast<T*>(to.data), to.strides[0], hidden(),
+           fresh(i, backward));
+    }
   }
   WalkEnd<const T, V> from(const TensorView& state) const {
     return {nullptr, this->data(state), state.strides[0]};
   }
-  WalkEnd<T, V> to(const TensorView& state) const {
-    return {nullptr, static_cast<T*>(state.data), state.strides[0]};
+  void end_at(Args& args, const TensorView& h, const MoreStates& more) const {
+    for (int i = 0; i <= call.more_states(); ++i) {
+      const TensorView& to = tensor(i, h, more);
+      args.to[i] = {nullptr, static_cast<T*>(to.data), to.strides[0]};
+    }
   }
 
   // A tensor of tokens in the order of the walk; of a ragged batch in that of time, from which each
@@ -62,16 +88,16 @@ struct CudaWalk : CudaRun<T> {
   }
   // What walks of both kinds begin with; states of a ragged batch go to its lines first, and
   // `rounded`, where a product reads h, too.
-  void begin(Args& args, const TensorView& h, const TensorView& c, bool backward, T* rounded) {
+  void begin(Args& args, const TensorView& h, const MoreStates& more, bool backward, T* rounded) {
     args.batch = lines();
     args.hidden = hidden();
     args.steps = call.steps;
     args.weight = this->data(call.recurrent_weight);
     args.weight_stride = call.recurrent_weight.strides[0];
+    args.vectors = this->data(call.vectors);
     args.masks = walked(call, this->all(), !call.is_ragged() && call.reverse != backward);
     if (!call.is_ragged()) {
-      args.h_from = from(h);
-      args.c_from = from(c);
+      for (int i = 0; i <= call.more_states(); ++i) args.from[i] = from(tensor(i, h, more));
       return;
     }
     args.lines = call.tables.lines;
@@ -79,26 +105,25 @@ struct CudaWalk : CudaRun<T> {
     args.reverse = call.reverse;
     const TensorView& reset = call.ragged.reset;
     args.reset = {static_cast<const std::uint8_t*>(reset.data), reset.strides[1], reset.strides[0]};
-    const auto take = [&](const TensorView& state, V* to, T* beside) {
+    for (int i = 0; i <= call.more_states(); ++i) {
+      const TensorView& state = tensor(i, h, more);
       ragged::to_lines<<<ragged::blocks_for_rows(lines()), pointwise::kThreads, 0, stream>>>(
-          args.lines, lines(), Strided<const T>{this->data(state), state.strides[0], 0}, to, beside,
-          hidden());
+          args.lines, lines(), Strided<const T>{this->data(state), state.strides[0], 0},
+          carry(i).values, carry(i).line, i == 0 ? rounded : nullptr, hidden(),
+          static_cast<V>(fresh(i, backward)));
       SCANRNN_CUDA(cudaGetLastError());
-    };
-    take(h, h_carry, rounded);
-    if (call.pair()) take(c, c_carry, nullptr);
+    }
   }
   // Hands the lines' states back to the sequences.
-  void end_ragged(const TensorView& h, const TensorView& c) {
-    const auto give = [&](const V* states, const TensorView& to) {
-      if (!to) return;
+  void end_ragged(const TensorView& h, const MoreStates& more) {
+    for (int i = 0; i <= call.more_states(); ++i) {
+      const TensorView& to = tensor(i, h, more);
+      if (!to) continue;
       ragged::from_lines<<<ragged::blocks_for_rows(lines()), pointwise::kThreads, 0, stream>>>(
-          call.tables.lines, lines(), states,
+          call.tables.lines, lines(), carry(i).values, carry(i).line,
           Strided<T>{static_cast<T*>(to.data), to.strides[0], 0}, hidden());
       SCANRNN_CUDA(cudaGetLastError());
-    };
-    give(h_carry, h);
-    if (call.pair()) give(c_carry, c);
+    }
   }
 
   // Steps that lines from this one on have at most: those of a packed batch are told on the device,
@@ -120,28 +145,22 @@ struct CudaWalk : CudaRun<T> {
         part.steps = std::min(most - step, steps);
         const bool first = step == 0, last = step + part.steps == most;
         const bool is_ragged = args.lines;
-        const auto carry = [&](V* values) { return values ? values + line * hidden() : nullptr; };
-        part.h_from = args.h_from.at_line(line);
-        part.c_from = args.c_from.at_line(line);
-        part.h_to = args.h_to.at_line(line);
-        part.c_to = args.c_to.at_line(line);
         if (is_ragged) {
           part.lines += line;
           part.first_step = step;
         }
-        if (!first || is_ragged) {
-          part.h_from = {carry(h_carry), nullptr, hidden()};
-          part.c_from = {carry(c_carry), nullptr, hidden()};
-        }
-        if (!last || is_ragged) {
-          part.h_to = {carry(h_carry), nullptr, hidden()};
-          part.c_to = {carry(c_carry), nullptr, hidden()};
+        for (int i = 0; i <= call.more_states(); ++i) {
+          V* const values = carry(i).values + line * carry(i).line;
+          part.from[i] = args.from[i].at_line(line);
+          part.to[i] = args.to[i].at_line(line);
+          if (!first || is_ragged) part.from[i] = {values, nullptr, carry(i).line};
+          if (!last || is_ragged) part.to[i] = {values, nullptr, carry(i).line};
         }
         const auto move = [&](auto& s) {
           if (s.data && !is_ragged) s.data += line * s.line + step * s.step;
         };
         move(part.sums), move(part.kept), move(part.y), move(part.cells), move(part.x);
-        move(part.before), move(part.dy);
+        move(part.before), move(part.dy), move(part.dvectors);
         if (!is_ragged) part.masks = part.masks.at_line(line).from(0, step);
         // The first step in time is the walk's first one, or backward its last.
         if (is_ragged) {

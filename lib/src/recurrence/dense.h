@@ -66,14 +66,56 @@ struct DenseSums {
   }
 };
 
-// The draws of a step of one line: what of the new state a unit takes, the rest being the old one.
+// The state of one unit of a cell, or its cotangent; its vectors, or theirs.
+template <class Cell, class V>
+using DenseState = cell::StepState<V, Cell::kStates>;
+template <class Cell, class V>
+using DenseVectors = cell::Vectors<V, Cell::kVectors>;
+
+// [kVectors*H], of the layer or of a step.
+template <class Cell, class Memory, class T>
+SCANRNN_HD DenseVectors<Cell, typename Memory::V> read_vectors(const T* vectors, Index row,
+                                                               Index hidden) {
+  return DenseVectors<Cell, typename Memory::V>::of(
+      [&](int i) { return Memory::read(vectors + i * hidden, row, hidden); });
+}
+template <class Cell, class Memory, class V = typename Memory::V>
+SCANRNN_HD void write_vectors(const DenseVectors<Cell, V>& values, typename Memory::T* step,
+                              Index row, Index hidden) {
+  if constexpr (Cell::kVectors > 0) {
+    for (int i = 0; i < Cell::kVectors; ++i) {
+      Memory::write(step + i * hidden, row, hidden, values.value[i]);
+    }
+  }
+}
+
+// A state of value(i) for each tensor; of one that there is not.
+template <class Cell, class V>
+SCANRNN_HD DenseState<Cell, V> fresh_state() {
+  return DenseState<Cell, V>::of([](int i) { return V(Cell::fresh(i)); });
+}
+// What backward reads of the state before a step, in so many row blocks: h where it is all, else
+// the tensors behind it. block(i) is one of them; where there is no state, a fresh one.
+template <class Cell>
+inline constexpr int kBeforeBlocks = Cell::kStates > 1 ? Cell::kStates - 1 : 1;
+template <class Cell, class V, class F>
+SCANRNN_HD DenseState<Cell, V> state_before(bool exists, F&& block) {
+  constexpr int kFirst = Cell::kStates - kBeforeBlocks<Cell>;
+  return DenseState<Cell, V>::of([&](int i) {
+    if (i < kFirst) return V(0);
+    return exists ? block(i - kFirst) : V(Cell::fresh(i));
+  });
+}
+
+// The draws of a step of one line: what of the new state a unit takes, the rest being the old one;
+// of h, and of the c of a pair.
 struct DenseDraws {
   const Masks& masks;
   Index token;
 
   SCANRNN_HD explicit operator bool() const { return masks.state || masks.cell; }
   template <class Memory>
-  SCANRNN_HD cell::StepState<typename Memory::V> updates(Index row) const {
+  SCANRNN_HD cell::StepState<typename Memory::V, 2> updates(Index row) const {
     using V = typename Memory::V;
     const auto of = [&](const Zoneout& zone) {
       return zone ? zone.updates<Memory>(masks.place(token), row) : V(1);
@@ -84,20 +126,26 @@ struct DenseDraws {
 
 // The state after a step.
 template <class Cell, class Memory, class V = typename Memory::V>
-SCANRNN_HD cell::StepState<V> dense_step(const DenseSums<Cell, V>& sums,
-                                         const cell::StepState<V>& before, const DenseDraws& draws,
-                                         Index row) {
-  auto after = Cell::template step<V>(sums.gates(), before);
+SCANRNN_HD DenseState<Cell, V> dense_step(const DenseSums<Cell, V>& sums,
+                                          const DenseVectors<Cell, V>& vectors,
+                                          const DenseState<Cell, V>& before,
+                                          const DenseDraws& draws, Index row) {
+  DenseState<Cell, V> after;
+  if constexpr (Cell::kVectors > 0) {
+    after = Cell::template step<V>(sums.gates(), vectors, before);
+  } else {
+    after = Cell::template step<V>(sums.gates(), before);
+  }
   if (draws) {
     const auto m = draws.updates<Memory>(row);
     after.h = fma(m.h, after.h, (V(1) - m.h) * before.h);
-    if constexpr (Cell::kPair) after.c = fma(m.c, after.c, (V(1) - m.c) * before.c);
+    if constexpr (Cell::kStates == 2) after.c = fma(m.c, after.c, (V(1) - m.c) * before.c);
   }
   return after;
 }
 
-// What a forward step leaves: y, and in training the sums and the c of a pair. Each points at a
-// step of a line; sums and cells are null where nothing is kept.
+// What a forward step leaves: y, and in training the sums and the tensors of the state behind h, in
+// row blocks of H. Each points at a step of a line; sums and cells are null where nothing is kept.
 template <class Cell, class Memory>
 struct DenseSink {
   using V = typename Memory::V;
@@ -106,37 +154,51 @@ struct DenseSink {
   Index hidden;
 
   SCANRNN_HD void store(Index row, const DenseSums<Cell, V>& of,
-                        const cell::StepState<V>& after) const {
+                        const DenseState<Cell, V>& after) const {
     Memory::write(y, row, hidden, after.h);
     if (!sums) return;
-    if constexpr (Cell::kPair) Memory::write(cells, row, hidden, after.c);
+    for (int i = 1; i < Cell::kStates; ++i) {
+      Memory::write(cells + (i - 1) * hidden, row, hidden, after.at(i));
+    }
     of.template write<Memory>(sums, row, hidden);
   }
 };
 
-// The adjoint of a step: d is the cotangent of the state after it; `before` is the c before it of a
-// pair, the h before it of any other cell. What comes back through R is not in the result.
+// The adjoint of a step: d is the cotangent of the state after it, `before` of state_before(). What
+// comes back through R is not in the result.
 template <class Cell, class V>
 struct DenseCotangent {
   DenseSums<Cell, V> sums;
-  cell::StepState<V> before;
+  DenseState<Cell, V> before;
+  DenseVectors<Cell, V> vectors;
 };
 template <class Cell, class Memory, class V = typename Memory::V>
-SCANRNN_HD DenseCotangent<Cell, V> dense_step_vjp(const DenseSums<Cell, V>& sums, const V& before,
-                                                  cell::StepState<V> d, const DenseDraws& draws,
+SCANRNN_HD DenseCotangent<Cell, V> dense_step_vjp(const DenseSums<Cell, V>& sums,
+                                                  const DenseVectors<Cell, V>& vectors,
+                                                  const DenseState<Cell, V>& before,
+                                                  DenseState<Cell, V> d, const DenseDraws& draws,
                                                   Index row) {
-  const cell::StepState<V> state{Cell::kPair ? V(0) : before, Cell::kPair ? before : V(0)};
-  cell::StepState<V> kept{V(0), V(0)};  // what goes past the step
+  cell::StepState<V, 2> kept{V(0), V(0)};  // what goes past the step
   if (draws) {
     const auto m = draws.updates<Memory>(row);
-    kept = {(V(1) - m.h) * d.h, (V(1) - m.c) * d.c};
-    d = {m.h * d.h, m.c * d.c};
+    kept.h = (V(1) - m.h) * d.h;
+    d.h = m.h * d.h;
+    if constexpr (Cell::kStates == 2) {
+      kept.c = (V(1) - m.c) * d.c;
+      d.c = m.c * d.c;
+    }
   }
-  const auto back = Cell::template step_vjp<V>(sums.gates(), state, d);
-  DenseCotangent<Cell, V> out{{}, back.before};
+  const auto back = [&] {
+    if constexpr (Cell::kVectors > 0) {
+      return Cell::template step_vjp<V>(sums.gates(), vectors, before, d);
+    } else {
+      return Cell::template step_vjp<V>(sums.gates(), before, d);
+    }
+  }();
+  DenseCotangent<Cell, V> out{{}, back.before, back.vectors};
   if (draws) {
     out.before.h = out.before.h + kept.h;
-    if constexpr (Cell::kPair) out.before.c = out.before.c + kept.c;
+    if constexpr (Cell::kStates == 2) out.before.c = out.before.c + kept.c;
   }
   Cell::template scatter<V>(back.gates, [&](int i, const V& value) { out.sums.value[i] = value; });
   return out;

@@ -3,13 +3,16 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "recurrence/ragged.h"
-#include "scanrnn/ragged.h"
-#include "scanrnn/registry.h"
+#include "scanrnn/layer.h"
 
 namespace scanrnn {
+
+// The tensors of a state behind h, as many as the cell has.
+using MoreStates = std::array<TensorView, kStateTensors.size() - 1>;
 
 // One layer in one direction. Tensors have the backend's own dtype for the layer's (inner_type).
 struct LayerCall {
@@ -31,9 +34,9 @@ struct LayerCall {
   // The product of the first step of a sequence with what is fed back, where that is of another
   // size than h, [B,P] times [gates*H,P]; h0 is absent then.
   TensorView first, first_weight;
-  TensorView h0, hn;  // [B,H], may be absent
-  TensorView c0, cn;  // the same, where the state is a pair
-  TensorView y;       // [T,B,H]
+  TensorView h0, hn;        // [B,H], may be absent
+  MoreStates more0, moren;  // the same, tensors of the state behind h
+  TensorView y;             // [T,B,H]
   // Which steps there are; of a packed batch B is 1, and states are [sequences,H].
   dispatch::Batch layout = dispatch::Batch::rectangular;
   Ragged ragged;
@@ -41,14 +44,17 @@ struct LayerCall {
   Masks masks;          // by seeds and shares
   Index sequences = 0;
   void* preactivations = nullptr;  // kept for backward: [tokens, kept_width()]; null in inference
-  void* states = nullptr;          // the same, [tokens,H]: the states that the output does not show
+  // The same, the states that the output does not show: [tokens,H], or of a dense cell so many row
+  // blocks of H, the tensors behind h.
+  void* states = nullptr;
   // The same, of a call with a projection: what its product with W reads, [T,B,P]; what its cell
   // gives, [T,B,H].
   TensorView read, given;
 
   // Backward only; those that are absent are zeros, or not wanted.
-  TensorView dy, dhn, dcn, dx, dh0, dc0, dweight, dbias, drecurrent_weight, drecurrent_bias,
-      dvectors, dprojection, dfirst, dfirst_weight;
+  MoreStates dmoren, dmore0;
+  TensorView dy, dhn, dx, dh0, dweight, dbias, drecurrent_weight, drecurrent_bias, dvectors,
+      dprojection, dfirst, dfirst_weight;
   TensorView dskip;  // where the highway's share of dx goes, where not to dx
   bool accumulate_dx = false, accumulate_dskip = false;
 
@@ -60,7 +66,7 @@ struct LayerCall {
   bool is_ragged() const { return layout != dispatch::Batch::rectangular; }
   // Draws are made where a ragged batch's are, by kernels that know each token's place.
   bool has_marks() const { return is_ragged() || masks; }
-  bool pair() const { return info(cell).states == 2; }
+  int more_states() const { return info(cell).states - 1; }  // behind h
   Index tokens() const { return steps * batch; }
   bool feeds_first() const { return first_weight.rank > 0; }
   bool is_diagonal() const { return info(cell).recurrence == dispatch::Recurrence::diagonal; }

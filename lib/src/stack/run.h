@@ -158,8 +158,9 @@ class Run {
     if (!training()) return;
     const auto values = static_cast<std::size_t>(call.tokens()) * size_of(dtype_);
     call.preactivations = stack_.reserve.take(values * static_cast<std::size_t>(call.kept_width()));
-    if (info(call.cell).readout || call.pair()) {
-      call.states = stack_.reserve.take(values * static_cast<std::size_t>(call.hidden));
+    const int tensors = call.is_dense() ? call.more_states() : info(call.cell).readout;
+    if (tensors > 0) {
+      call.states = stack_.reserve.take(values * static_cast<std::size_t>(tensors * call.hidden));
     }
   }
 
@@ -239,8 +240,13 @@ class Run {
     }
     return out;
   }
-  TensorView state(const TensorView& states, int layer, int direction) const {
-    return states ? entry(states, layer * directions() + direction) : TensorView{};
+  // A layer call's share of a state.
+  void give_state(const State& states, const LayerCall& call, TensorView& h,
+                  MoreStates& more) const {
+    const Index row = call.layer * directions() + call.reverse;
+    const auto own = [&](const TensorView& all) { return all ? entry(all, row) : TensorView{}; };
+    h = own(states.h);
+    for (std::size_t i = 0; i < more.size(); ++i) more[i] = own(states.*kStateTensors[i + 1]);
   }
 
  private:

@@ -28,14 +28,11 @@ void Stack::forward(const ForwardArgs& args) {
   run.prepare(args.ragged, drops);
   const Around around(backend, plan, run, drops, args.ragged);
   const SequenceBounds sequences = run.sequences(args.ragged);
-  TensorView h0, c0, hn, cn;
-  if (!args.state_indices) {
-    h0 = run.inner(args.h0.h), hn = run.target(args.hn.h);
-    c0 = run.inner(args.h0.c), cn = run.target(args.hn.c);
-  }
-  if (pooled) {
-    h0 = hn = run.rows_of(args.h0.h, args.state_indices);
-    c0 = cn = run.rows_of(args.h0.c, args.state_indices);
+  State h0, hn;
+  for (const auto part : kStateTensors) {
+    if (!args.state_indices)
+      h0.*part = run.inner(args.h0.*part), hn.*part = run.target(args.hn.*part);
+    if (pooled) h0.*part = hn.*part = run.rows_of(args.h0.*part, args.state_indices);
   }
   const TensorView y = run.target(args.y);
   TensorView in = run.inner(args.x);
@@ -55,10 +52,8 @@ void Stack::forward(const ForwardArgs& args) {
       call.x = in;
       call.skip = whole;
       call.y = run.columns(out, direction);
-      call.h0 = run.state(h0, layer, direction);
-      call.hn = run.state(hn, layer, direction);
-      call.c0 = run.state(c0, layer, direction);
-      call.cn = run.state(cn, layer, direction);
+      run.give_state(h0, call, call.h0, call.more0);
+      run.give_state(hn, call, call.hn, call.moren);
       run.with_scratch(call, [&](Arena& scratch) { around.forward(call, scratch); });
     }
     run.clear_padding(out, args.ragged);
@@ -70,12 +65,12 @@ void Stack::forward(const ForwardArgs& args) {
   }
   if (args.state_indices) {
     backend.clear_skipped(y, args.state_indices, args.h0.h.sizes[1]);
-    backend.put_states(hn, args.state_indices, args.h0.h);
-    if (cn) backend.put_states(cn, args.state_indices, args.h0.c);
+    for (const auto part : kStateTensors) {
+      if (hn.*part) backend.put_states(hn.*part, args.state_indices, args.h0.*part);
+    }
   }
   run.outer(y, args.y);
-  run.outer(hn, args.hn.h);
-  run.outer(cn, args.hn.c);
+  for (const auto part : kStateTensors) run.outer(hn.*part, args.hn.*part);
 }
 
 void Stack::backward(const BackwardArgs& args) {
@@ -86,10 +81,12 @@ void Stack::backward(const BackwardArgs& args) {
   const Around around(backend, plan, run, drops, args.ragged);
   const SequenceBounds sequences = run.sequences(args.ragged);
   const TensorView x = run.without_padding(args.x, args.ragged);
-  const TensorView h0 = run.inner(args.h0.h), y = run.inner(args.y);
-  const TensorView dhn = run.inner(args.dhn.h), dh0 = run.target(args.dh0.h);
-  const TensorView c0 = run.inner(args.h0.c);
-  const TensorView dcn = run.inner(args.dhn.c), dc0 = run.target(args.dh0.c);
+  const TensorView y = run.inner(args.y);
+  State h0, dhn, dh0;
+  for (const auto part : kStateTensors) {
+    h0.*part = run.inner(args.h0.*part);
+    dhn.*part = run.inner(args.dhn.*part), dh0.*part = run.target(args.dh0.*part);
+  }
   const TensorView dx = run.target(args.dx);
   // Where h is projected, a product over tokens reads it.
   TensorView dy =
@@ -135,13 +132,10 @@ void Stack::backward(const BackwardArgs& args) {
       call.x = in;
       call.skip = whole;
       call.y = run.columns(outputs[static_cast<std::size_t>(layer)], direction);
-      call.h0 = run.state(h0, layer, direction);
       call.dy = run.columns(dy, direction);
-      call.dhn = run.state(dhn, layer, direction);
-      call.dh0 = run.state(dh0, layer, direction);
-      call.c0 = run.state(c0, layer, direction);
-      call.dcn = run.state(dcn, layer, direction);
-      call.dc0 = run.state(dc0, layer, direction);
+      run.give_state(h0, call, call.h0, call.more0);
+      run.give_state(dhn, call, call.dhn, call.dmoren);
+      run.give_state(dh0, call, call.dh0, call.dmore0);
       call.dx = dproduct;
       if (drops.from_input() && call.carries_input()) {
         call.dskip = din;
@@ -164,8 +158,7 @@ void Stack::backward(const BackwardArgs& args) {
     dy = din;
   }
   run.outer(dx, args.dx);
-  run.outer(dh0, args.dh0.h);
-  run.outer(dc0, args.dh0.c);
+  for (const auto part : kStateTensors) run.outer(dh0.*part, args.dh0.*part);
   for (std::size_t i = 0; i < dparams.size(); ++i) run.outer(dparams[i], args.dparams[i]);
 }
 

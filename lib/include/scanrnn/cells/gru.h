@@ -8,9 +8,8 @@
 namespace scanrnn::cell {
 
 template <class = Only>
-struct GRU {
+struct GRU : StepCell {
   static constexpr int kGates = 3, kPreactivations = 4;
-  static constexpr bool kPair = false;
   template <class V>
   struct Gates {
     V p, q, v, m;  // pre-activations of r and z, and the two parts of n's: of x, and of h
@@ -29,21 +28,21 @@ struct GRU {
   }
 
   template <class V>
-  SCANRNN_HD static StepState<V> step(const Gates<V>& g, const StepState<V>& before) {
+  SCANRNN_HD static StepState<V, 1> step(const Gates<V>& g, const StepState<V, 1>& before) {
     const auto z = logistic(g.q);
     const V n = tanh(fma(logistic(g.p).value, g.m, g.v));
-    return {fma(z.complement, n, z.value * before.h), before.c};
+    return {fma(z.complement, n, z.value * before.h)};
   }
   template <class V>
-  SCANRNN_HD static StepCotangent<V, Gates<V>> step_vjp(const Gates<V>& g,
-                                                        const StepState<V>& before,
-                                                        const StepState<V>& d) {
+  SCANRNN_HD static StepCotangent<V, Gates<V>, 1> step_vjp(const Gates<V>& g,
+                                                           const StepState<V, 1>& before,
+                                                           const StepState<V, 1>& d) {
     const auto r = logistic(g.p), z = logistic(g.q);
     const V n = tanh(fma(r.value, g.m, g.v));
     const V dv = d.h * z.complement * fma(-n, n, V(1));
     return {{dv * g.m * r.value * r.complement, d.h * (before.h - n) * z.value * z.complement, dv,
              dv * r.value},
-            {d.h * z.value, d.c}};
+            {d.h * z.value}};
   }
 };
 

@@ -8,9 +8,8 @@
 namespace scanrnn::cell {
 
 template <class = Only>
-struct LSTM {
-  static constexpr int kGates = 4, kPreactivations = 4;
-  static constexpr bool kPair = true;
+struct LSTM : StepCell {
+  static constexpr int kGates = 4, kPreactivations = 4, kStates = 2;
   template <class V>
   struct Gates {
     V p, q, v, s;  // pre-activations of i, f, g and o
@@ -29,14 +28,14 @@ struct LSTM {
   }
 
   template <class V>
-  SCANRNN_HD static StepState<V> step(const Gates<V>& g, const StepState<V>& before) {
+  SCANRNN_HD static StepState<V, 2> step(const Gates<V>& g, const StepState<V, 2>& before) {
     const V c = fma(logistic(g.q).value, before.c, logistic(g.p).value * tanh(g.v));
     return {logistic(g.s).value * tanh(c), c};
   }
   template <class V>
-  SCANRNN_HD static StepCotangent<V, Gates<V>> step_vjp(const Gates<V>& gates,
-                                                        const StepState<V>& before,
-                                                        const StepState<V>& d) {
+  SCANRNN_HD static StepCotangent<V, Gates<V>, 2> step_vjp(const Gates<V>& gates,
+                                                           const StepState<V, 2>& before,
+                                                           const StepState<V, 2>& d) {
     const auto i = logistic(gates.p), f = logistic(gates.q), o = logistic(gates.s);
     const V g = tanh(gates.v);
     const V y = tanh(fma(f.value, before.c, i.value * g));

@@ -8,9 +8,8 @@ namespace scanrnn::cell {
 
 // Activation, phi in the equation, is one of Nonlinearities.
 template <class Activation>
-struct RNN {
+struct RNN : StepCell {
   static constexpr int kGates = 1, kPreactivations = 1;
-  static constexpr bool kPair = false;
   template <class V>
   struct Gates {
     V v;
@@ -26,13 +25,14 @@ struct RNN {
   }
 
   template <class V>
-  SCANRNN_HD static StepState<V> step(const Gates<V>& g, const StepState<V>& before) {
-    return {Activation::value(g.v), before.c};
+  SCANRNN_HD static StepState<V, 1> step(const Gates<V>& g, const StepState<V, 1>&) {
+    return {Activation::value(g.v)};
   }
   template <class V>
-  SCANRNN_HD static StepCotangent<V, Gates<V>> step_vjp(const Gates<V>& g, const StepState<V>&,
-                                                        const StepState<V>& d) {
-    return {{d.h * Activation::slope(g.v)}, {V(0), d.c}};
+  SCANRNN_HD static StepCotangent<V, Gates<V>, 1> step_vjp(const Gates<V>& g,
+                                                           const StepState<V, 1>&,
+                                                           const StepState<V, 1>& d) {
+    return {{d.h * Activation::slope(g.v)}, {V(0)}};
   }
 };
 

@@ -79,8 +79,8 @@ void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
     if (lines.resets(line, t)) return nullptr;
     return t > 0 ? lines.at(a.y, line, t - 1) : a.initial.at_line(lines.row(line)).data;
   };
-  const auto step = [&](Index line, Index vector, Index t, const T* before, const T* input,
-                        const T* recurrent) {
+  const auto step = [&](Index line, Index vector, Index t, const DenseVectors<Cell, V>& vectors,
+                        const T* before, const T* input, const T* recurrent) {
     T* sums = a.sums.data ? lines.at(a.sums, line, t) : nullptr;
     auto sum = DenseSums<Cell, V>::template read<Memory>(a.bias, vector, s.hidden);
     sum.add_input([&](int i) {
@@ -91,11 +91,16 @@ void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
       return a.weight ? V::load(recurrent + i * V::kLanes)
                       : Memory::read(recurrent + i * s.hidden, vector, s.hidden);
     });
-    cell::StepState<V> state{before ? Memory::read(before, vector, s.hidden) : V(0), V(0)};
-    T* c = Cell::kPair ? s.c + line * carry + vector * V::kLanes : nullptr;
-    if (Cell::kPair && !lines.resets(line, t)) state.c = V::load(c);
-    state = dense_step<Cell, Memory>(sum, state, lines.draws(a.masks, line, t), vector);
-    if constexpr (Cell::kPair) state.c.store(c);
+    auto state = fresh_state<Cell, V>();
+    if (before) state.h = Memory::read(before, vector, s.hidden);
+    const auto more = [&](int i) {
+      return s.more + (line * (Cell::kStates - 1) + i - 1) * carry + vector * V::kLanes;
+    };
+    if (Cell::kStates > 1 && !lines.resets(line, t)) {
+      for (int i = 1; i < Cell::kStates; ++i) state.at(i) = V::load(more(i));
+    }
+    state = dense_step<Cell, Memory>(sum, vectors, state, lines.draws(a.masks, line, t), vector);
+    for (int i = 1; i < Cell::kStates; ++i) state.at(i).store(more(i));
     const DenseSink<Cell, Memory> sink{lines.at(a.y, line, t), a.keep ? sums : nullptr,
                                        a.cells.data ? lines.at(a.cells, line, t) : nullptr,
                                        s.hidden};
@@ -104,6 +109,7 @@ void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
   for (Index t = 0; t < s.steps; ++t) {
     const Index count = lines.at_step(t);
     for (Index vector = mine.vectors.begin; vector < mine.vectors.end; ++vector) {
+      const auto vectors = read_vectors<Cell, Memory>(a.vectors, vector, s.hidden);
       for_groups({0, count}, [&](Index first, int members) {
         const T *rows[kMostRows], *before[kMostRows];
         const Product<T> run = product_of<T>(kGates, members);
@@ -124,7 +130,7 @@ void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
         }
         for (int m = 0; m < members; ++m) {
           const Index line = lines[first + m];
-          step(line, vector, t, before[m], inputs + m * kPanel,
+          step(line, vector, t, vectors, before[m], inputs + m * kPanel,
                a.weight ? products + m * kPanel : a.products + line * kGates * s.hidden);
         }
       });
@@ -148,29 +154,36 @@ void dense_backward(const DenseSchedule<T>& s, const DenseBackwardArgs<T>& a) {
   WalkedLines<true> lines(a.ragged, mine, s.lines, s.steps);
   const auto step = [&](Index line, Index vector, Index t, const T* product) {
     T* h = s.h + line * carry + vector * V::kLanes;
-    T* c = Cell::kPair ? s.c + line * carry + vector * V::kLanes : nullptr;
+    const auto at = [&](int i) {
+      return i == 0 ? h
+                    : s.more + (line * (Cell::kStates - 1) + i - 1) * carry + vector * V::kLanes;
+    };
+    const auto store = [&](const DenseState<Cell, V>& state) {
+      for (int i = 0; i < Cell::kStates; ++i) state.at(i).store(at(i));
+    };
     const Index left = lines.steps(line) - t;  // steps before this one, and itself
-    cell::StepState<V> d{V::load(h) + V::load(product), V(0)};
-    if constexpr (Cell::kPair) d.c = V::load(c);
-    if (t > 0 && lines.resets(line, left)) d = {V(0), V(0)};  // nothing comes back over a reset
-    if (left == 0) {
-      d.h.store(h);
-      if constexpr (Cell::kPair) d.c.store(c);
-      return;
+    auto d = DenseState<Cell, V>::of([&](int i) { return V::load(at(i)); });
+    d.h = d.h + V::load(product);
+    if (t > 0 && lines.resets(line, left)) {  // nothing comes back over a reset
+      d = DenseState<Cell, V>::of([](int) { return V(0); });
     }
+    if (left == 0) return store(d);
     if (a.dy.data) d.h = d.h + Memory::read(lines.at(a.dy, line, t), vector, s.hidden);
-    const Strided<const T>& states = Cell::kPair ? a.cells : a.y;
-    const Strided<const T>& initial = Cell::kPair ? a.initial_cell : a.initial;
-    const T* at = left > 1 ? lines.at(states, line, t + 1) : initial.at_line(lines.row(line)).data;
-    if (lines.resets(line, left - 1)) at = nullptr;
+    const T* from =
+        left > 1 ? lines.at(a.states, line, t + 1) : a.initial.at_line(lines.row(line)).data;
+    if (lines.resets(line, left - 1)) from = nullptr;
+    const auto before = state_before<Cell, V>(
+        from, [&](int i) { return Memory::read(from + i * s.hidden, vector, s.hidden); });
     const auto sums =
         DenseSums<Cell, V>::template read<Memory>(lines.at(a.sums, line, t), vector, s.hidden);
     const auto back =
-        dense_step_vjp<Cell, Memory>(sums, at ? Memory::read(at, vector, s.hidden) : V(0), d,
-                                     lines.draws(a.masks, line, t), vector);
+        dense_step_vjp<Cell, Memory>(sums, read_vectors<Cell, Memory>(a.vectors, vector, s.hidden),
+                                     before, d, lines.draws(a.masks, line, t), vector);
     back.sums.template write<Memory>(lines.at(a.dsums, line, t), vector, s.hidden);
-    back.before.h.store(h);
-    if constexpr (Cell::kPair) back.before.c.store(c);
+    if constexpr (Cell::kVectors > 0) {
+      write_vectors<Cell, Memory>(back.vectors, lines.at(a.dvectors, line, t), vector, s.hidden);
+    }
+    store(back.before);
   };
   for (Index t = 0; t <= s.steps; ++t) {
     const Index number = lines.at_step(t);

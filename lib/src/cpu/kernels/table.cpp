@@ -184,7 +184,7 @@ template <template <class> class CellOf, int kStates, int kPreactivations, class
 void add_dense(CpuDenseKernels<T>* entry, cell::Variants<Options...>) {
   static_assert(sizeof...(Options) <= kMaxVariants);
   static_assert(((CellOf<Options>::kPreactivations == kPreactivations &&
-                  CellOf<Options>::kPair == (kStates == 2)) &&
+                  CellOf<Options>::kStates == kStates) &&
                  ...),
                 "cells.def says otherwise");
   ((*entry++ = {&dense_forward<CellOf<Options>, T>, &dense_backward<CellOf<Options>, T>}), ...);

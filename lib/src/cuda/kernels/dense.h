@@ -15,8 +15,8 @@
 
 namespace scanrnn {
 
-// A state, or its cotangent, at one end of a walk, [B,H]: what launches carry between them, in V,
-// or a tensor. Where both are null, zeros are read and nothing is written.
+// A tensor of a state, or its cotangent, at one end of a walk, [B,H]: what launches carry between
+// them, in V, or a tensor. Where both are null, `absent` is read and nothing is written.
 template <class T, class V>
 struct WalkEnd {
   V* carry = nullptr;
@@ -26,9 +26,9 @@ struct WalkEnd {
   SCANRNN_HD WalkEnd at_line(Index i) const {
     return {carry ? carry + i * line : nullptr, tensor ? tensor + i * line : nullptr, line};
   }
-  SCANRNN_HD V read(Index i, Index unit) const {
+  SCANRNN_HD V read(Index i, Index unit, V absent = V(0)) const {
     if (carry) return carry[i * line + unit];
-    return tensor ? static_cast<V>(tensor[i * line + unit]) : V(0);
+    return tensor ? static_cast<V>(tensor[i * line + unit]) : absent;
   }
   SCANRNN_HD void write(Index i, Index unit, V value) const {
     if (carry) carry[i * line + unit] = value;
@@ -44,14 +44,22 @@ struct CudaDenseArgs {
   const T* weight = nullptr;  // R, [G*H,H], rows weight_stride apart
   Index weight_stride = 0;
   const T *bias = nullptr, *recurrent_bias = nullptr;  // forward: [G*H], or absent
-  WalkEnd<const T, V> h_from, c_from;  // the state, or its cotangent, before the walk and after it;
-  WalkEnd<T, V> h_to, c_to;            // of c without a pair neither is read
+  const T* vectors = nullptr;                          // [kVectors*H]
+  // The tensors of the state, or of its cotangent, before the walk and after it: h, and as many
+  // others as there are.
+  WalkEnd<const T, V> from[kStateTensors.size()];
+  WalkEnd<T, V> to[kStateTensors.size()];
 
   Strided<const T> sums;  // forward: W x, [.., G*H]; backward: the sums that were kept, [.., P*H]
   Strided<T> kept;        // forward: the sums, or absent; backward: their cotangents, [.., P*H]
-  Strided<T> y, cells;    // forward; cells is absent where nothing is kept
-  Strided<const T> before, dy;  // h, or backward of a pair c, a step before; backward: dy or absent
-  Strided<const T> initial;     // of `before` at the walk's first step in time, or absent: zeros
+  Strided<T> dvectors;    // backward: the vectors' cotangents of each step, [.., kVectors*H]
+  // Forward. Behind y the tensors of the state behind h, row blocks of H, absent where nothing is
+  // kept.
+  Strided<T> y, cells;
+  // h a step before, or backward, where a state has more, what is behind it; backward: dy or
+  // absent.
+  Strided<const T> before, dy;
+  Strided<const T> initial;  // of `before` at the walk's first step in time; absent: a fresh state
 
   // The step loop. Forward, what a product gave: R h, [B,G*H], or absent where h is zero. A fused
   // step makes its products itself: that with W, [G*H,C], where `sums` is absent.

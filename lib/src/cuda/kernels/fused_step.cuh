@@ -73,7 +73,8 @@ __device__ __forceinline__ void multiply_rows(const T* rows, Index gate_rows, In
 // By tensor cores, for kGroups times 8 lines: a block owns kUnits units, a warp a share of the
 // inputs, and a thread adds up the sums of one unit of one line and makes its step.
 template <class C, class T, bool kVectors, int kGroups>
-__global__ void __launch_bounds__(32 * kWarps) fused_by_fragments(const CudaDenseArgs<T, float> a) {
+__global__ void __launch_bounds__(32 * kWarps)
+    fused_by_fragments(const __grid_constant__ CudaDenseArgs<T, float> a) {
   constexpr int kTiles = (C::kGates + 1) / 2, kLines = 8 * kGroups;
   constexpr int kSums = C::kPreactivations;
   static_assert(kSums <= 4, "a unit's sums are one float4");
@@ -154,7 +155,7 @@ __device__ __forceinline__ V sums_over_lanes(V* values) {
 // type, which would leave seven columns of a fragment empty.
 template <class C, class T, int kVector, int kLines>
 __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
-    fused_by_lanes(const CudaDenseArgs<T, typename CudaDenseKernels<T>::V> a) {
+    fused_by_lanes(const __grid_constant__ CudaDenseArgs<T, typename CudaDenseKernels<T>::V> a) {
   using V = typename CudaDenseKernels<T>::V;
   constexpr int kLanes = scan::cuda::kLanes, kSums = C::kPreactivations;
   constexpr int kApart = kLanes / (kSums * kLines);  // lanes that end with the same sum

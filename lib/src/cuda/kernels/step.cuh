@@ -21,7 +21,7 @@ struct Item {
   using Memory = scan::Units<T>;
   Index line, unit;
   DenseSums<C, V> sums;
-  cell::StepState<V> before;
+  DenseState<C, V> before;
   bool cut = false;  // from the step before: no product with R adds anything
 
   // All but what the step's own products add.
@@ -31,14 +31,16 @@ struct Item {
     sums.add_input([&](int i) {
       return projected ? Memory::read(projected + i * a.hidden, unit, a.hidden) : V(0);
     });
-    before = {a.h_from.read(line, unit), C::kPair ? a.c_from.read(line, unit) : V(0)};
+    before =
+        DenseState<C, V>::of([&](int i) { return a.from[i].read(line, unit, V(C::fresh(i))); });
     cut = is_cut(a, line);
-    if (cut) before = {V(0), V(0)};
+    if (cut) before = fresh_state<C, V>();
   }
   __device__ __forceinline__ void walk(const Args& a) const {
-    const auto after = dense_step<C, Memory>(sums, before, a.draws(line, 0), unit);
-    a.h_to.write(line, unit, after.h);
-    if (C::kPair) a.c_to.write(line, unit, after.c);
+    const auto after = dense_step<C, Memory>(
+        sums, read_vectors<C, Memory>(a.vectors, unit, a.hidden), before, a.draws(line, 0), unit);
+#pragma unroll
+    for (int i = 0; i < C::kStates; ++i) a.to[i].write(line, unit, after.at(i));
     const DenseSink<C, Memory> sink{a.walked(a.y, line).data, a.walked(a.kept, line).data,
                                     a.walked(a.cells, line).data, a.hidden};
     sink.store(unit, sums, after);
@@ -47,7 +49,7 @@ struct Item {
 
 // The products with R are done; a thread does the rest of an item.
 template <class C, class T, class V>
-__global__ void __launch_bounds__(kThreads) forward(const CudaDenseArgs<T, V> a) {
+__global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ CudaDenseArgs<T, V> a) {
   const Index i = Index{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= a.batch * a.hidden) return;
   Item<C, T, V> item;
@@ -62,7 +64,8 @@ __global__ void __launch_bounds__(kThreads) forward(const CudaDenseArgs<T, V> a)
 }
 
 template <class C, class T, class V>
-__global__ void __launch_bounds__(kThreads) backward(const CudaDenseArgs<T, V> a) {
+__global__ void __launch_bounds__(kThreads)
+    backward(const __grid_constant__ CudaDenseArgs<T, V> a) {
   const Index item = Index{blockIdx.x} * kThreads + threadIdx.x;
   if (item >= a.batch * a.hidden) return;
   const Index line = item / a.hidden, unit = item % a.hidden;
@@ -81,14 +84,19 @@ __global__ void __launch_bounds__(kThreads) backward(const CudaDenseArgs<T, V> a
     from = a.ends(line) ? a.initial.at_line(a.lines[line].sequence).data
                         : a.walked(a.before, line).data;
   }
-  const V before = from && !cut ? static_cast<V>(from[unit]) : V(0);
-  V dh = a.h_from.read(line, unit);
-  if (a.dy.data) dh += static_cast<V>(a.walked(a.dy, line).data[unit]);
-  const auto d = dense_step_vjp<C, Memory>(
-      sums, before, {dh, C::kPair ? a.c_from.read(line, unit) : V(0)}, a.draws(line, 0), unit);
-  a.h_to.write(line, unit, cut ? V(0) : d.before.h);  // the product with R adds the rest
-  if (C::kPair) a.c_to.write(line, unit, cut ? V(0) : d.before.c);
+  const auto before = state_before<C, V>(
+      from && !cut, [&](int i) { return static_cast<V>(from[i * a.hidden + unit]); });
+  auto after = DenseState<C, V>::of([&](int i) { return a.from[i].read(line, unit); });
+  if (a.dy.data) after.h += static_cast<V>(a.walked(a.dy, line).data[unit]);
+  const auto d = dense_step_vjp<C, Memory>(sums, read_vectors<C, Memory>(a.vectors, unit, a.hidden),
+                                           before, after, a.draws(line, 0), unit);
+  // To that of h the product with R adds the rest.
+#pragma unroll
+  for (int i = 0; i < C::kStates; ++i) a.to[i].write(line, unit, cut ? V(0) : d.before.at(i));
   d.sums.template write<Memory>(a.walked(a.kept, line).data, unit, a.hidden);
+  if constexpr (C::kVectors > 0) {
+    write_vectors<C, Memory>(d.vectors, a.walked(a.dvectors, line).data, unit, a.hidden);
+  }
 #pragma unroll
   for (int i = 0; i < C::kGates; ++i) {
     fed[i * a.hidden] = static_cast<T>(cut ? V(0) : d.sums.recurrent(i));

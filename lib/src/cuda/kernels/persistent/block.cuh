@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   const std::uint32_t parts_at = kept_address(&parts[warp][has_columns ? 2 * quad : 0][row]);
   const std::uint32_t part_at = kept_address(&parts[warp][line][lane % kUnits]);
   const auto keep = [&](int half) {
-    const fragment::Operand<kOnce, false> h(Bits<T>::of(item.h));
+    const fragment::Operand<kOnce, false> h(Bits<T>::of(item.state.h));
     store_shared_bits<T>(write_at + half, h.upper);
   };
   if (item.live) keep(0);

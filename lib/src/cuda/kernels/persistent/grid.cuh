@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (has_items) {
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      outboxes[j].send([&](int) { return kBackward ? 0.0f : items[j].h; }, slot);
+      outboxes[j].send([&](int) { return kBackward ? 0.0f : items[j].state.h; }, slot);
       items[j].fetch(a, 0);
     }
   }

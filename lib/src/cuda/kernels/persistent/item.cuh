@@ -26,12 +26,13 @@ struct Item {
   int line, unit;
   int own_steps;  // of a ragged line
   bool live;      // an item past the last one takes part and leaves nothing
-  float h, c;
+  DenseState<C, float> state;
+  DenseVectors<C, float> vectors, dvectors;
   DenseSums<C, float> bias, values;  // values: the sums, backward their cotangents
   float direct;
-  std::uint32_t in[kRead], before, dy;
+  std::uint32_t in[kRead], before[kBeforeBlocks<C>], dy;
   Strided<const T> sums, from, cotangents;
-  Strided<T> kept, y, cells;
+  Strided<T> kept, y, cells, vectors_to;
   Strided<const std::uint8_t> resets;
 
   template <class U>
@@ -51,8 +52,12 @@ struct Item {
     from = own(a, a.before);
     cotangents = own(a, a.dy);
     if constexpr (kRagged) resets = a.resets(line);
-    h = live ? a.h_from.read(line, unit) : 0.0f;
-    c = live && C::kPair ? a.c_from.read(line, unit) : 0.0f;
+    state = DenseState<C, float>::of([&](int i) {
+      const auto absent = static_cast<float>(kBackward ? 0 : C::fresh(i));
+      return live ? a.from[i].read(line, unit, absent) : 0.0f;
+    });
+    vectors = read_vectors<C, Memory>(a.vectors, live ? unit : 0, a.hidden);
+    if constexpr (kBackward && C::kVectors > 0) vectors_to = own(a, a.dvectors);
     direct = 0.0f;
     if constexpr (!kBackward) {
       bias = DenseSums<C, float>::template of_biases<Memory>(a.bias, a.recurrent_bias,
@@ -84,13 +89,21 @@ struct Item {
     if constexpr (kRagged) {
       const bool first = t + 1 == own_steps && a.ends(line);  // of the sequence
       if (first) from = a.initial.at_line(a.lines[line].sequence).from(unit, 0);
-      before = from.data ? Bits<T>::load(from.data) : 0;
+      fetch_before(a);
       if (!first) from.next();
       return;
     }
     if (t + 1 == steps(a)) from = a.initial.at_line(line).from(unit, 0);
-    before = from.data ? Bits<T>::load(from.data) : 0;
+    fetch_before(a);
     if (t + 1 < steps(a)) from.next();
+  }
+  __device__ __forceinline__ void fetch_before(const Args& a) {
+    constexpr int kFirst = C::kStates - kBeforeBlocks<C>;
+#pragma unroll
+    for (int i = 0; i < kBeforeBlocks<C>; ++i) {
+      before[i] = from.data ? Bits<T>::load(from.data + i * a.hidden)
+                            : Bits<T>::of(static_cast<float>(C::fresh(kFirst + i)));
+    }
   }
   __device__ __forceinline__ void step(const Args& a, int t, const Part& total) {
     if constexpr (!kBackward) {
@@ -98,47 +111,54 @@ struct Item {
       values = bias;
       values.add_input([&](int i) { return Bits<T>::value(in[i]); });
       values.add_recurrent([&](int i) { return cut() ? 0.0f : products[i]; });
-      if (cut()) h = c = 0.0f;
-      const auto after = dense_step<C, Memory>(values, {h, c}, a.draws(line, t), unit);
-      h = live ? after.h : 0.0f;
-      c = live ? after.c : 0.0f;
+      if (cut()) state = fresh_state<C, float>();
+      const auto after = dense_step<C, Memory>(values, vectors, state, a.draws(line, t), unit);
+      state = DenseState<C, float>::of([&](int i) { return live ? after.at(i) : 0.0f; });
     } else {
       const auto sums = DenseSums<C, float>::of([&](int i) { return Bits<T>::value(in[i]); });
-      const float dh = Bits<T>::value(dy) + (t == 0 ? h : total + direct);
-      const float from_before = cut() ? 0.0f : Bits<T>::value(before);
-      const auto d = dense_step_vjp<C, Memory>(sums, from_before, {dh, c}, a.draws(line, t), unit);
-      direct = d.before.h;
-      c = d.before.c;
+      auto after = state;
+      after.h = Bits<T>::value(dy) + (t == 0 ? state.h : total + direct);
+      const auto from_before =
+          state_before<C, float>(!cut(), [&](int i) { return Bits<T>::value(before[i]); });
+      const auto d =
+          dense_step_vjp<C, Memory>(sums, vectors, from_before, after, a.draws(line, t), unit);
+      direct = cut() ? 0.0f : d.before.h;
+#pragma unroll
+      for (int i = 1; i < C::kStates; ++i) state.at(i) = cut() ? 0.0f : d.before.at(i);
       values = DenseSums<C, float>::of([&](int i) { return live ? d.sums.value[i] : 0.0f; });
-      if (cut()) direct = c = 0.0f;
+      dvectors = d.vectors;
     }
   }
   // What the next product reads of the step: h, backward the cotangents of R h.
   __device__ __forceinline__ float sent(int i) const {
-    if (!kBackward) return h;
+    if (!kBackward) return state.h;
     return cut() ? 0.0f : values.recurrent(i);
   }
   __device__ __forceinline__ void store(const Args& a) {
     if (!live) return;
     if constexpr (kBackward) {
       values.template write<Memory>(kept.data, 0, a.hidden);
+      if constexpr (C::kVectors > 0) {
+        write_vectors<C, Memory>(dvectors, vectors_to.data, 0, a.hidden);
+        vectors_to.next();
+      }
     } else {
       const DenseSink<C, Memory> sink{y.data, kept.data, cells.data, a.hidden};
-      sink.store(0, values, {h, c});
+      sink.store(0, values, state);
       y.next();
       if (!kept.data) return;
-      if (C::kPair) cells.next();
+      if (C::kStates > 1) cells.next();
     }
     kept.next();
   }
   // Backward, the product after the last step: the cotangent of the state before it.
   __device__ __forceinline__ void finish(const Part& total) {
-    if constexpr (kBackward) h = total + direct;
+    if constexpr (kBackward) state.h = total + direct;
   }
   __device__ __forceinline__ void close(const Args& a) const {
     if (!live) return;
-    a.h_to.write(line, unit, h);
-    if (C::kPair) a.c_to.write(line, unit, c);
+#pragma unroll
+    for (int i = 0; i < C::kStates; ++i) a.to[i].write(line, unit, state.at(i));
   }
   // A ragged line's end, once it has made so many steps: nothing is left of it.
   __device__ __forceinline__ void close_at(const Args& a, int made) {
