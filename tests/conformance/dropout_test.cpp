@@ -165,6 +165,11 @@ TEST_P(DerivativeTest, OfALayerThatDrops) {
     c.layer.variant = options.variant;
     if (GetParam() & 2) c.layer.input_dropout = 0.3;
     if (GetParam() & 4 && is_dense(options)) c.layer.dropconnect = 0.2;
+    if (GetParam() & 8) {
+      c.layer.zoneout = 0.3;
+      if (info(options.cell).states == 2) c.layer.zoneout_cell = 0.2;
+      if (info(options.cell).readout) c.layer.state_dropout = 0.25;
+    }
     c.layer.bidirectional = true;
     c.layer.num_layers = 3;
     c.layer.hidden_size = 6;
@@ -219,7 +224,7 @@ TEST_P(DerivativeTest, OfALayerThatDrops) {
     EXPECT_NEAR((loss(step) - loss(-step)) / (2 * step), want, 1e-7 * terms) << text(c);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, DerivativeTest, testing::Values(1, 2, 4, 6, 7));
+INSTANTIATE_TEST_SUITE_P(Kinds, DerivativeTest, testing::Values(1, 2, 4, 6, 7, 8, 15));
 
 }  // namespace
 }  // namespace scanrnn::test

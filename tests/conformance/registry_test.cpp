@@ -296,5 +296,26 @@ TEST(Registry, ContiguousViews) {
   EXPECT_FALSE(TensorView());
 }
 
+TEST(Registry, OptionsOfACellByName) {
+  for (const CellInfo& cell : cells()) {
+    LayerOptions options;
+    options.cell = cell.cell;
+    options.input_size = options.hidden_size = 6;
+    for (const OwnOption& option : own_options(cell.cell)) {
+      const bool whole = option.kind != OwnOption::Kind::number;
+      LayerOptions changed = options;
+      set_option(changed, option.name, option.value);
+      EXPECT_NO_THROW(Layer{changed}) << cell.name << ' ' << option.name;
+      set_option(changed, option.name, option.value + (whole ? 1 : 0.25));
+      if (option.name == "num_heads") set_option(changed, option.name, 3);
+      EXPECT_NO_THROW(Layer{changed}) << cell.name << ' ' << option.name;
+      if (whole) EXPECT_THROW(set_option(changed, option.name, 0.5), value_error) << option.name;
+    }
+  }
+  LayerOptions options;
+  EXPECT_THROW(set_option(options, "none", 1), value_error);
+  EXPECT_THROW(set_option(options, "rescale", 2), value_error);
+}
+
 }  // namespace
 }  // namespace scanrnn::test

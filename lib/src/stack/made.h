@@ -38,7 +38,9 @@ class Made {
     if (o_.proj_size > 0) {
       call.first_weight = r;
       const TensorView whole = run_.matrix(scratch, r.sizes[0], call.hidden);
-      run_.product(r, false, call.projection, false, whole, false, scratch);
+      if (run_.feeds_back(call)) {
+        run_.product(r, false, call.projection, false, whole, false, scratch);
+      }
       r = whole;
     }
     return call;

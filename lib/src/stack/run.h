@@ -164,6 +164,11 @@ class Run {
     }
   }
 
+  // Whether any step reads what a step of this call gives; not where a sequence is decoded.
+  bool feeds_back(const LayerCall& call) const {
+    const bool by_steps = stack_.plan.strategy == dispatch::Strategy::step_loop;
+    return counting() || training() || call.is_ragged() || call.steps != 1 || !by_steps;
+  }
   SequenceBounds sequences(const Ragged& ragged) const {
     const auto& p = stack_.plan.problem;
     return {ragged, p.steps, p.batch, p.layout == dispatch::Batch::packed};
