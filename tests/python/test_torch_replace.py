@@ -135,6 +135,15 @@ def test_weights_that_a_hook_makes():
     assert rnn.weight_hh_l0_g.grad is not None
 
 
+@pytest.mark.parametrize("proj_size", [0, 3])
+def test_projections_stay(proj_size):
+    theirs = nn.LSTM(4, 6, 2, proj_size=proj_size, device=DEVICE, dtype=WIDE)
+    rnn, x = copy.deepcopy(theirs), tensor(5, 3, 4)
+    assert st.replace(rnn) == [""]
+    assert rnn.proj_size == proj_size
+    same([rnn(x)[0]], [theirs(x)[0]], 1e-10)
+
+
 class Other(nn.LSTM):
     def forward(self, *args):
         y, states = super().forward(*args)
@@ -145,7 +154,6 @@ def test_what_cannot_be_is_left_and_named():
     model = nn.ModuleDict(
         {
             "other": Other(4, 6),
-            "projected": nn.LSTM(4, 6, proj_size=3),
             "normed": nn.utils.parametrizations.weight_norm(nn.GRU(4, 6), "weight_hh_l0"),
             "complex": nn.RNN(4, 6, dtype=torch.complex64),
             "fine": nn.GRU(4, 6),
@@ -157,7 +165,6 @@ def test_what_cannot_be_is_left_and_named():
     (words,) = [str(warning.message) for warning in said]
     for part in (
         "'other' (Other): a subclass may do something else than its base",
-        "'projected' (LSTM): proj_size",
         "'normed' (ParametrizedGRU): a subclass",
         "'complex' (RNN): dtype: expected one of",
     ):
