@@ -65,7 +65,12 @@ class Description(NamedTuple):
         """Whether training draws numbers."""
         told = self.own_options
         between = self.dropout > 0 and self.num_layers > 1
-        return told.get("draws", 1) > 0 and (between or any(told.get(s, 0) > 0 for s in SHARES))
+        return self.draws and (between or any(told.get(s, 0) > 0 for s in SHARES))
+
+    @property
+    def draws(self) -> bool:
+        """False: training computes what inference does."""
+        return self.own_options.get("draws", 1) > 0
 
     def without_drops(self) -> Description:
         """What computes in training as in inference."""

@@ -3,15 +3,17 @@
 
 import pytest
 from scanrnn.ragged import Ragged
-from support import ALL_CELLS, ALL_VARIANTS, DENSE
+from support import ALL_CELLS, ALL_VARIANTS, INFO
 from test_errors import raises
 from torch_support import FORMS, flat, input_of, module, options_of, same, st, state, tensor, torch
 
 
 def shares(cell):
     """All that training drops of it."""
-    names = ["dropout", "input_dropout"]
-    return dict.fromkeys(names + ["dropconnect"] * (cell in DENSE), 0.25)
+    info = INFO[cell]
+    return {n: 0.25 for n, _ in info.options if info.is_drawn(n) and n != "zoneout_cell"} | {
+        "dropout": 0.25
+    }
 
 
 def call_of(rnn, batch, **options):

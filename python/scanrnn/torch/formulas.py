@@ -5,6 +5,7 @@ order. It is slow and keeps every step: it serves derivatives of derivatives, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -35,65 +36,83 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class Own(NamedTuple):
+    """What options make of a cell, masks say of one step, and a highway's input is times."""
+
+    variant: str
+    moves: Sequence[Tensor | None] = (None, None)  # by tensor of the state
+    keep: Tensor | None = None
+    highway: float = 1.0
+
+    def moved(self, after: Tensor, before: Tensor, index: int = 0) -> Tensor:
+        share = self.moves[index]
+        return after if share is None else share * after + (1 - share) * before
+
+    def kept(self, value: Tensor) -> Tensor:
+        return value if self.keep is None else value * self.keep
+
+
 def _mix(gate: Tensor, kept: Tensor, new: Tensor) -> Tensor:
     """sigmoid(gate) of what is kept, the rest of what is new."""
     return gate.sigmoid() * kept + (-gate).sigmoid() * new
 
 
-def _mingru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str) -> Any:
-    h = _mix(-u[0], state[0], _CANDIDATES[variant](u[1]))
+def _mingru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
+    h = own.moved(_mix(-u[0], state[0], _CANDIDATES[own.variant](u[1])), state[0])
     return h, h
 
 
-def _minlstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str) -> Any:
+def _minlstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
     # f / (f + i) as one gate, which does not divide.
-    h = _mix(logsigmoid(u[0]) - logsigmoid(u[1]), state[0], _CANDIDATES[variant](u[2]))
+    h = _mix(logsigmoid(u[0]) - logsigmoid(u[1]), state[0], _CANDIDATES[own.variant](u[2]))
+    h = own.moved(h, state[0])
     return h, h
 
 
-def _sru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str) -> Any:
-    c = _mix(u[1], state[0], u[0])
-    return _mix(u[2], _ACTIVATIONS[variant](c), u[3] if len(u) == 4 else x), c
+def _sru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
+    c = own.moved(_mix(u[1], state[0], u[0]), state[0])
+    skip = (u[3] if len(u) == 4 else x) * own.highway
+    return _mix(u[2], own.kept(_ACTIVATIONS[own.variant](c)), skip), c
 
 
-def _peephole_sru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str) -> Any:
+def _peephole_sru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
     f, r = (gate + vector * state[0] for gate, vector in zip(u[1:3], vectors, strict=True))
-    return _sru([u[0], f, r, *u[3:]], m, state, x, (), variant)
+    return _sru([u[0], f, r, *u[3:]], m, state, x, (), own)
 
 
-def _qrnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str) -> Any:
-    c = _mix(u[1], state[0], u[0].tanh())
-    return u[2].sigmoid() * c, c
+def _qrnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
+    c = own.moved(_mix(u[1], state[0], u[0].tanh()), state[0])
+    return u[2].sigmoid() * own.kept(c), c
 
 
-def _rglru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str) -> Any:
+def _rglru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
     log_a = 8 * logsigmoid(-vectors[0]) * u[0].sigmoid()
     a = log_a.exp()
     rest = (-log_a).tanh() * (1 + a * a)  # 1 - a^2 without a subtraction, also where no expm1 is
-    h = a * state[0] + rest.sqrt() * u[1].sigmoid() * x
+    h = own.moved(a * state[0] + rest.sqrt() * u[1].sigmoid() * x, state[0])
     return h, h
 
 
-def _indrnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str) -> Any:
-    h = _ACTIVATIONS[variant](u[0] + vectors[0] * state[0])
+def _indrnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
+    h = own.moved(_ACTIVATIONS[own.variant](u[0] + vectors[0] * state[0]), state[0])
     return h, h
 
 
-def _rnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str) -> Any:
-    h = _ACTIVATIONS[variant](u[0] + m[0])
+def _rnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
+    h = own.moved(_ACTIVATIONS[own.variant](u[0] + m[0]), state[0])
     return h, h
 
 
-def _lstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str) -> Any:
+def _lstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
     i, f, g, o = (of_x + of_h for of_x, of_h in zip(u, m, strict=True))
     c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-    h = o.sigmoid() * c.tanh()
-    return h, h, c
+    h = own.moved(o.sigmoid() * c.tanh(), state[0])
+    return h, h, own.moved(c, state[1], 1)
 
 
-def _gru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, variant: str) -> Any:
+def _gru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
     n = torch.tanh(u[2] + (u[0] + m[0]).sigmoid() * m[2])
-    h = _mix(u[1] + m[1], state[0], n)
+    h = own.moved(_mix(u[1] + m[1], state[0], n), state[0])
     return h, h
 
 
@@ -114,7 +133,10 @@ _OPTIONS = {
     "cell", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",
     "variant", "domain", "strategy", "options",
 }  # fmt: skip
-_OWN_OPTIONS = {"draws", "dropconnect", "input_dropout"}  # and of a cell's own
+_OWN_OPTIONS = {
+    "draws", "dropconnect", "input_dropout", "state_dropout", "zoneout", "zoneout_cell",
+    "num_heads", "proj_size", "projection_size", "rescale", "highway_bias",
+}  # fmt: skip
 
 
 def check(told: Description, what: str) -> None:
@@ -234,7 +256,7 @@ def _layer(
         if "weight_hh" in own and CELLS[told.cell].recurrence == "dense":
             own["weight_hh"] = masks.of_matrix(2 * index + direction, own["weight_hh"])
         state = [part[index * told.directions + direction] for part in first]
-        y, state = _direction(masked, x, state, own, grid, direction, told)
+        y, state = _direction(masked, x, state, own, grid, direction, told, index, masks)
         outs.append(y)
         ends.append(state)
     return torch.cat(outs, -1), ends
@@ -242,11 +264,11 @@ def _layer(
 
 def _direction(
     x: Tensor, skip: Tensor, state: list[Tensor], own: dict[str, Tensor], grid: Grid,
-    direction: int, told: Description,
+    direction: int, told: Description, index: int, masks: Masks,
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     """`skip` is x as a highway reads it."""
     cell, hidden = CELLS[told.cell], told.hidden_size
-    sums = x @ own["weight_ih"].T
+    sums = (x @ own["weight_pr"].T if "weight_pr" in own else x) @ own["weight_ih"].T
     if told.bias:
         sums = sums + _whole_bias(own["bias_ih"], cell, sums.shape[-1], hidden)
     # Copies: a walk that is one operator reads no two views of one tensor.
@@ -254,24 +276,34 @@ def _direction(
     vectors = [vector.clone() for vector in vectors]
     reset, there = grid.resets[direction], grid.there
 
+    place, like = 2 * index + direction, sums[..., :hidden]
+    moves = [masks.moves(n, place, grid.token, like) for n in ("zoneout", "zoneout_cell")]
+    keep, highway = masks.of_readout(place, x.new_zeros(x.shape[1], hidden)), _highway(told)
+    if "weight_hh" in own and cell.recurrence == "dense":
+        recurrent = _of_heads(own["weight_hh"], int(told.own_options.get("num_heads", 1)))
+
     def step(state: Parts, inputs: Parts) -> tuple[list[Tensor], Tensor]:
         sums, skip, *marks = inputs
+        given = [None if m is None else marks.pop() for m in moves[::-1]][::-1]
+        unit = Own(told.variant, given, keep, highway)
         before, m = state, ()
         if reset is not None:
             cut = marks.pop(0)
             before = [part.masked_fill(cut, 0) for part in state]
         if cell.recurrence == "dense":
-            product = before[0] @ own["weight_hh"].T
+            product = before[0] @ recurrent.T
             m = (product + own["bias_hh"] if told.bias else product).split(hidden, -1)
         gates = sums.split(hidden, -1)
-        y, *after = STEPS[told.cell](gates, m, before, skip, vectors, told.variant)
+        y, *after = STEPS[told.cell](gates, m, before, skip, vectors, unit)
+        if "weight_hr" in own:
+            y = after[0] = y @ own["weight_hr"].T
         if there is not None:
             (exists,) = marks
             y = y.masked_fill(~exists, 0)
             after = [torch.where(exists, *pair) for pair in zip(after, state, strict=True)]
         return after, y
 
-    inputs = [value for value in (sums, skip, reset, there) if value is not None]
+    inputs = [value for value in (sums, skip, reset, there, *moves) if value is not None]
     state, y = grid.walk(step, state, inputs, bool(direction))
     return y, state
 
@@ -287,6 +319,23 @@ def one_by_one(
     for t in range(steps)[:: -1 if reverse else 1]:
         state, ys[t] = step(state, [value[t] for value in inputs])
     return state, torch.stack(ys)
+
+
+def _of_heads(weight: Tensor, heads: int) -> Tensor:
+    """[G*H,H/heads] as the block-diagonal matrix of all units."""
+    if heads == 1:
+        return weight
+    units = weight.shape[1]
+    parts = weight.reshape(-1, heads, units, 1, units)
+    own = torch.eye(heads, dtype=weight.dtype, device=weight.device)
+    return (parts * own[:, None, :, None]).reshape(weight.shape[0], heads * units)
+
+
+def _highway(told: Description) -> float:
+    options = told.own_options
+    return (
+        math.sqrt(1 + 2 * math.exp(options.get("highway_bias", 0))) if "rescale" in options else 1
+    )
 
 
 def _whole_bias(bias: Tensor, cell: CellInfo, rows: int, hidden: int) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor
 from ..description import Description
 
 _GOLDEN = 0x9E3779B97F4A7C15
-_OF_INPUT, _OF_MATRIX = 0x696E707574, 0x6D6174726978
+_OF_INPUT, _OF_MATRIX, _OF_READOUT = 0x696E707574, 0x6D6174726978, 0x726561646F7574
+_OF_STATE = {"zoneout": 0x7374617465, "zoneout_cell": 0x63656C6C}
 _LARGEST = 2.0**64 - 2.0**11  # the last double below 2^64
 
 
@@ -38,14 +39,21 @@ def _of_place(seed: int, place: int) -> int:
     return _signed(seed + place * _GOLDEN)
 
 
-def _kept(rows: Tensor, like: Tensor, share: float, seed: int) -> Tensor:
-    """`like`, of rows with these numbers: a share of its elements is 0, the others are scaled."""
-    columns = torch.arange(like.shape[-1], device=like.device)
-    numbers = _mixed(_mixed(rows.unsqueeze(-1) * like.shape[-1] + columns) ^ seed)
+def _places(rows: Tensor, width: int) -> Tensor:
+    return rows.unsqueeze(-1) * width + torch.arange(width, device=rows.device)
+
+
+def _below(numbers: Tensor, share: float) -> Tensor:
+    """Which of them are among the share of the smallest."""
     # With the first bit turned, int64 is ordered as numbers without a sign are.
     threshold = _signed(int(share * _LARGEST) ^ 2**63)
-    dropped = (numbers ^ _signed(2**63)) < threshold
-    return (like * (1 / (1 - share))).masked_fill(dropped, 0)
+    return (numbers ^ _signed(2**63)) < threshold
+
+
+def _kept(rows: Tensor, like: Tensor, share: float, seed: int) -> Tensor:
+    """`like`, of rows with these numbers: a share of its elements is 0, the others are scaled."""
+    numbers = _mixed(_mixed(_places(rows, like.shape[-1])) ^ seed)
+    return (like * (1 / (1 - share))).masked_fill(_below(numbers, share), 0)
 
 
 class Masks:
@@ -79,3 +87,26 @@ class Masks:
             return weight
         rows = torch.arange(weight.shape[0], device=weight.device)
         return _kept(rows, weight, share, _of_place(self._salted(_OF_MATRIX), place))
+
+    # ---- inside a recurrence (lib/src/recurrence/masks.h)
+
+    def moves(self, name: str, place: int, token: Tensor, like: Tensor) -> Tensor | None:
+        """[T,B,H] as `like` is: how far the states move that zoneout, or zoneout_cell, is for."""
+        share = self._told.own_options.get(name, 0.0)
+        if not share:
+            return None
+        if not self._told.draws:
+            return torch.full_like(like, 1 - share)
+        seed = _of_place(self._salted(_OF_STATE[name]), place)
+        left = _below(_mixed(_places(token, like.shape[-1]) + seed), share)
+        return torch.ones_like(like).masked_fill(left, 0)
+
+    def of_readout(self, place: int, like: Tensor) -> Tensor | None:
+        """[B,H] as `like` is: what a state's part of the output is times."""
+        share = self._share("state_dropout")
+        if not share:
+            return None
+        seed = _of_place(self._salted(_OF_READOUT), place)
+        sequences = torch.arange(like.shape[0], device=like.device)
+        dropped = _below(_mixed(_places(sequences, like.shape[-1]) + seed), share)
+        return torch.full_like(like, 1 / (1 - share)).masked_fill(dropped, 0)
