@@ -58,7 +58,7 @@ class Description(NamedTuple):
 
     @property
     def own_options(self) -> dict[str, float]:
-        return _options(self.options)
+        return _options(self.options) if self.options else {}
 
     @property
     def drops(self) -> bool:
@@ -143,7 +143,6 @@ def options_text(cell: CellInfo, values: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-@functools.lru_cache(maxsize=1024)
 def _options(text: str) -> dict[str, float]:
     pairs = (word.split("=") for word in text.split())
     return {name: float(value) for name, value in pairs}

@@ -47,6 +47,7 @@ def test_every_class_is_tested_or_left_out():
     assert set(RECURRENT) == {*INFOS, *CLASSES_LEFT_OUT}
     assert not any(hasattr(st, name) for name in CLASSES_LEFT_OUT)
     assert set(INFOS) == {"RNN", "LSTM", "GRU"}
+    assert not torch.backends.flags_frozen()  # which torch's samples do when they are imported
 
 
 @EVERY_SAMPLE

@@ -135,6 +135,15 @@ def test_weights_that_a_hook_makes():
     assert rnn.weight_hh_l0_g.grad is not None
 
 
+@pytest.mark.parametrize("proj_size", [0, 3])
+def test_projections_stay(proj_size):
+    theirs = nn.LSTM(4, 6, 2, proj_size=proj_size, device=DEVICE, dtype=WIDE)
+    rnn, x = copy.deepcopy(theirs), tensor(5, 3, 4)
+    assert st.replace(rnn) == [""]
+    assert rnn.proj_size == proj_size
+    same([rnn(x)[0]], [theirs(x)[0]], 1e-10)
+
+
 class Other(nn.LSTM):
     def forward(self, *args):
         y, states = super().forward(*args)

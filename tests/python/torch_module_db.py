@@ -23,8 +23,8 @@ def _as_it_was():
     stand_in = types.ModuleType("expecttest")
     stand_in.TestCase = unittest.TestCase
     absent = "expecttest" not in sys.modules
-    flag = "__allow_nonbracketed_mutation_flag"
-    allowed = getattr(torch.backends, flag)
+    flag, backends = "__allow_nonbracketed_mutation_flag", vars(torch.backends.m)
+    allowed = backends[flag]
     try:
         import expecttest  # noqa: F401
     except ImportError:
@@ -34,7 +34,7 @@ def _as_it_was():
             warnings.simplefilter("ignore")
             yield
     finally:
-        setattr(torch.backends, flag, allowed)
+        backends[flag] = allowed
         if absent and sys.modules.get("expecttest") is stand_in:
             del sys.modules["expecttest"]
 
@@ -52,7 +52,7 @@ INFOS = {name: info for name, info in RECURRENT.items() if name not in CLASSES_L
 
 
 def samples(name, device=DEVICE, dtype=WIDE):
-    """Of a class, those that ours can take; tensors require grad."""
+    """Of a class; tensors require grad."""
     info = INFOS[name]
     more = {} if name == "LSTM" else {"with_packed_sequence": True}
     found = info.module_inputs_func(

@@ -59,6 +59,7 @@ class Recurrent(nn.Module):
             )
         self._own = arguments.own_options(known, type(self).__name__, own)
         self._cell = cell = self._cell.chosen(self._own)
+        self._options = options_text(cell, self._own)
         self.input_size = arguments.integer("input_size", input_size)
         self.hidden_size = arguments.integer("hidden_size", hidden_size)
         self.num_layers = arguments.integer("num_layers", num_layers)
@@ -87,7 +88,7 @@ class Recurrent(nn.Module):
             self._cell.name, self.hidden_size, self.num_layers, self.bias, self.batch_first,
             self.dropout, bidirectional=self.bidirectional,
             variant=self._own.get(self._cell.variant_option, ""), domain=self.domain,
-            options=options_text(self._cell, self._own), strategy=self.strategy,
+            options=self._options, strategy=self.strategy,
         )  # fmt: skip
 
     def reset_parameters(self) -> None:
@@ -191,17 +192,23 @@ class Recurrent(nn.Module):
 
     def _check_like(self, name: str, value: Tensor, parameter: Tensor) -> None:
         if value.dtype != parameter.dtype:
-            raise TypeError(
-                f"{name}: expected dtype {parameter.dtype}, that of the parameters, got "
-                f"{value.dtype}: cast one of them, or use torch.autocast"
-            )
+            raise self._other_dtype(name, value, parameter)
         if value.layout != torch.strided:
             raise TypeError(f"{name}: expected a dense tensor, got layout {value.layout}")
         if value.device != parameter.device:
-            raise TypeError(
-                f"{name}: expected device {parameter.device}, where the parameters are, got "
-                f"{value.device}: move one of them with .to()"
-            )
+            raise self._other_device(name, value, parameter)
+
+    def _other_dtype(self, name: str, value: Tensor, parameter: Tensor) -> Exception:
+        return TypeError(
+            f"{name}: expected dtype {parameter.dtype}, that of the parameters, got "
+            f"{value.dtype}: cast one of them, or use torch.autocast"
+        )
+
+    def _other_device(self, name: str, value: Tensor, parameter: Tensor) -> Exception:
+        return TypeError(
+            f"{name}: expected device {parameter.device}, where the parameters are, got "
+            f"{value.device}: move one of them with .to()"
+        )
 
     def extra_repr(self) -> str:
         out = f"{self.input_size}, {self.hidden_size}"

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .modules import Recurrent, Shapes
@@ -56,16 +55,10 @@ class TorchsOwn(Recurrent):
     def _check_input(self, input: Any, packed: bool) -> None:
         if not isinstance(input, Tensor) or (packed and input.dim() != 2):
             return super()._check_input(input, packed)
-        rank, weight = input.dim(), getattr(self, self._names[0])
+        rank = input.dim()
         if rank not in (2, 3):
             name = type(self).__name__
             raise ValueError(f"{name}: Expected input to be 2D or 3D, got {rank}D instead")
-        if input.dtype != weight.dtype and not torch._C._is_any_autocast_enabled():
-            raise ValueError(
-                f"RNN input dtype ({input.dtype}) does not match weight dtype ({weight.dtype}). "
-                f"Convert input: input.to({weight.dtype}), or convert model: model.to("
-                f"{input.dtype})"
-            )
         if input.shape[-1] != self.input_size:
             raise RuntimeError(
                 "input.size(-1) must be equal to input_size. Expected "
@@ -92,20 +85,25 @@ class TorchsOwn(Recurrent):
             which = f"hidden[{index}]" if self._cell.states == 2 else "hidden"
             raise RuntimeError(f"Expected {which} size {shape}, got {list(state.shape)}")
 
-    def _check_like(self, name: str, value: Tensor, parameter: Tensor) -> None:
-        kind = "parameter" if name == "input" else "hidden"
-        first, second = (value, parameter) if name == "input" else (parameter, value)
-        if value.device != parameter.device:
-            raise RuntimeError(
-                f"Input and {kind} tensors are not at the same device, found input tensor at "
-                f"{first.device} and {kind} tensor at {second.device}"
+    def _other_dtype(self, name: str, value: Tensor, parameter: Tensor) -> Exception:
+        if name != "input":
+            return RuntimeError(
+                "Input and hidden tensors are not the same dtype, found input tensor with "
+                f"{parameter.dtype} and hidden tensor with {value.dtype}"
             )
-        if value.dtype != parameter.dtype:
-            raise RuntimeError(
-                f"Input and {kind} tensors are not the same dtype, found input tensor with "
-                f"{first.dtype} and {kind} tensor with {second.dtype}"
-            )
-        super()._check_like(name, value, parameter)
+        return ValueError(
+            f"RNN input dtype ({value.dtype}) does not match weight dtype ({parameter.dtype}). "
+            f"Convert input: input.to({parameter.dtype}), or convert model: model.to({value.dtype})"
+        )
+
+    def _other_device(self, name: str, value: Tensor, parameter: Tensor) -> Exception:
+        kind, pair = "parameter", (value, parameter)
+        if name != "input":
+            kind, pair = "hidden", (parameter, value)
+        return RuntimeError(
+            f"Input and {kind} tensors are not at the same device, found input tensor at "
+            f"{pair[0].device} and {kind} tensor at {pair[1].device}"
+        )
 
     # ---- pickles
 
