@@ -6,5 +6,6 @@ docs/many_gpus.md is the guide.
 """
 
 from .module import TimeSharded
+from .scan import scan
 
-__all__ = ["TimeSharded"]
+__all__ = ["TimeSharded", "scan"]

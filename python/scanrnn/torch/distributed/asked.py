@@ -22,7 +22,7 @@ from .parts import Call, Dropped, Steps, info, may_split_units
 from .schedule import Shape, slots_of
 from .stack import Sharded, Wanted
 
-_DROPS = ("dropout", "dropconnect", "input_dropout")  # what masks.py knows
+DROPS = ("dropout", "dropconnect", "input_dropout")  # what masks.py knows
 DIFFERING = ("steps", "wants_x", "seed")  # from rank to rank
 
 
@@ -110,7 +110,7 @@ class Asked:
         if not self.drops:
             return told.without_drops()
         for name in rnn._cell.shares():
-            if name not in _DROPS and getattr(rnn, name):
+            if name not in DROPS and getattr(rnn, name):
                 raise NotImplementedError(
                     f"{name}: expected 0 in training where time is split over ranks, got "
                     f"{getattr(rnn, name)}: its masks are numbered by the steps of one call"
@@ -230,13 +230,15 @@ class Asked:
         cell, hidden = info(told), told.hidden_size
         sizes = [rnn.input_size, *[hidden * told.directions] * (told.num_layers - 1)]
         recurrent = hidden if cell.recurrence == "dense" else 0
-        tokens = most_steps * self.batch * told.directions
-        products = 2.0 * tokens * cell.gates * hidden * sum(size + recurrent for size in sizes)
-        moved = float(tokens * hidden * (cell.gates + 2) * len(sizes) * self.x.element_size())
+        tokens, size_of_one = most_steps * self.batch, self.x.element_size()
+        lines = tokens * told.directions * hidden
+        products = 2.0 * lines * cell.gates * sum(size + recurrent for size in sizes)
+        moved = float(lines * (cell.gates + 2) * len(sizes) * size_of_one)
+        again = float(tokens * max(sizes) * size_of_one)
         passes = 3 if training else 1
         work = Work(
-            passes * products, passes * moved, self.x.element_size() == 2,
-            most_steps if recurrent else 0, self._shape(1),
+            passes * products, passes * moved, passes * again, size_of_one == 2, cell.recurrence,
+            most_steps, self._shape(1),
         )  # fmt: skip
 
         def may_split(groups: Groups) -> bool:

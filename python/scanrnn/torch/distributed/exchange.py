@@ -90,11 +90,11 @@ class Link:
     def _post(self, sent: Any, receipts: Any) -> tuple[list[Posted], dict[Unit, Posted]]:
         """A slot's messages; empty ones need no way."""
         operations = [
-            dist.P2POp(dist.isend, message, group=self.group, group_peer=peer)
+            dist.P2POp(dist.isend, _raw(message), group=self.group, group_peer=peer)
             for peer, message in sent
             if message.numel()
         ] + [
-            dist.P2POp(dist.irecv, buffer, group=self.group, group_peer=peer)
+            dist.P2POp(dist.irecv, _raw(buffer), group=self.group, group_peer=peer)
             for peer, buffer in receipts.values()
             if buffer.numel()
         ]
@@ -113,8 +113,7 @@ class Link:
     def spread(self, value: Tensor, rank: int) -> None:
         """In place: that of `rank`; contiguous."""
         if self.size > 1 and value.numel():
-            raw = value.view(torch.uint8)  # backends do not know every dtype
-            dist.broadcast(raw, group=self.group, group_src=rank)
+            dist.broadcast(_raw(value), group=self.group, group_src=rank)
 
     def add(self, value: Tensor) -> None:
         """In place: the sum of all ranks', with the same bits on each of them."""
@@ -127,3 +126,17 @@ class Link:
         if self.size > 1 and rows.numel():
             dist.all_gather(every, rows, self.group)
         return every if self.size > 1 else [rows]
+
+
+def _raw(value: Tensor) -> Tensor:
+    """Its bytes: backends do not know every dtype."""
+    return value.view(torch.uint8)
+
+
+def refuse_graph(what: str) -> None:
+    """In a backward: raises where its own derivative is asked for."""
+    if torch.is_grad_enabled():
+        raise NotImplementedError(
+            f"{what}: there are no second derivatives over ranks: call backward() or "
+            "torch.autograd.grad without create_graph"
+        )

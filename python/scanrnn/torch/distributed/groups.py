@@ -7,7 +7,7 @@ do not read one another's states: see Groups. docs/many_gpus.md has the arithmet
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from .schedule import Shape, idle_slots
@@ -63,12 +63,12 @@ class Rates(NamedTuple):
     half_products: float  # in a 16-bit type
     memory: float  # bytes
     slot: float  # seconds that a slot takes beside its work: launches, and a message to wait for
-    step: float  # seconds that a step of a dense cell takes however few its rows are
+    step: Mapping[str, float]  # seconds of a step, however small, by kind of recurrence
 
 
 RATES = {
-    "cuda": Rates(5e13, 3e14, 2e12, 5e-5, 3e-6),
-    "cpu": Rates(1e11, 1e11, 2e10, 3e-4, 2e-6),
+    "cuda": Rates(5e13, 3e14, 2e12, 5e-5, {"linear": 0.0, "diagonal": 3e-8, "dense": 3e-6}),
+    "cpu": Rates(1e11, 1e11, 2e10, 3e-4, {"linear": 0.0, "diagonal": 1e-8, "dense": 2e-6}),
 }
 
 
@@ -77,28 +77,30 @@ class Work(NamedTuple):
 
     operations: float
     bytes_moved: float
+    bytes_again: float  # that every group of hidden units reads for itself: x
     half: bool
-    dense_steps: int  # of one unit of work; 0 for a cell that is no dense one
+    recurrence: str
+    steps: int  # of one unit, one after the other
     shape: Shape  # groups are what is looked for
 
-    def seconds(self, device: str, groups: int) -> float:
+    def seconds(self, device: str, groups: int, by_units: bool = False) -> float:
         """That the pass takes: its slots, times what each of them takes."""
         rates = RATES[device]
         speed = rates.half_products if self.half else rates.products
         whole = self.operations / speed + self.bytes_moved / rates.memory
         units = groups * self.shape.layers * self.shape.directions
         slots = units + idle_slots(self.shape)
-        return slots * (whole / units + rates.slot + self.dense_steps * rates.step)
+        follow = self.steps * rates.step[self.recurrence]
+        again = self.bytes_again / rates.memory if by_units else 0.0
+        return slots * (whole / units + rates.slot + again + follow)
+
+    def best(self, device: str, most: int, by_units: bool = False) -> int:
+        """The number of groups, from 1 to `most`, by which a pass takes the least time."""
+        counts = {1, max(1, most)} | {n for k in range(12) for n in (2**k, 3 * 2**k) if n <= most}
+        return min(sorted(counts), key=lambda count: self.seconds(device, count, by_units))
 
 
-def best(work: Work, device: str, most: int) -> int:
-    """The number of groups, from 1 to `most`, by which a pass takes the least time."""
-    counts = {1, max(1, most)} | {n for k in range(12) for n in (2**k, 3 * 2**k) if n <= most}
-    return min(sorted(counts), key=lambda count: work.seconds(device, count))
-
-
-# The other way costs a copy of the weights, and reads x once for each group.
-UNITS_PAY = 0.8
+UNITS_PAY = 0.8  # units cost more than is counted: copies of weights, thin products
 
 
 def choose(
@@ -130,6 +132,6 @@ def choose(
         return groups
     if work.shape.ranks == 1:
         return cut(batch, 1)
-    rows, units = best(work, device, most_rows), best(work, device, most_units)
-    pays = work.seconds(device, units) < UNITS_PAY * work.seconds(device, rows)
+    rows, units = work.best(device, most_rows), work.best(device, most_units, by_units=True)
+    pays = work.seconds(device, units, True) < UNITS_PAY * work.seconds(device, rows)
     return (by_units(units) if pays else None) or cut(batch, rows)

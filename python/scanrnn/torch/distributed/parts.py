@@ -233,7 +233,9 @@ def may_split_units(
         return False
     if not cell.highway:
         return True
-    sizes = {input_size} | ({description.directions * hidden} if description.num_layers > 1 else set())
+    sizes = {input_size} | (
+        {description.directions * hidden} if description.num_layers > 1 else set()
+    )
     if description.input_dropout > 0 and hidden in sizes:
         return False  # a highway reads x without what is dropped, and a projection does not
     # A part that happens to be as wide as x would be a square layer.

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from .exchange import Link
+from .exchange import Link, refuse_graph
 from .parts import Call, from_message, message_of, states_of
 from .schedule import Slot, Unit, following
 
@@ -88,11 +87,12 @@ class _Function(torch.autograd.Function):
         return tuple(out)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        count = len(ctx.names)
-        kept = dict(zip(ctx.names, ctx.saved_tensors[:count], strict=True))
-        run = _Backward(ctx.sharded, kept, ctx.saved_tensors[count:])
+        refuse_graph("TimeSharded")
+        count, saved = len(ctx.names), ctx.saved_tensors  # which a checkpoint gives once
+        run = _Backward(
+            ctx.sharded, dict(zip(ctx.names, saved[:count], strict=True)), saved[count:]
+        )
         return None, None, *run.run(cotangents)
 
 
@@ -230,9 +230,7 @@ class _Backward:
         for total, gradient in zip(call.of_layer(unit, self.totals), dparams, strict=False):
             call.add_part(unit, total, gradient)
         if self.sharded.ends_here(unit, back=True):
-            for target, value in zip(
-                states_of(self.initial, call, unit), dh_0, strict=False
-            ):
+            for target, value in zip(states_of(self.initial, call, unit), dh_0, strict=False):
                 target.copy_(value)
         return message_of(dh_0) if dh_0 else self.flat.new_empty(0)
 
@@ -260,4 +258,3 @@ class _Backward:
         start, count = call.units(unit)
         start += unit.direction * call.description.hidden_size
         return call.in_walked_order(unit, whole.narrow(-1, start, count))
-

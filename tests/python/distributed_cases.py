@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a world of processes tries of scanrnn.torch.distributed, beside the whole sequence on one.
+
+Every rank computes the whole by itself, from the same seeds, and compares its part.
+"""
+
+import functools
+import os
+import time
+
+import pytest
+import scanrnn.torch.distributed as sd
+import torch
+import torch.distributed as dist
+from support import ALL_CELLS, DENSE, INFO
+from torch_support import WIDE, flat, module, same, st, state, tensor
+
+SHARE = 1e-11  # of the largest value: sums over groups and ranks have another order
+PARTS = {1: [9], 2: [4, 5], 3: [4, 0, 5], 4: [3, 2, 0, 4]}  # steps by rank
+
+
+def span(world, parts=None):
+    """This rank's steps as a slice, of how many."""
+    parts = parts or PARTS[world.size]
+    start = sum(parts[: world.rank])
+    return slice(start, start + parts[world.rank])
+
+
+def along(rnn):
+    return 1 if rnn.batch_first else 0
+
+
+def part_of(value, here, axis=0):
+    return value[here] if axis == 0 else value[:, here]
+
+
+def losses(y, finals, here, axis, ranks):
+    """What the ranks add to the loss: each its part of y, and the states by a factor of its own."""
+    weight = part_of(tensor(*y[1], dtype=y[0].dtype, seed=3), here, axis)
+    total = (y[0] * weight).sum()
+    for rank in ranks:
+        for i, final in enumerate(finals):
+            total = (
+                total + (final * tensor(*final.shape, dtype=final.dtype, seed=10 * rank + i)).sum()
+            )
+    return total
+
+
+def results(rnn, model, x, hx, told, here, ranks):
+    """y, states, and gradients, of the whole or of this rank's part."""
+    axis, sharded = along(rnn) if x.dim() == 3 else 0, model is not rnn
+    whole_y = (*x.shape[:-1], rnn.hidden_size * (1 + rnn.bidirectional))
+    given = part_of(x, here, axis).clone().requires_grad_()
+    initial = [] if hx is None else [h.clone().requires_grad_() for h in flat([hx])]
+    hx = None if hx is None else tuple(initial) if len(initial) > 1 else initial[0]
+    if sharded and "reset" in told:
+        told = told | {"reset": part_of(told["reset"], here, axis)}
+    rnn.zero_grad()
+    y, h_n = model(given, hx, **told)
+    finals = flat([h_n])
+    losses((y, whole_y), finals, here, axis, ranks).backward()
+    return (
+        [y, *finals],
+        [given.grad, *(h.grad for h in initial)],
+        [p.grad for p in rnn.parameters()],
+    )
+
+
+def compare(world, rnn, model, steps=9, batch=3, initial=True, told=None, share=SHARE, parts=None):
+    shape = (batch, steps) if rnn.batch_first else (steps, batch)
+    shape = shape if batch is not None else (steps,)
+    dtype = next(rnn.parameters()).dtype
+    x, hx = tensor(*shape, rnn.input_size, dtype=dtype), None
+    if initial:
+        hx = state(rnn, batch, dtype=dtype)
+    whole, here = slice(0, steps), span(world, parts)
+    axis = 0 if batch is None else along(rnn)
+    torch.manual_seed(100)  # of what is dropped: the first rank's
+    want = results(rnn, rnn, x, hx, told or {}, whole, range(world.size))
+    torch.manual_seed(100 + world.rank)
+    got = results(rnn, model, x, hx, told or {}, here, [world.rank])
+    (y, *finals), (dx, *others), params = want
+    same(got[0], [part_of(y, here, axis), *finals], share)
+    same(got[1], [part_of(dx, here, axis), *others], share)
+    same(got[2], params, share)
+    return got
+
+
+def ragged(rnn, batch, steps, *, lengths=True, reset=True):
+    told = {}
+    if lengths:
+        told["lengths"] = torch.tensor([steps, 4, 0, 6][:batch])
+    if reset:
+        step = torch.arange(steps * batch, device=next(rnn.parameters()).device)
+        marks = step.reshape(steps, batch) % 4 == 3
+        told["reset"] = marks.T.contiguous() if rnn.batch_first else marks
+    return told
+
+
+# ---- cells
+
+
+def cell_of(world, name):
+    """Stacks, both directions, groups of rows and of units, ragged and not."""
+    for layers, both, groups in ((2, False, 2), (2, True, 3), (1, True, None)):
+        rnn = module(name, 8, 8, layers, bidirectional=both)
+        model = sd.TimeSharded(rnn, groups=groups)
+        compare(world, rnn, model)
+        compare(world, rnn, model, told=ragged(rnn, 3, 9))
+    rnn = module(name, 5, 8, 2, batch_first=True)
+    model = sd.TimeSharded(rnn)
+    compare(world, rnn, model, initial=False, told=ragged(rnn, 3, 9, lengths=False))
+    compare(world, rnn, model, told=ragged(rnn, 3, 9, reset=False))
+    compare(world, rnn, model, batch=None, initial=True)
+    if name in DENSE or INFO[name].square:
+        return
+    for size, both in ((24, False), (40, False), (40, True)):
+        rnn = module(name, size, 24, 2, bidirectional=both, bias=not both)
+        model = sd.TimeSharded(rnn, groups=3)
+        compare(world, rnn, model, batch=1)
+        compare(world, rnn, model, batch=2, told=ragged(rnn, 2, 9))
+
+
+def drops_of(world, name):
+    """The same bits as one device, whatever a cell can drop."""
+    shares = dict.fromkeys(INFO[name].shares(), 0.4)
+    for both, batch_first in ((False, False), (True, True)):
+        for size, drawn in ((6, {}), (8, shares), (8, {})):
+            rnn = module(
+                name, size, 8, 2, dropout=0.3, bidirectional=both, batch_first=batch_first, **drawn
+            )
+            compare(world, rnn, sd.TimeSharded(rnn))
+            if not drawn:
+                compare(world, rnn, sd.TimeSharded(rnn, groups=2))
+    rnn = module(name, 6, 8, 2, dropout=0.3, **shares).eval()
+    compare(world, rnn, sd.TimeSharded(rnn))
+
+
+# ---- what else a call may be
+
+
+def shapes(world):
+    """Where there is nothing, and where one rank has all."""
+    for parts in ([0] * world.size, [9] + [0] * (world.size - 1), [0] * (world.size - 1) + [9]):
+        for name in ("MinGRU", "LSTM"):
+            rnn = module(name, 4, 8, 2, bidirectional=True)
+            compare(world, rnn, sd.TimeSharded(rnn), steps=sum(parts), parts=parts)
+    rnn = module("SRU", 4, 8)
+    compare(world, rnn, sd.TimeSharded(rnn), batch=0)
+
+
+def precisions(world):
+    """Shards hand on states of the tensors' own type; autocast and torch.compile as for a layer."""
+    for name in ("MinLSTM", "GRU"):
+        rnn = module(name, 8, 16, 2, dtype=torch.float32)
+        compare(world, rnn, sd.TimeSharded(rnn), share=1e-5)
+        x, here = tensor(9, 3, 8, dtype=torch.float32), span(world)
+        with torch.autocast(world.device.type, torch.bfloat16):
+            want, got = rnn(x)[0], sd.TimeSharded(rnn)(x[here])[0]
+        assert got.dtype == want.dtype == torch.bfloat16
+        same([got], [want[here]], share=0.05)
+        half = module(name, 8, 16, 1, dtype=torch.bfloat16)
+        compare(world, half, sd.TimeSharded(half), share=0.05)
+        model = sd.TimeSharded(rnn)
+        compiled = torch.compile(torch.nn.Sequential(model), backend="eager")
+        same([compiled(x[here])[0]], [model(x[here])[0]])
+
+
+def without_gradients(world):
+    rnn = module("LSTM", 4, 8, 2, bidirectional=True)
+    x, here, model = tensor(9, 3, 4), span(world), sd.TimeSharded(rnn)
+    with torch.no_grad():
+        y, h_n = model(x[here])
+        same([y, h_n], [rnn(x)[0][here], rnn(x)[1]])
+    assert not y.requires_grad
+    for parameter in rnn.parameters():
+        parameter.requires_grad_(False)
+    y, _ = model(x[here])
+    assert not y.requires_grad
+
+
+def gradients_of_some(world):
+    """Only one rank's x wants a gradient, or only h_n has a cotangent: nobody waits for ever."""
+    rnn, here = module("GRU", 4, 8, 2), span(world)
+    for parameter in rnn.parameters():
+        parameter.requires_grad_(False)
+    x, model = tensor(9, 3, 4), sd.TimeSharded(rnn)
+    whole = x.clone().requires_grad_()
+    rnn(whole)[1].sum().backward()
+    mine = x[here].clone().requires_grad_(world.rank == 0)
+    y, h_n = model(mine)
+    assert y.requires_grad
+    (h_n.sum() * (world.rank == world.size - 1)).backward()
+    if world.rank == 0:
+        same([mine.grad], [whole.grad[here]], SHARE)
+    else:
+        assert mine.grad is None
+    rnn = module("SRU", 4, 8)
+    rnn.bias_ih_l0.requires_grad_(False)
+    rnn(x)[0].sum().backward()
+    want, rnn.weight_ih_l0.grad = rnn.weight_ih_l0.grad, None
+    sd.TimeSharded(rnn)(x[here])[0].sum().backward()
+    same([rnn.weight_ih_l0.grad], [want], SHARE)
+    assert rnn.bias_ih_l0.grad is None
+
+
+def bits(world):
+    """Twice the same, and on every rank the same gradients of parameters."""
+    rnn = module("MinGRU", 8, 16, 2, dtype=torch.float32, dropout=0.2, bidirectional=True)
+    model = sd.TimeSharded(rnn, groups=2)
+    x, found = tensor(9, 4, 8, dtype=torch.float32)[span(world)], []
+    for _ in range(2):
+        torch.manual_seed(1)
+        rnn.zero_grad()
+        model(x)[0].square().sum().backward()
+        found.append(torch.cat([p.grad.flatten() for p in rnn.parameters()]))
+    assert torch.equal(*found)
+    every = [torch.empty_like(found[0]) for _ in range(world.size)]
+    dist.all_gather(every, found[0])
+    assert all(torch.equal(one, every[0]) for one in every)
+
+
+def checkpoints(world):
+    """Parameters have the same names on any number of ranks; activations may be made again."""
+    alone = dist.new_group([world.rank], use_local_synchronization=True)
+    one = sd.TimeSharded(module("SRU", 4, 8, 2), alone)
+    with torch.no_grad():
+        for parameter in one.parameters():
+            parameter.mul_(0.5)
+    many = sd.TimeSharded(module("SRU", 4, 8, 2))
+    many.load_state_dict(one.state_dict())
+    x, here = tensor(9, 3, 4), span(world)
+    same([many(x[here])[0]], [one(x)[0][here]])
+    given, again = (x[here].clone().requires_grad_() for _ in range(2))
+    many(given)[0].square().sum().backward()
+    y = torch.utils.checkpoint.checkpoint(lambda v: many(v)[0], again, use_reentrant=False)
+    y.square().sum().backward()
+    same([again.grad], [given.grad])
+
+
+# ---- the bare recurrence
+
+
+def scans(world):
+    here, wide = span(world), torch.complex128
+    for shape, groups in (
+        ((9, 2, 3), 2),
+        ((9,), None),
+        ((9, 5), 5),
+        ((9, 130), None),
+        ((9, 0), None),
+    ):
+        for dtype, initial in ((WIDE, False), (WIDE, True), (wide, True)):
+            unit = 1 + 0.5j if dtype.is_complex else 1
+            operands = [tensor(*size, seed=i) * unit for i, size in enumerate((shape, shape))]
+            operands += [tensor(*shape[1:], seed=7) * unit] if initial else []
+            weight, found = tensor(*shape, seed=9), []
+            for scan, at in (
+                (st.scan, slice(0, 9)),
+                (functools.partial(sd.scan, groups=groups), here),
+            ):
+                a, b, *h_0 = operands
+                leaves = [v.clone().requires_grad_() for v in (a[at], b[at], *h_0)]
+                h = scan(*leaves)
+                (h * weight[at]).real.sum().backward()
+                found.append([h, *(leaf.grad for leaf in leaves)])
+            (h, da, db, *dh_0), got = found
+            for one, other in zip(got, (h[here], da[here], db[here], *dh_0), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    a = tensor(9, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(sd.scan(a[here], a[here]), st.scan(a, a)[here])
+    a.requires_grad_(world.rank == 0)
+    sd.scan(a.detach()[here], a[here]).sum().backward()  # others have nothing to give it to
+
+
+# ---- errors, on every rank
+
+
+def refused(kind, words, call):
+    with pytest.raises(kind, match=words):
+        call()
+
+
+def errors(world):
+    last = world.rank == world.size - 1
+    rnn, x = module("LSTM", 4, 8, 2), tensor(3, 3, 4)
+    model, hx = sd.TimeSharded(rnn), state(rnn, 3)
+
+    def differ(words, here, there):
+        """The last rank's call is another one."""
+        refused(ValueError, f"{words}: expected the same on every rank", here if last else there)
+
+    plain = functools.partial(model, x)
+    differ("batch size of input", lambda: model(x[:, :2]), plain)
+    differ("h_0", lambda: model(x, hx), plain)
+    differ("lengths", lambda: model(x, lengths=torch.tensor([3, 2, 1])), plain)
+    lengths = torch.tensor([3, 2, 1])
+    differ(
+        "lengths",
+        lambda: model(x, lengths=lengths - 1),
+        lambda: model(x, lengths=lengths),
+    )
+    marks = torch.zeros(3, 3, dtype=torch.bool, device=x.device)
+    differ("reset", lambda: model(x, reset=marks), plain)
+    differ("groups", lambda: sd.TimeSharded(rnn, groups=2)(x), plain)
+    differ("grad mode", lambda: torch.no_grad()(model)(x), plain)
+    differ("module", lambda: sd.TimeSharded(module("LSTM", 4, 8, 1))(x), plain)
+    differ("module", lambda: sd.TimeSharded(module("MinLSTM", 4, 8, 2))(x), plain)
+    single = module("LSTM", 4, 8, 2, dtype=torch.float32)
+    differ("dtype", lambda: sd.TimeSharded(single)(x.float()), plain)
+    frozen = module("LSTM", 4, 8, 2)
+    frozen.bias_hh_l0.requires_grad_(False)
+    differ("requires_grad of parameters", lambda: sd.TimeSharded(frozen)(x), plain)
+    differ("call", lambda: sd.scan(x, x), plain)
+    differ("shape of a_local but for time", lambda: sd.scan(x[0], x[0]), lambda: sd.scan(x, x))
+
+    def refuses(kind, words, call):
+        """What the last rank refuses, the others learn."""
+        told = rf"rank {world.size - 1} of the group refused the call: {words}"
+        refused(kind if last else RuntimeError, words if last else told, call if last else plain)
+
+    refuses(ValueError, "input: expected .* C = 4", lambda: model(tensor(3, 3, 5)))
+    refuses(TypeError, "input: expected dtype torch.float64", lambda: model(x.float()))
+    refuses(
+        ValueError, "input: expected a device that the group serves", lambda: model(x.to("meta"))
+    )
+    refuses(TypeError, "h_0: expected a pair", lambda: model(x, hx[0]))
+    refuses(ValueError, "cu_seqlens: expected None where time is split",
+            lambda: model(x[0], cu_seqlens=torch.tensor([0, 3])))  # fmt: skip
+    refuses(ValueError, r"lengths: expected shape \(3,\)", lambda: model(x, lengths=lengths[:2]))
+    refuses(ValueError, r"lengths: expected None for one", lambda: model(x[:, 0], lengths=lengths))
+    refuses(ValueError, "reset: expected shape", lambda: model(x, reset=marks[:2]))
+    sequences = torch.nn.utils.rnn.pack_sequence([x[:, 0]])
+    refuses(TypeError, "input: expected a tensor, got a PackedSequence", lambda: model(sequences))
+    steps = 3 * world.size
+    beyond = torch.tensor([3, steps + 1, 0])
+    refused(
+        ValueError,
+        rf"lengths: expected integers in \[0, {steps}\]",
+        lambda: model(x, lengths=beyond),
+    )
+    refused(ValueError, "groups: expected 1 to 3 .*got 9", lambda: sd.TimeSharded(rnn, groups=9)(x))
+    refused(ValueError, "groups: expected 1 to 12 lines, got 13", lambda: sd.scan(x, x, groups=13))
+    y, _ = model(x.requires_grad_())
+    refused(
+        NotImplementedError,
+        "TimeSharded: there are no second derivatives",
+        lambda: torch.autograd.grad(y.sum(), x, create_graph=True),
+    )
+    same([model(x)[0].sum() * 0], [torch.zeros(())])  # and all ranks are still together
+
+
+# ---- with data parallel: ranks are a mesh, batch by time
+
+
+def mesh_of(world):
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(world.device.type, (2, 2), mesh_dim_names=("batch", "time"))
+
+
+class Model(torch.nn.Module):
+    def __init__(self, group=None):
+        super().__init__()
+        torch.manual_seed(5)
+        self.read = torch.nn.Linear(6, 8)
+        rnn = st.LSTM(8, 8, 2, bidirectional=True)
+        self.rnn = rnn if group is None else sd.TimeSharded(rnn, group)
+        self.head = torch.nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(self.rnn(self.read(x))[0])
+
+
+def whole_and_part(world, mesh):
+    """The gradients of a mean over the batch and a sum over time on one device; and this rank's
+    model and loss."""
+    one = Model().to(world.device, WIDE)
+    x = tensor(10, 4, 6)
+    one(x).square().sum(0).mean(0).sum().backward()
+    row, column = mesh["batch"].get_local_rank(), mesh["time"].get_local_rank()
+    mine = x[[slice(0, 3), slice(3, 10)][column], 2 * row : 2 * row + 2]
+    return one, mine
+
+
+def summed_over_time(model, group):
+    """The layers beside TimeSharded saw this rank's part alone."""
+    for name, parameter in model.named_parameters():
+        if ".rnn." not in f".{name}":
+            grad = parameter.grad
+            grad = grad.to_local() if hasattr(grad, "to_local") else grad
+            dist.all_reduce(grad, group=group)
+
+
+def data_parallel(world):
+    mesh = mesh_of(world)
+    one, mine = whole_and_part(world, mesh)
+    model = Model(mesh["time"].get_group()).to(world.device, WIDE)
+    model = torch.nn.parallel.DistributedDataParallel(
+        model, process_group=mesh["batch"].get_group()
+    )
+    for _ in range(2):
+        model.zero_grad()
+        model(mine).square().sum(0).mean(0).sum().backward()
+    summed_over_time(model, mesh["time"].get_group())
+    for got, want in zip(model.parameters(), one.parameters(), strict=True):
+        same([got.grad], [want.grad], 1e-10)
+
+
+def fully_sharded(world):
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = mesh_of(world)
+    one, mine = whole_and_part(world, mesh)
+    model = Model(mesh["time"].get_group()).to(world.device, WIDE)
+    fully_shard(model.rnn, mesh=mesh["batch"])
+    fully_shard(model, mesh=mesh["batch"])
+    model(mine).square().sum(0).mean(0).sum().backward()
+    summed_over_time(model, mesh["time"].get_group())
+    for got, want in zip(model.parameters(), one.parameters(), strict=True):
+        same([got.grad.full_tensor()], [want.grad], 1e-10)
+    inner = Model(mesh["time"].get_group()).to(world.device, WIDE)
+    fully_shard(inner.rnn.module, mesh=mesh["batch"])
+    refused(TypeError, "expected a plain parameter, got DTensor: apply", lambda: inner(mine))
+
+
+# ---- a rank that dies
+
+
+def dies(world):
+    """In the middle of backward; the other ends with an error, and the file says how soon."""
+    rnn = module("LSTM", 4, 8, 2)
+    y, _ = sd.TimeSharded(rnn)(tensor(5, 3, 4))
+    if world.rank == 1:
+        os._exit(3)
+    start = time.monotonic()
+    try:
+        y.sum().backward()
+    except RuntimeError:
+        assert time.monotonic() - start < 2 * world.timeout.total_seconds()
+        return
+    raise AssertionError("backward came to an end without the other rank")
+
+
+SUITES = {
+    "all": {
+        **{f"cell-{name}": functools.partial(cell_of, name=name) for name in ALL_CELLS},
+        **{f"drops-{name}": functools.partial(drops_of, name=name) for name in ALL_CELLS},
+        **{
+            case.__name__: case
+            for case in (
+                shapes, precisions, without_gradients, gradients_of_some, bits, checkpoints, scans,
+                errors,
+            )
+        },
+    },
+    "mesh": {"data_parallel": data_parallel, "fully_sharded": fully_sharded},
+    "dies": {"dies": dies},
+}  # fmt: skip
