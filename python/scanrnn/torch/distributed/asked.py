@@ -39,6 +39,7 @@ class Asked:
         self.batch_axis = 0 if self.rnn.batch_first else 1
         self.single = False
         self.length_values: list[int] | None = None
+        self.grouped: Groups | None = None
 
     # ---- before ranks agree
 
@@ -154,7 +155,7 @@ class Asked:
         on_h_0 = grads and any(told["requires_grad of h_0"])
         on_params = grads and "1" in told["requires_grad of parameters"]
         wanted = Wanted(on_x or on_h_0 or on_params, on_x, on_h_0, on_params)
-        grouped = self._grouped(max(counts), wanted.any)
+        grouped = self.grouped = self._grouped(max(counts), wanted.any)
         shape = self._shape(len(grouped), grouped.by_units)
         link = Link(self.ranks, self.x.device, self.x.dtype)
         seed = int(every[0]["seed"])  # the first rank's, as it would be one device's

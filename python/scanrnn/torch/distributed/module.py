@@ -12,6 +12,7 @@ from ... import arguments
 from ..modules import Recurrent
 from .agree import Ranks
 from .asked import DIFFERING, Asked
+from .groups import Groups
 
 
 class TimeSharded(nn.Module):
@@ -43,6 +44,7 @@ class TimeSharded(nn.Module):
             )
         self.module, self.group = module, group
         self.groups = None if groups is None else arguments.integer("groups", groups)
+        self.cut: Groups | None = None  # the groups of the last call
 
     def __getstate__(self) -> dict[str, Any]:
         if self.group is not None:
@@ -63,6 +65,7 @@ class TimeSharded(nn.Module):
         asked = Asked(self.module, self.groups, ranks, input, hx, lengths, cu_seqlens, reset)
         every = ranks.agree(asked.prepared, DIFFERING)
         y, *finals = asked.run(every)
+        self.cut = asked.grouped
         if asked.single:
             y, finals = y.squeeze(asked.batch_axis), [final.squeeze(1) for final in finals]
         return y, finals[0] if len(finals) == 1 else tuple(finals)
