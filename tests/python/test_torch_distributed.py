@@ -116,27 +116,30 @@ def test_parts_are_nearly_equal(size, count, grain):
     assert all(part % grain == 0 for part in sizes[:-1])
 
 
-def chosen(batch, ranks=8, splits=True, recurrence="linear", seconds=0.1, again=0.0):
-    """Of work that takes about so long, and x as long to be read again."""
+def chosen(batch, ranks=8, splits=True, recurrence="linear", seconds=0.1, moved=0.0):
+    """Of products and of memory that take about so long."""
     rates = groups.RATES["cuda"]
-    sizes = seconds * rates.half_products, 0, again * rates.memory
-    work = groups.Work(*sizes, True, recurrence, 4096, Shape(ranks, 1, 1, 1))
+    sizes = seconds * rates.half_products, moved * rates.memory
+    work = groups.Work(*sizes, True, recurrence, 3, 4096, Shape(ranks, 1, 1, 1))
     return groups.choose(work, "cuda", batch, max(1, batch), 1024, lambda _: splits)
 
 
 def test_groups_follow_the_sizes():
-    ideal = math.sqrt(7 * 0.1 / groups.RATES["cuda"].slot)
-    assert len(chosen(64)) == 64 < ideal  # more would be better, but there are no more rows
-    assert not chosen(64).by_units
-    assert ideal / 1.5 < len(chosen(10_000)) < ideal * 1.5
+    slot = groups.RATES["cuda"].slot
+    ideal = math.sqrt(7 * 0.1 / slot)
+    assert len(chosen(64, splits=False)) == 64 < ideal  # more would be better, and are not there
+    assert ideal / 1.5 < len(chosen(10_000, splits=False)) < ideal * 1.5
     assert len(chosen(10_000, seconds=1e-5)) == 1
-    few = chosen(1, seconds=0.01, again=1e-3)
-    ideal = math.sqrt(7 * 0.01 / (groups.RATES["cuda"].slot + 1e-3))
+    few = chosen(1, seconds=1e-9, moved=0.01)
     assert few.by_units
+    assert few.bounds[-1][1] == 1024
+    ideal = math.sqrt(7 * 0.02 / slot)
     assert ideal / 1.5 < len(few) < ideal * 1.5
+    assert chosen(1).by_units
+    assert not chosen(1, seconds=1e-5).by_units
     assert chosen(1, splits=False) == groups.cut(1, 1)
     assert chosen(64, ranks=1) == groups.cut(64, 1)
-    assert len(chosen(64, recurrence="dense")) < 64  # its steps take their time anyway
+    assert len(chosen(64, recurrence="dense", splits=False)) < 64  # steps take their time anyway
 
 
 # ---- what is dropped

@@ -235,10 +235,9 @@ class Asked:
         lines = tokens * told.directions * hidden
         products = 2.0 * lines * cell.gates * sum(size + recurrent for size in sizes)
         moved = float(lines * (cell.gates + 2) * len(sizes) * size_of_one)
-        again = float(tokens * max(sizes) * size_of_one)
         passes = 3 if training else 1
         work = Work(
-            passes * products, passes * moved, passes * again, size_of_one == 2, cell.recurrence,
+            passes * products, passes * moved, size_of_one == 2, cell.recurrence, cell.gates,
             most_steps, self._shape(1),
         )  # fmt: skip
 

@@ -77,22 +77,28 @@ class Work(NamedTuple):
 
     operations: float
     bytes_moved: float
-    bytes_again: float  # that every group of hidden units reads for itself: x
     half: bool
     recurrence: str
+    gates: int
     steps: int  # of one unit, one after the other
     shape: Shape  # groups are what is looked for
 
     def seconds(self, device: str, groups: int, by_units: bool = False) -> float:
-        """That the pass takes: its slots, times what each of them takes."""
+        """That the pass takes: its slots, times what each of them takes.
+
+        Hidden units are projected before the pipeline begins, which no rank has to wait for. Then
+        they are written and read once more, and a product with the identity brings them in.
+        """
         rates = RATES[device]
-        speed = rates.half_products if self.half else rates.products
-        whole = self.operations / speed + self.bytes_moved / rates.memory
+        products = self.operations / (rates.half_products if self.half else rates.products)
+        moved = self.bytes_moved / rates.memory
+        before, whole = 0.0, products + moved
+        if by_units:
+            before, whole = products, 2 * moved + products * self.gates / groups
         units = groups * self.shape.layers * self.shape.directions
-        slots = units + idle_slots(self.shape)
         follow = self.steps * rates.step[self.recurrence]
-        again = self.bytes_again / rates.memory if by_units else 0.0
-        return slots * (whole / units + rates.slot + again + follow)
+        slots = units + idle_slots(self.shape)
+        return before + slots * (whole / units + rates.slot + follow)
 
     def best(self, device: str, most: int, by_units: bool = False) -> int:
         """The number of groups, from 1 to `most`, by which a pass takes the least time."""
@@ -100,7 +106,7 @@ class Work(NamedTuple):
         return min(sorted(counts), key=lambda count: self.seconds(device, count, by_units))
 
 
-UNITS_PAY = 0.8  # units cost more than is counted: copies of weights, thin products
+UNITS_PAY = 0.8  # units need more memory than rows do, so that they have to be worth it
 
 
 def choose(

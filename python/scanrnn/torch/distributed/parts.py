@@ -147,6 +147,16 @@ class Call(NamedTuple):
         index = index.reshape(*index.shape, *(1,) * (tokens.dim() - 2)).expand_as(tokens)
         return tokens.gather(axis, index)
 
+    def as_read(self, unit: Unit, source: Tensor) -> Tensor:
+        """x of a unit's own call: of a block of its layer's input, or of what is projected."""
+        if self.groups.by_units:
+            return self.in_walked_order(unit, source.narrow(-1, *self.columns(unit)))
+        return self.without_dropped(unit, self.in_walked_order(unit, source))
+
+    def from_read(self, unit: Unit, dx: Tensor) -> Tensor:
+        """The cotangent of a block from that of a unit's x."""
+        return self.in_walked_order(unit, self.without_dropped(unit, dx))
+
     def without_dropped(self, unit: Unit, x: Tensor) -> Tensor:
         """x, or its cotangent, without the features that training drops for all steps."""
         share = self.dropped.from_input
@@ -176,17 +186,45 @@ class Call(NamedTuple):
         return [params[place] for place in places[unit.layer, unit.direction]]
 
     def part_of(self, unit: Unit, params: Sequence[Tensor]) -> list[Tensor]:
-        """Those of a unit's own hidden units."""
+        """Those of a unit's own hidden units. Their x is projected before: see projection."""
         if not self.groups.by_units:
             return list(params)
         out = [self.own_rows(unit, value).flatten(0, 1) for value in params]
-        if self.carries_input(unit.layer):
-            # A part of the units is no square layer: a projection hands it its own part of x.
-            start, count = self.units(unit)
-            size = self.input_size_of(unit.layer)
-            ones = torch.eye(size, device=out[0].device, dtype=out[0].dtype)
-            out[0] = torch.cat([out[0], ones.narrow(0, start, count)])
+        size = self.columns(unit)[1]
+        out[0] = torch.eye(size, device=out[0].device, dtype=out[0].dtype)
         return out
+
+    def columns(self, unit: Unit) -> tuple[int, int]:
+        """First and number of a unit's among those of projected x."""
+        cell = info(self.description)
+        blocks = cell.gates + cell.highway
+        start, count = self.units(unit)
+        return start * blocks, count * blocks
+
+    def projection(self, layer: int, weight: Tensor) -> Tensor:
+        """weight_ih with rows group by group, and in each block by block. Where a step reads x of
+        its own unit, another block hands it that."""
+        if self.carries_input(layer):
+            ones = torch.eye(weight.shape[1], device=weight.device, dtype=weight.dtype)
+            weight = torch.cat([weight, ones])
+        every = [Unit(layer, 0, group) for group in range(len(self.groups))]
+        return torch.cat([self.own_rows(unit, weight).flatten(0, 1) for unit in every])
+
+    def add_projection(self, layer: int, total: Tensor, gradient: Tensor) -> None:
+        """What `projection` makes of weight_ih, the way back: to the gradient, in place."""
+        for group in range(len(self.groups)):
+            unit = Unit(layer, 0, group)
+            part = gradient.narrow(0, *self.columns(unit)).unflatten(0, (-1, self.units(unit)[1]))
+            own = self.own_rows(unit, total)
+            own += part[: len(own)]  # but for what a highway had
+
+    def without_absent(self, tokens: Tensor) -> Tensor:
+        """With zeros in place of steps that are not there, whatever stands there."""
+        if self.ragged.lengths is None:
+            return tokens
+        step, lengths = torch.arange(self.steps, device=tokens.device), self.ragged.lengths
+        there = step < lengths[:, None] if self.batch_axis == 0 else step[:, None] < lengths
+        return torch.where(there[..., None], tokens, 0)
 
     def own_rows(self, unit: Unit, value: Tensor) -> Tensor:
         """[blocks, n, ...], a view."""
@@ -195,11 +233,10 @@ class Call(NamedTuple):
 
     def add_part(self, unit: Unit, total: Tensor, gradient: Tensor) -> None:
         """A unit's part of a parameter's gradient to the whole, in place."""
-        if not self.groups.by_units:
-            total += gradient
-            return
-        own = self.own_rows(unit, total)
-        own += gradient[: own.shape[0] * own.shape[1]].view(own.shape)
+        if self.groups.by_units:
+            total = self.own_rows(unit, total)
+            gradient = gradient.view(total.shape)
+        total += gradient
 
 
 @functools.lru_cache(maxsize=256)
@@ -231,15 +268,9 @@ def may_split_units(
     layer = description.layer(input_size, short_name(dtype))
     if any(name.partition("_l")[0] not in _OF_UNITS for name, _ in layer.parameters()):
         return False
-    if not cell.highway:
-        return True
-    sizes = {input_size} | (
-        {description.directions * hidden} if description.num_layers > 1 else set()
-    )
-    if description.input_dropout > 0 and hidden in sizes:
-        return False  # a highway reads x without what is dropped, and a projection does not
-    # A part that happens to be as wide as x would be a square layer.
-    return all(groups.units(g, hidden)[1] not in sizes for g in range(len(groups)))
+    # A highway beside a dropped input reads x itself, which is not what is projected.
+    sizes = [input_size] + [description.directions * hidden] * (description.num_layers > 1)
+    return not (cell.highway and description.input_dropout > 0 and hidden in sizes)
 
 
 def states_of(states: Sequence[Tensor], call: Call, unit: Unit) -> list[Tensor]:

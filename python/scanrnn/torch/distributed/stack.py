@@ -97,8 +97,8 @@ class _Function(torch.autograd.Function):
 
 
 class _Forward:
-    """`kept` is what backward reads: inputs by layer and block, and of each unit y, its reserve
-    and what it began with."""
+    """`kept` is what backward reads: inputs by layer and block, what is projected of them by layer
+    and direction, and of each unit y, its reserve and what it began with."""
 
     def __init__(
         self, sharded: Sharded, x: Tensor, h_0: list[Tensor], params: list[Tensor]
@@ -117,9 +117,7 @@ class _Forward:
         return y, *self.sharded.spread(self.finals)
 
     def _work(self, unit: Unit, message: Tensor | None) -> Tensor:
-        call, block = self.call, self.call.groups.block(unit.group)
-        source = self._input(unit.layer, block)
-        x = call.without_dropped(unit, call.in_walked_order(unit, source))
+        call, x = self.call, self._read(unit)
         if message is not None:
             h_0 = from_message(message, call.state_shapes(unit))
         else:
@@ -139,6 +137,18 @@ class _Forward:
                 target.copy_(final)
         return message_of(finals)
 
+    def _read(self, unit: Unit) -> Tensor:
+        """x of a unit's own call, as `_Backward` reads it again."""
+        call, layer = self.call, unit.layer
+        source = self._input(layer, call.groups.block(unit.group))
+        if not call.groups.by_units:
+            return call.as_read(unit, source)
+        key = "projected", layer, unit.direction
+        if key not in self.kept:
+            weight = call.projection(layer, call.of_layer(unit, self.params)[0])
+            self.kept[key] = source @ weight.T
+        return call.as_read(unit, self.kept[key])
+
     def _input(self, layer: int, block: int) -> Tensor:
         """Of a block, once for all units that read it."""
         key = "input", layer, block
@@ -149,6 +159,9 @@ class _Forward:
             else:
                 tokens = self._assembled(layer - 1, block)
                 self.kept[key] = self.call.behind_layer(layer - 1, block, tokens)
+            if self.call.groups.by_units:
+                there = self.call.without_absent(self.kept[key])
+                self.kept[key] = self.call.without_dropped(Unit(layer, 0, 0), there)
         return self.kept[key]
 
     def _assembled(self, layer: int, block: int) -> Tensor:
@@ -156,6 +169,8 @@ class _Forward:
         call = self.call
         if not self.sharded.wanted.any:
             del self.kept["input", layer, block]
+            for direction in range(call.description.directions):
+                self.kept.pop(("projected", layer, direction), None)
         parts = [
             call.in_walked_order(unit, self.y.pop(unit))
             for unit in call.units_of_block(layer, block)
@@ -169,6 +184,7 @@ class _Backward:
         self.wide = torch.promote_types(self.call.dtype, torch.float32)
         self.sums: dict[tuple[int, int], Tensor] = {}  # of a layer's input, by layer and block
         self.done: dict[tuple[int, int], Tensor] = {}
+        self.projected: dict[tuple[int, int], tuple[Tensor, set[int]]] = {}
         device = params[0].device
         sizes = [value.numel() for value in params]
         self.flat = torch.zeros(sum(sizes), device=device, dtype=self.wide)
@@ -207,32 +223,58 @@ class _Backward:
         return from_message(total.to(self.call.dtype), self.call.whole_state_shapes)
 
     def _work(self, unit: Unit, message: Tensor | None) -> Tensor:
-        call, wanted, block = self.call, self.sharded.wanted, self.call.groups.block(unit.group)
+        call, wanted = self.call, self.sharded.wanted
         if message is not None:
             dh_n = from_message(message, call.state_shapes(unit))
         else:
             dh_n = states_of(self.finals, call, unit)
-        source = self.kept["input", unit.layer, block]
-        x = call.without_dropped(unit, call.in_walked_order(unit, source))
+        source = ("projected", unit.layer, unit.direction)
+        if not call.groups.by_units:
+            source = "input", unit.layer, call.groups.block(unit.group)
         held = [self.kept.get(("h_0", unit, i)) for i in range(call.description.states)]
         h_0 = [h for h in held if h is not None]
-        needs_x = unit.layer > 0 or wanted.x
+        needs_x = unit.layer > 0 or wanted.x or (call.groups.by_units and wanted.params)
         params = call.part_of(unit, call.of_layer(unit, self.params))
         dx, *others = _layer_backward(
-            self._of_output(unit), dh_n, x, h_0, self.kept["y", unit], params,
-            *call.steps_of(unit), self.kept["reserve", unit], call.seed_of(unit), needs_x,
-            wanted.params, *call.layer_of(unit),
+            self._of_output(unit), dh_n, call.as_read(unit, self.kept[source]), h_0,
+            self.kept["y", unit], params, *call.steps_of(unit), self.kept["reserve", unit],
+            call.seed_of(unit), needs_x, wanted.params, *call.layer_of(unit),
         )  # fmt: skip
         dh_0, dparams = others[: len(h_0)], others[len(h_0) :]
-        if needs_x:
-            dx = call.in_walked_order(unit, call.without_dropped(unit, dx))
-            self._add(unit.layer, block, dx)
-        for total, gradient in zip(call.of_layer(unit, self.totals), dparams, strict=False):
+        totals = call.of_layer(unit, self.totals)
+        if call.groups.by_units:  # their weight is none: the projection has one
+            totals, dparams = totals[1:], dparams[1:]
+            if needs_x:
+                self._to_projected(unit, dx)
+        elif needs_x:
+            self._add(unit.layer, source[2], call.from_read(unit, dx))
+        for total, gradient in zip(totals, dparams, strict=False):
             call.add_part(unit, total, gradient)
         if self.sharded.ends_here(unit, back=True):
             for target, value in zip(states_of(self.initial, call, unit), dh_0, strict=False):
                 target.copy_(value)
         return message_of(dh_0) if dh_0 else self.flat.new_empty(0)
+
+    def _to_projected(self, unit: Unit, dx: Tensor) -> None:
+        """A unit's part of the cotangent of what was projected; the last one takes all of it back
+        to x and to the weight."""
+        call, wanted, key = self.call, self.sharded.wanted, (unit.layer, unit.direction)
+        if key not in self.projected:
+            whole = torch.empty_like(self.kept[("projected", *key)])
+            self.projected[key] = whole, set(range(len(call.groups)))
+        whole, left = self.projected[key]
+        whole.narrow(-1, *call.columns(unit)).copy_(call.in_walked_order(unit, dx))
+        left.remove(unit.group)
+        if left:
+            return
+        del self.projected[key]
+        if unit.layer > 0 or wanted.x:
+            weight = call.projection(unit.layer, call.of_layer(unit, self.params)[0])
+            self._add(unit.layer, 0, call.without_dropped(unit, whole @ weight))
+        if wanted.params:
+            x = self.kept["input", unit.layer, 0]
+            gradient = whole.flatten(0, 1).T @ x.flatten(0, 1)
+            call.add_projection(unit.layer, call.of_layer(unit, self.totals)[0], gradient)
 
     def _add(self, layer: int, block: int, dx: Tensor) -> None:
         """Several units' in the wider type."""
