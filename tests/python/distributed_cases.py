@@ -5,6 +5,7 @@ Every rank computes the whole by itself, from the same seeds, and compares its p
 """
 
 import functools
+import math
 import os
 import time
 
@@ -12,6 +13,7 @@ import pytest
 import scanrnn.torch.distributed as sd
 import torch
 import torch.distributed as dist
+from scanrnn.torch.distributed import agree
 from support import ALL_CELLS, DENSE, INFO
 from torch_support import WIDE, flat, module, same, st, state, tensor
 
@@ -164,6 +166,34 @@ def precisions(world):
         model = sd.TimeSharded(rnn)
         compiled = torch.compile(torch.nn.Sequential(model), backend="eager")
         same([compiled(x[here])[0]], [model(x[here])[0]])
+
+
+def what_is_not_there(world):
+    """Steps behind a sequence's end may hold anything, and nothing of it reaches anything."""
+    lengths = torch.tensor([7, 2])
+    for size, count in ((24, 3), (5, 2)):
+        rnn, found = module("SRU", size, 24, 2, bidirectional=True), []
+        for value in (0.0, math.nan):
+            x = tensor(9, 2, size)
+            for row, length in enumerate(lengths):
+                x[length:, row] = value
+            given = x[span(world)].clone().requires_grad_()
+            rnn.zero_grad()
+            y, h_n = sd.TimeSharded(rnn, groups=count)(given, lengths=lengths)
+            (y.sum() + h_n.sum()).backward()
+            found.append([y, h_n, given.grad, *(p.grad for p in rnn.parameters())])
+        assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+def another_control_group(world):
+    """Where the group's own messages go through a GPU, ranks agree in a group beside it."""
+    if world.backend != "gloo":
+        return  # all other cases have one
+    ranks = agree.Ranks(None)
+    ranks._backends = lambda: {"cpu": "another"}
+    told = ranks.agree(lambda: {"rank": world.rank}, ["rank"])
+    assert [one["rank"] for one in told] == list(range(world.size))
+    assert ranks._control() is ranks._control() is not ranks.group
 
 
 def without_gradients(world):
@@ -450,8 +480,8 @@ SUITES = {
         **{
             case.__name__: case
             for case in (
-                shapes, precisions, without_gradients, gradients_of_some, bits, checkpoints, scans,
-                errors,
+                shapes, precisions, what_is_not_there, another_control_group, without_gradients,
+                gradients_of_some, bits, checkpoints, scans, errors,
             )
         },
     },

@@ -5,6 +5,11 @@ distributed_cases.py has: with gloo on the CPU, with NCCL where SCANRNN_TEST_DEV
 import copy
 import itertools
 import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from distributed_world import processes, results, waited
@@ -120,7 +125,7 @@ def chosen(batch, ranks=8, splits=True, recurrence="linear", seconds=0.1, moved=
     """Of products and of memory that take about so long."""
     rates = groups.RATES["cuda"]
     sizes = seconds * rates.half_products, moved * rates.memory
-    work = groups.Work(*sizes, True, recurrence, 3, 4096, Shape(ranks, 1, 1, 1))
+    work = groups.Work(*sizes, True, recurrence, 3, 4096, 1, Shape(ranks, 1, 1, 1))
     return groups.choose(work, "cuda", batch, max(1, batch), 1024, lambda _: splits)
 
 
@@ -200,3 +205,27 @@ def test_every_share_that_training_drops_is_known():
     for cell in INFO.values():
         for name in cell.shares():
             assert name in DROPS, f"{cell.name}: TimeSharded refuses {name}"
+
+
+# ---- the program of the documentation
+
+
+def test_the_language_model_learns_over_ranks():
+    """As torchrun starts it, on a port that it finds."""
+    if torch.cuda.device_count() < 2 and DEVICE != "cpu":
+        pytest.skip(f"wants 2 GPUs, there are {torch.cuda.device_count()}")
+    program = Path(__file__).parents[2] / "docs/examples/many_gpus.py"
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+        *(str(program), "--device", DEVICE, "--steps", "20", "--parameters", "40000"),
+        *("--batch", "4", "--length", "64", "--layers", "1", "--characters", "100000"),
+        *("--rate", "0.01", "--model", "scanrnn.SRU"),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=180, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    bits = [float(found) for found in re.findall(r"([\d.]+) bits a character", done.stdout)]
+    assert len(bits) == 10
+    assert bits[-1] < 6 < bits[0], bits

@@ -235,10 +235,10 @@ class Asked:
         lines = tokens * told.directions * hidden
         products = 2.0 * lines * cell.gates * sum(size + recurrent for size in sizes)
         moved = float(lines * (cell.gates + 2) * len(sizes) * size_of_one)
-        passes = 3 if training else 1
+        times, passes = (3, 2) if training else (1, 1)  # backward is twice forward
         work = Work(
-            passes * products, passes * moved, size_of_one == 2, cell.recurrence, cell.gates,
-            most_steps, self._shape(1),
+            times * products, times * moved, size_of_one == 2, cell.recurrence, cell.gates,
+            most_steps, passes, self._shape(1),
         )  # fmt: skip
 
         def may_split(groups: Groups) -> bool:

@@ -73,7 +73,7 @@ RATES = {
 
 
 class Work(NamedTuple):
-    """What a rank has to do in one pass, and how it can be cut."""
+    """What a rank has to do, forward alone or in both passes, and how it can be cut."""
 
     operations: float
     bytes_moved: float
@@ -81,10 +81,11 @@ class Work(NamedTuple):
     recurrence: str
     gates: int
     steps: int  # of one unit, one after the other
+    passes: int  # 2 with backward
     shape: Shape  # groups are what is looked for
 
     def seconds(self, device: str, groups: int, by_units: bool = False) -> float:
-        """That the pass takes: its slots, times what each of them takes.
+        """That it takes: slots, times what each of them takes.
 
         Hidden units are projected before the pipeline begins, which no rank has to wait for. Then
         they are written and read once more, and a product with the identity brings them in.
@@ -98,10 +99,10 @@ class Work(NamedTuple):
         units = groups * self.shape.layers * self.shape.directions
         follow = self.steps * rates.step[self.recurrence]
         slots = units + idle_slots(self.shape)
-        return before + slots * (whole / units + rates.slot + follow)
+        return before + slots * (whole / units + self.passes * (rates.slot + follow))
 
     def best(self, device: str, most: int, by_units: bool = False) -> int:
-        """The number of groups, from 1 to `most`, by which a pass takes the least time."""
+        """The number of groups, from 1 to `most`, by which it takes the least time."""
         counts = {1, max(1, most)} | {n for k in range(12) for n in (2**k, 3 * 2**k) if n <= most}
         return min(sorted(counts), key=lambda count: self.seconds(device, count, by_units))
 
@@ -118,8 +119,8 @@ def choose(
     may_split: Callable[[Groups], bool],
     wanted: int | None = None,
 ) -> Groups:
-    """Rows, in most_rows groups at most, or units where `may_split` allows it and a pass takes
-    much less time; `wanted` many."""
+    """Rows, in most_rows groups at most, or units where `may_split` allows it and takes much less
+    time; `wanted` many."""
     most_units = max(1, hidden_size // LEAST_UNITS)
 
     def by_units(count: int) -> Groups | None:

@@ -18,7 +18,7 @@ from .exchange import Link, refuse_graph
 from .groups import Groups, Work
 from .schedule import Shape, Slot, Unit, following, slots_of
 
-LEAST_LINES = 64  # in a group: their values of one step are read together
+LEAST_LINES = 32  # in a group: a cache line or two of one step
 _GRAIN = 16  # lines in a group are a multiple
 
 
@@ -113,7 +113,7 @@ def _cut(
         return cutting.cut(lines, wanted)
     # Forward reads a and b and writes h; backward reads a, h and dh and writes da and db.
     moved = float((8 if training else 3) * steps * lines * like.element_size())
-    work = Work(0.0, moved, False, "linear", 1, steps, Shape(ranks, 1, 1, 1))
+    work = Work(0.0, moved, False, "linear", 1, steps, 1 + training, Shape(ranks, 1, 1, 1))
     count = work.best(like.device.type, lines // LEAST_LINES) if ranks > 1 else 1
     return cutting.cut(lines, count, _GRAIN)
 
