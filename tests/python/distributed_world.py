@@ -17,8 +17,8 @@ import time
 import traceback
 from pathlib import Path
 
-LIMIT = 240  # seconds for a world, of which it takes far fewer
-TIMEOUT = 30  # seconds for one exchange
+LIMIT = 300  # seconds for a world, of which it takes far fewer
+TIMEOUT = 60  # seconds for one exchange
 
 
 def processes(size, folder, suite):

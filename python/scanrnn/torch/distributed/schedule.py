@@ -43,43 +43,41 @@ def following(unit: Unit, rank: int, ranks: int, back: bool = False) -> int | No
 def slots_of(shape: Shape) -> tuple[Slot, ...]:
     """Each rank, slot by slot, takes the unit with the longest way to the end among those that it
     can work on. In one direction that is one layer after the other, on each rank a slot later."""
-    ranks, layers, directions, groups, _ = shape
+    ranks = range(shape.ranks)
+    chains = [(layer, d) for layer in range(shape.layers) for d in range(shape.directions)]
     ways = _ways(shape)
-    units = [
-        Unit(layer, direction, group)
-        for layer in range(layers)
-        for direction in range(directions)
-        for group in range(groups)
-    ]
     left = [
-        sorted(units, key=lambda unit: (-ways[unit.layer][unit.direction][rank], unit))
-        for rank in range(ranks)
+        sorted(chains, key=lambda chain: (-ways[chain[0]][chain[1]][rank], chain)) for rank in ranks
     ]
-    done: list[set[Unit]] = [set() for _ in range(ranks)]
+    done = [dict.fromkeys(chains, 0) for _ in ranks]  # groups, which come in their order
     slots: list[Slot] = []
     while any(left):
-        slot = tuple(
-            next((unit for unit in left[rank] if _ready(shape, done, rank, unit)), None)
-            for rank in range(ranks)
-        )
+        slot = tuple(_picked(shape, done, rank, left[rank]) for rank in ranks)
         for rank, unit in enumerate(slot):
             if unit is not None:
-                done[rank].add(unit)
-                left[rank].remove(unit)
+                done[rank][unit[:2]] += 1
+                if done[rank][unit[:2]] == shape.groups:
+                    left[rank].remove(unit[:2])
         slots.append(slot)
     return tuple(slots)
 
 
-def _ready(shape: Shape, done: list[set[Unit]], rank: int, unit: Unit) -> bool:
-    before = following(unit, rank, shape.ranks, back=True)
-    if before is not None and unit not in done[before]:
-        return False
-    groups = range(shape.groups) if shape.mixed else (unit.group,)
-    return unit.layer == 0 or all(
-        Unit(unit.layer - 1, direction, group) in done[rank]
-        for direction in range(shape.directions)
-        for group in groups
-    )
+Done = list[dict[tuple[int, int], int]]
+
+
+def _picked(shape: Shape, done: Done, rank: int, left: list[tuple[int, int]]) -> Unit | None:
+    """The first that can be worked on; a chain is a layer's direction, and ends with its groups."""
+    for layer, direction in left:
+        below = [done[rank][layer - 1, d] for d in range(shape.directions) if layer]
+        if layer and not any(below):
+            return None  # nor has any layer above anything to read
+        unit = Unit(layer, direction, done[rank][layer, direction])
+        before = following(unit, rank, shape.ranks, back=True)
+        came = before is None or done[before][layer, direction] > unit.group
+        wanted = shape.groups if shape.mixed else unit.group + 1
+        if came and all(count >= wanted for count in below):
+            return unit
+    return None
 
 
 def _ways(shape: Shape) -> list[list[list[int]]]:
