@@ -4,9 +4,11 @@
 Every rank computes the whole by itself, from the same seeds, and compares its part.
 """
 
+import copy
 import functools
 import math
 import os
+import pickle
 import time
 
 import pytest
@@ -259,6 +261,8 @@ def checkpoints(world):
             parameter.mul_(0.5)
     many = sd.TimeSharded(module("SRU", 4, 8, 2))
     many.load_state_dict(one.state_dict())
+    assert copy.deepcopy(one).group is one.group
+    refused(TypeError, "group: a process group belongs to its processes", lambda: pickle.dumps(one))
     x, here = tensor(9, 3, 4), span(world)
     same([many(x[here])[0]], [one(x)[0][here]])
     given, again = (x[here].clone().requires_grad_() for _ in range(2))

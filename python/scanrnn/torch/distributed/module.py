@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -45,6 +46,12 @@ class TimeSharded(nn.Module):
         self.module, self.group = module, group
         self.groups = None if groups is None else arguments.integer("groups", groups)
         self.cut: Groups | None = None  # the groups of the last call
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TimeSharded:
+        """The group is the same one."""
+        copied = TimeSharded(copy.deepcopy(self.module, memo), self.group, groups=self.groups)
+        copied.training = self.training
+        return copied
 
     def __getstate__(self) -> dict[str, Any]:
         if self.group is not None:

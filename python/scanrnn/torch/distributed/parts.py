@@ -65,7 +65,13 @@ class Call(NamedTuple):
     @property
     def width(self) -> int:
         """Features of a layer's output."""
-        return self.description.directions * self.description.hidden_size
+        return int(self.description.output_shape((self.input_size,))[-1])
+
+    def features(self, unit: Unit) -> tuple[int, int]:
+        """First and number of a unit's in its layer's output."""
+        own = self.width // self.description.directions
+        start, count = self.groups.units(unit.group, own)
+        return unit.direction * own + start, count
 
     def input_size_of(self, layer: int) -> int:
         return self.width if layer else self.input_size

@@ -297,6 +297,4 @@ class _Backward:
                 above = self._of_input(unit.layer + 1, block)
                 self.done[key] = call.behind_layer(unit.layer, block, above)
             whole = self.done[key]
-        start, count = call.units(unit)
-        start += unit.direction * call.description.hidden_size
-        return call.in_walked_order(unit, whole.narrow(-1, start, count))
+        return call.in_walked_order(unit, whole.narrow(-1, *call.features(unit)))
