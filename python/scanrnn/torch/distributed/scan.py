@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ... import arguments
+from ...arrays.identify import of_torch
+from ...arrays.torch import Torch
 from ...scan_call import LINEAR, ScanCall, checked
 from .. import tensors
 from . import groups as cutting
@@ -107,15 +110,27 @@ def _cut(
     ranks: int, steps: int, lines: int, like: Tensor, training: bool, wanted: int | None
 ) -> Groups:
     if wanted is not None:
-        if not 1 <= wanted <= max(1, lines):
-            raise ValueError(f"groups: expected 1 to {max(1, lines)} lines, got {wanted}")
+        most = max(1, lines // 2)  # a line by itself would have to have its steps side by side
+        if not 1 <= wanted <= most:
+            raise ValueError(f"groups: expected 1 to {most} for {lines} lines, got {wanted}")
         return cutting.cut(lines, wanted)
-    # Forward reads a and b and writes h; backward reads a, h and dh and writes da and db. What is
-    # written is copied from the groups' own results.
-    moved = float((14 if training else 5) * steps * lines * like.element_size())
+    # Forward reads a and b and writes h; backward reads a, h and dh, of which it makes a copy, and
+    # writes da and db.
+    moved = float((10 if training else 3) * steps * lines * like.element_size())
     work = Work(0.0, moved, False, "linear", 1, steps, 1 + training, Shape(ranks, 1, 1, 1))
     count = work.best(like.device.type, lines // LEAST_LINES) if ranks > 1 else 1
     return cutting.cut(lines, count, _GRAIN)
+
+
+class _Into(Torch):
+    """Calls whose results go to these tensors, which may be parts of larger ones."""
+
+    def __init__(self, device: torch.device, *results: Tensor) -> None:
+        super().__init__(of_torch(device))
+        self._results = list(results)
+
+    def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        return self._results.pop(0)
 
 
 def _forward(
@@ -134,9 +149,7 @@ def _forward(
         states = h.narrow(1, *lines)
         if len(a):
             parts = a.narrow(1, *lines), b.narrow(1, *lines)
-            states.copy_(
-                torch.ops.scanrnn.scan(LINEAR, False, 0, *parts, None, None, before, None)[0]
-            )
+            _Into(a.device, states).scan(ScanCall(LINEAR, False, 0, *parts, h_0=before))
             before = states[-1]
         return a.new_zeros(lines[1]) if before is None else before.contiguous()
 
@@ -157,9 +170,8 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dh: Tensor) -> Any:
         refuse_graph("scan")
-        (a, h, initial), sharded = ctx.saved_tensors, ctx.sharded
-        needs = [*ctx.needs_input_grad[2:4], initial is not None]
-        da, db = (torch.empty_like(h) if need else None for need in needs[:2])
+        (a, h, initial), sharded, dh = ctx.saved_tensors, ctx.sharded, _plain(dh)
+        da, db = (torch.empty_like(h) if need else None for need in ctx.needs_input_grad[2:4])
         dh_0 = torch.zeros(a.shape[1], device=a.device, dtype=a.dtype)
 
         def work(unit: Unit, message: Tensor | None) -> Tensor:
@@ -170,15 +182,13 @@ class _Function(torch.autograd.Function):
                 given = given.clone(memory_format=torch.contiguous_format)
                 given[-1] += message
             if len(a):
-                found = torch.ops.scanrnn.scan_backward(
-                    LINEAR, False, 0, a.narrow(1, *lines), None, None, None, before, None,
-                    h.narrow(1, *lines), None, given, needs,
-                )  # fmt: skip
-                for whole, part in zip((da, db), found, strict=False):
-                    if whole is not None:
-                        whole.narrow(1, *lines).copy_(part)
-                message = found[2] if before is not None else None
-            if message is not None:
+                call = ScanCall(LINEAR, False, 0, a.narrow(1, *lines), None, h_0=before)
+                out = [None if value is None else value.narrow(1, *lines) for value in (da, db)]
+                out.append(None if before is None else dh_0.narrow(0, *lines))
+                into = _Into(a.device, *(value for value in out if value is not None))
+                wanted = [value is not None for value in out]
+                into.scan_backward(call, h.narrow(1, *lines), None, given, wanted)
+            elif message is not None:
                 dh_0.narrow(0, *lines).copy_(message)
             return dh_0.narrow(0, *lines)
 
