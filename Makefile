@@ -63,7 +63,7 @@ test-cuda: .venv/installed .venv/frameworks-cuda build/cuda/tests/scanrnn_tests
 # Sequences over the GPUs of this host, with NCCL. What wants more GPUs than there are is skipped.
 test-many: export SCANRNN_TEST_DEVICE := cuda
 test-many: .venv/installed .venv/frameworks-cuda
-	python -m pytest tests/python/test_torch_distributed.py
+	python -m pytest tests/python/test_torch_distributed.py tests/python/test_jax_sharded.py
 
 # Every kernel from PTX alone, as a later device would compile it. CUDA_FORCE_PTX_JIT=1 will not do:
 # cuBLASLt has no PTX, so that no context could be made.
