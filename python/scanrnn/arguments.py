@@ -82,14 +82,18 @@ def domain(cell: CellInfo, value: Any) -> str:
 
 def own_options(known: Mapping[str, Any], owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that only this cell's class has, of all that was given beyond the others."""
-    as_the_default: dict[type, Any] = {bool: flag, float: real, str: text}
+    as_the_default: dict[type, Any] = {bool: flag, int: integer, float: real, str: text}
     others = [name for name in given if name not in known]
     if others:
         raise TypeError(f"{owner}: unexpected argument {others[0]!r}")
-    return {
-        name: as_the_default[type(default)](name, given.get(name, default))
-        for name, default in known.items()
-    }
+    out = {}
+    for name, default in known.items():
+        value = given.get(name, default)
+        if name == "zoneout" and isinstance(value, (tuple, list)) and len(value) == 2:
+            out[name] = (real(name, value[0]), real(name, value[1]))
+        else:
+            out[name] = as_the_default[type(default)](name, value)
+    return out
 
 
 def seed_value(value: Any) -> int | None:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _core, profile
 from .ragged import PACKED, RECTANGULAR, Ragged
-from .registry import cells
+from .registry import CellInfo, cells
 
 STATES = {cell.name: cell.states for cell in cells()}  # tensors of a state: h, or h and c
 
@@ -28,7 +28,7 @@ class Planned(NamedTuple):
     plan: _core.Plan
     y: tuple[int, ...]  # shapes
     y_of_step: tuple[int, ...]
-    state: tuple[int, ...]
+    states: list[tuple[int, ...]]
     workspace: int  # bytes
     reserve: int
 
@@ -47,24 +47,29 @@ class Description(NamedTuple):
     bias: bool = True
     batch_first: bool = False
     dropout: float = 0.0
-    dropconnect: float = 0.0
-    input_dropout: float = 0.0
     bidirectional: bool = False
     variant: str = ""  # the cell's first
     domain: str = "log"
+    options: str = ""  # the cell's own, "name=number ..."; see options_text
     strategy: str | None = None  # asked of a plan, no part of the layer
 
     def layer(self, input_size: int, dtype: str) -> _core.Layer:
         return _layer(self, input_size, dtype)
 
     @property
+    def own_options(self) -> dict[str, float]:
+        return _options(self.options)
+
+    @property
     def drops(self) -> bool:
         """Whether training draws numbers."""
+        told = self.own_options
         between = self.dropout > 0 and self.num_layers > 1
-        return between or self.dropconnect > 0 or self.input_dropout > 0
+        return told.get("draws", 1) > 0 and (between or any(told.get(s, 0) > 0 for s in SHARES))
 
     def without_drops(self) -> Description:
-        return self._replace(dropout=0.0, dropconnect=0.0, input_dropout=0.0)
+        """What computes in training as in inference."""
+        return self._replace(options=f"{self.options} draws=0".strip()) if self.drops else self
 
     @property
     def states(self) -> int:
@@ -98,11 +103,45 @@ class Description(NamedTuple):
         layout = RECTANGULAR if ragged is None else ragged.layout
         return Batch(shape[1 - axis], shape[axis], layout)
 
-    def output_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
-        return *shape[:-1], self.directions * self.hidden_size
+    @property
+    def output_size(self) -> int:
+        """Features of one direction's output, and of h."""
+        return int(self.own_options.get("proj_size", 0)) or self.hidden_size
 
-    def state_shape(self, sequences: Any) -> tuple[Any, ...]:
-        return self.num_layers * self.directions, sequences, self.hidden_size
+    def output_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
+        return *shape[:-1], self.directions * self.output_size
+
+    def state_shapes(self, sequences: Any) -> list[tuple[Any, ...]]:
+        """Of each tensor of the state."""
+        rows = self.num_layers * self.directions
+        sizes = [self.output_size] + [self.hidden_size] * (self.states - 1)
+        return [(rows, sequences, size) for size in sizes]
+
+
+# What training draws by, beside dropout between layers.
+SHARES = ("input_dropout", "state_dropout", "dropconnect", "zoneout", "zoneout_cell")
+
+
+def options_text(cell: CellInfo, values: Mapping[str, Any]) -> str:
+    """A cell's own options as a description has them, those alone that are not the default. What
+    zoneout says of LSTM may be a pair, for h and for c."""
+    told, known = dict(values), dict(cell.options)
+    zoneout = told.get("zoneout")
+    if isinstance(zoneout, tuple):
+        if "zoneout_cell" not in known:
+            raise ValueError(
+                f"zoneout: expected a number, as {cell.name} has one tensor that it is for, got "
+                f"{zoneout!r}"
+            )
+        told["zoneout"], told["zoneout_cell"] = zoneout
+    words = [f"{k}={float(told[k])!r}" for k, v in known.items() if told.get(k, v) != v]
+    return " ".join(words)
+
+
+@functools.lru_cache(maxsize=1024)
+def _options(text: str) -> dict[str, float]:
+    pairs = (word.split("=") for word in text.split())
+    return {name: float(value) for name, value in pairs}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -118,7 +157,7 @@ def _planner(
     description: Description, input_size: int, dtype: str, device: _core.Device
 ) -> Planner:
     layer = description.layer(input_size, dtype)
-    width = description.directions * description.hidden_size
+    width = description.directions * description.output_size
 
     @functools.lru_cache(maxsize=256)
     def planned(
@@ -130,7 +169,7 @@ def _planner(
         if layout == PACKED:
             tokens = [steps]
         return Planned(
-            plan, (*tokens, width), (batch, width), description.state_shape(batch),
+            plan, (*tokens, width), (batch, width), description.state_shapes(batch),
             plan.workspace_bytes, plan.reserve_bytes,
         )  # fmt: skip
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -26,7 +26,17 @@ def _softplus_of_decay(library: Any, a: Any) -> Any:
 _OTHERS = {"weight_a": Initial(0.9, 0.999, _softplus_of_decay)}
 
 
-def of(parameter: str, hidden_size: int) -> Initial:
-    """U(-1/sqrt(H), 1/sqrt(H)), as torch does, for all but a few parameters."""
-    bound = 1 / math.sqrt(hidden_size)
-    return _OTHERS.get(parameter.partition("_l")[0], Initial(-bound, bound))
+def of(parameter: str, hidden_size: int, options: Mapping[str, Any]) -> Initial:
+    """U(-1/sqrt(H), 1/sqrt(H)), as torch does, for all but a few parameters; by options of SRU the
+    last bias, that of its gate r, is highway_bias."""
+    name, bound = parameter.partition("_l")[0], 1 / math.sqrt(hidden_size)
+    out = _OTHERS.get(name, Initial(-bound, bound))
+    highway_bias = options.get("highway_bias", 0.0)
+    if name != "bias_ih" or not (highway_bias or options.get("rescale", False)):
+        return out
+
+    def biased(library: Any, drawn: Any) -> Any:
+        rest = drawn[:-hidden_size]
+        return library.concatenate([rest, library.full_like(drawn[-hidden_size:], highway_bias)])
+
+    return out._replace(made=biased)

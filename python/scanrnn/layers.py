@@ -16,7 +16,7 @@ from . import _core, arguments, initial
 from .arguments import Array
 from .arrays import on_host
 from .call import Placed, Stack
-from .description import Description
+from .description import Description, options_text
 from .layouts import export
 from .ragged import PACKED, RECTANGULAR, Ragged, of_sequence
 from .registry import CellInfo
@@ -44,7 +44,10 @@ class Layer:
 
     Training (`vjp`) sets shares of values to zero and scales the rest up: `dropout` outputs between
     layers; `input_dropout` what a layer reads, drawn once for all steps of a sequence, but a
-    highway reads x itself; `dropconnect` elements of weight_hh, drawn once a call.
+    highway reads x itself; `state_dropout` likewise what a state gives to the output;
+    `dropconnect` elements of weight_hh, drawn once a call. `zoneout` leaves units' states as they
+    were, drawn for each step, and moves all of them by the mean in inference; of LSTM a pair
+    (of h, of c) is taken.
     """
 
     _cell: CellInfo
@@ -72,7 +75,7 @@ class Layer:
         for name in ("bias", "batch_first", "bidirectional"):
             options[name] = arguments.flag(name, options[name])
         options["dropout"] = arguments.real("dropout", options["dropout"])
-        known = self._cell.own_options() | self._cell.shares()
+        known = self._cell.own_options()
         own = {name: options[name] for name in known}
         options |= arguments.own_options(known, type(self).__name__, own)
         if "domain" in options:
@@ -86,6 +89,7 @@ class Layer:
         device = _core.Device(options["device"])
         told = {name: options[name] for name in Description._fields if name in options}
         cell = self._cell.chosen(options)
+        told["options"] = options_text(cell, options)
         variant = options.get(cell.variant_option, "")
         description = Description(cell.name, variant=variant, **told)
         size, dtype = options["input_size"], options["dtype"]
@@ -101,7 +105,7 @@ class Layer:
     def _initialise(self, seed: int | None) -> None:
         random, values = np.random.default_rng(seed), {}
         for name, shape in self._stack.shapes.items():
-            low, high, made = initial.of(name, self.hidden_size)
+            low, high, made = initial.of(name, self.hidden_size, self._options)
             drawn = random.uniform(low, high, shape)
             values[name] = made(np, drawn) if made else drawn
         self._adopt(values)
@@ -259,7 +263,7 @@ def _restore(kind: type[Layer], options: dict[str, Any], params: dict[str, Array
 
 def make_class(cell: CellInfo) -> type[Layer]:
     """The class of a cell: its constructor is torch's, plus the cell's own options and ours."""
-    options = _TORCHS | cell.own_options() | cell.shares()
+    options = _TORCHS | cell.own_options()
     if cell.recurrence == "linear":
         options["domain"] = "log"
     options |= {"dtype": "float32", "device": "auto", "seed": None}

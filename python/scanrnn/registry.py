@@ -20,7 +20,8 @@ class CellInfo(NamedTuple):
     highway a step reads x of its own unit as well, and a layer of a square cell has no projection
     for it: its input size is H. The parameter vectors_name holds so many vectors of H values.
     Without variant_option the one variant has no name. A cell with a base has no class: it is what
-    `option=True` makes of the class `base`.
+    `option=True` makes of the class `base`. options are those that not every cell has, with their
+    defaults.
     """
 
     name: str
@@ -38,6 +39,7 @@ class CellInfo(NamedTuple):
     row_order: tuple[str, ...]
     base: str
     option: str
+    options: tuple[tuple[str, Any], ...]
 
     def words(self) -> str:
         """What the docstrings of a cell's classes say of it."""
@@ -64,11 +66,16 @@ class CellInfo(NamedTuple):
     def own_options(self) -> dict[str, Any]:
         """What its class takes beyond the options of all classes, with the defaults."""
         variant = {self.variant_option: self.variants[0]} if self.variant_option else {}
-        return variant | dict.fromkeys(self._made_of_it(), False)
+        numbers = {name: value for name, value in self.options if name != "zoneout_cell"}
+        return variant | dict.fromkeys(self._made_of_it(), False) | numbers
 
-    def shares(self) -> dict[str, float]:
-        """What training can drop of it, beside outputs between layers: see `scanrnn.Layer`."""
-        return {"input_dropout": 0.0} | ({"dropconnect": 0.0} if self.recurrence == "dense" else {})
+    def is_drawn(self, option: str) -> bool:
+        """Whether it is a share that training draws by."""
+        return option.endswith("dropout") or option in ("dropconnect", "zoneout")
+
+    def undrawn_options(self) -> dict[str, Any]:
+        """And without those by which training draws numbers."""
+        return {k: v for k, v in self.own_options().items() if not self.is_drawn(k)}
 
     def chosen(self, options: Mapping[str, Any]) -> CellInfo:
         """The cell that its class makes by these options."""

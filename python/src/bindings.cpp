@@ -41,9 +41,8 @@ bool wants_plans() {
 
 Layer described_layer(const std::string& cell, std::int64_t input_size, std::int64_t hidden_size,
                       int num_layers, bool bias, bool batch_first, double dropout,
-                      double dropconnect, double input_dropout, bool bidirectional,
-                      const std::string& variant, const std::string& domain,
-                      const std::string& dtype) {
+                      bool bidirectional, const std::string& variant, const std::string& domain,
+                      const std::string& options_of_cell, const std::string& dtype) {
   LayerOptions options;
   options.input_size = input_size;
   options.hidden_size = hidden_size;
@@ -51,10 +50,8 @@ Layer described_layer(const std::string& cell, std::int64_t input_size, std::int
   options.bias = bias;
   options.batch_first = batch_first;
   options.dropout = dropout;
-  options.dropconnect = dropconnect;
-  options.input_dropout = input_dropout;
   options.bidirectional = bidirectional;
-  return make_layer(options, cell, variant, domain, dtype);
+  return make_layer(options, cell, variant, domain, options_of_cell, dtype);
 }
 
 PlannedCall plan_batch(const Layer& layer, Device device, std::int64_t steps, std::int64_t batch,
@@ -107,8 +104,8 @@ PYBIND11_MODULE(_core, m) {
   py::class_<Layer>(m, "Layer")
       .def(py::init(&described_layer), py::kw_only(), "cell"_a, "input_size"_a, "hidden_size"_a,
            "num_layers"_a = 1, "bias"_a = true, "batch_first"_a = false, "dropout"_a = 0.0,
-           "dropconnect"_a = 0.0, "input_dropout"_a = 0.0, "bidirectional"_a = false,
-           "variant"_a = "", "domain"_a = "log", "dtype"_a = "float32")
+           "bidirectional"_a = false, "variant"_a = "", "domain"_a = "log", "options"_a = "",
+           "dtype"_a = "float32")
       .def_property_readonly("directions", &Layer::directions)
       .def("parameters",
            [](const Layer& layer) {
@@ -135,6 +132,7 @@ PYBIND11_MODULE(_core, m) {
   bind_planning(m);
   m.def("set_float32_matmul_precision", &choose_precision);
   m.def("get_float32_matmul_precision", &chosen_precision);
+  m.def("use_matmul_precision", &use_precision);
   bind_exchange(m);
   bind_placement(m);
   bind_export(m);

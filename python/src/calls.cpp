@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <utility>
 
 #include "names.h"
@@ -28,11 +29,18 @@ Choices& choices() {
 
 struct Own {
   Context context;
-  std::uint64_t version = 0;  // of the choices that it follows
+  MatmulPrecision precision = MatmulPrecision::highest;  // that of the context
+  std::uint64_t version = 0;                             // of the choices that it follows
 };
 using Contexts = std::map<std::pair<Device::Kind, int>, Own>;
 Contexts& contexts() {
   thread_local Contexts own;
+  return own;
+}
+
+// What this thread's calls have in place of the process's choice.
+std::optional<MatmulPrecision>& used_precision() {
+  thread_local std::optional<MatmulPrecision> own;
   return own;
 }
 
@@ -55,6 +63,11 @@ constexpr std::pair<const char*, MatmulPrecision> kMatmulPrecisions[] = {
     {"high", MatmulPrecision::high},
     {"medium", MatmulPrecision::medium}};
 
+MatmulPrecision parse_precision(const std::string& text) {
+  return find_named("precision", text, kMatmulPrecisions, [](const auto& p) { return p.first; })
+      .second;
+}
+
 }  // namespace
 
 Context& context(Device device) { return find(device).context; }
@@ -62,9 +75,13 @@ Context& context(Device device) { return find(device).context; }
 void configure(Device device, void* stream) {
   Own& own = find(device);
   own.context.set_stream(stream);
+  const MatmulPrecision precision = matmul_precision();
+  if (own.precision != precision) {
+    own.context.set_matmul_precision(precision);
+    own.precision = precision;
+  }
   const std::uint64_t version = choices().version;
   if (own.version == version) return;
-  own.context.set_matmul_precision(matmul_precision());
   const std::lock_guard<std::mutex> lock(choices().mutex);
   const auto chosen = choices().profiles.find(device.kind);
   if (chosen != choices().profiles.end()) own.context.set_profile(chosen->second);
@@ -84,29 +101,37 @@ void choose_profile(Device::Kind kind, std::shared_ptr<const dispatch::Profile> 
 }
 
 void choose_precision(const std::string& text) {
-  choices().precision = find_named("precision", text, kMatmulPrecisions, [](const auto& p) {
-                          return p.first;
-                        }).second;
+  choices().precision = parse_precision(text);
   ++choices().version;
 }
 
-MatmulPrecision matmul_precision() { return choices().precision; }
-
 std::string chosen_precision() {
+  const MatmulPrecision chosen = choices().precision;
   for (const auto& [text, precision] : kMatmulPrecisions) {
-    if (precision == matmul_precision()) return text;
+    if (precision == chosen) return text;
   }
   return "";
+}
+
+void use_precision(const std::string& text) {
+  used_precision().reset();
+  if (!text.empty()) used_precision() = parse_precision(text);
+}
+
+MatmulPrecision matmul_precision() {
+  const auto& used = used_precision();
+  return used ? *used : choices().precision.load();
 }
 
 std::uint64_t settings(Device device) {
   constexpr std::int64_t kMostUnits = 0xffff;
   const auto units = std::min(context(device).limits().units, kMostUnits);
-  return choices().version << 16 | static_cast<std::uint64_t>(units);
+  const auto precision = static_cast<std::uint64_t>(matmul_precision());  // of 2 bits
+  return choices().version << 18 | precision << 16 | static_cast<std::uint64_t>(units);
 }
 
 Layer make_layer(LayerOptions options, const std::string& cell, const std::string& variant,
-                 const std::string& domain, const std::string& dtype) {
+                 const std::string& domain, const std::string& own, const std::string& dtype) {
   const CellInfo& info = find_cell(cell);
   options.cell = info.cell;
   options.variant = 0;
@@ -116,6 +141,12 @@ Layer make_layer(LayerOptions options, const std::string& cell, const std::strin
     while (info.variants[options.variant] != found) ++options.variant;
   }
   options.domain = parse_domain(domain);
+  std::istringstream words(own);
+  for (std::string word; words >> word;) {
+    const std::size_t at = word.find('=');
+    if (at == std::string::npos) throw value_error("options: expected name=number, got " + word);
+    set_option(options, word.substr(0, at), std::stod(word.substr(at + 1)));
+  }
   options.dtype = parse_dtype(dtype);
   return Layer(options);
 }

@@ -27,6 +27,9 @@ void choose_profile(Device::Kind kind, std::shared_ptr<const dispatch::Profile> 
 // For the whole process, as in torch: the precision of float32 matrix products.
 void choose_precision(const std::string& text);
 std::string chosen_precision();
+// For this thread alone, from now on; an empty text stands for the process's choice.
+void use_precision(const std::string& text);
+// That of this thread's calls.
 MatmulPrecision matmul_precision();
 // A number that changes with everything but a problem that a plan for this device depends on, so
 // that a plan can be kept for as long as it stays the same.
@@ -38,7 +41,7 @@ struct PlannedCall : CountedPlan {
 };
 
 Layer make_layer(LayerOptions options, const std::string& cell, const std::string& variant,
-                 const std::string& domain, const std::string& dtype);
+                 const std::string& domain, const std::string& own, const std::string& dtype);
 PlannedCall plan_layer(const Layer& layer, Device device, const BatchShape& shape, bool training,
                        const std::optional<std::string>& strategy);
 PlannedCall plan_scan(Device device, const ScanShape& shape,

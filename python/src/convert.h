@@ -56,11 +56,24 @@ inline const char* name_of(dispatch::Reason reason) {
   return "";
 }
 
+// The options that the cell has and not every other, with their defaults.
+inline py::tuple describe_options(Cell cell) {
+  py::list out;
+  for (const OwnOption& option : own_options(cell)) {
+    py::object value = py::float_(option.value);
+    if (option.kind == OwnOption::Kind::flag) value = py::bool_(option.value != 0);
+    if (option.kind == OwnOption::Kind::count) value = py::int_(static_cast<long>(option.value));
+    out.append(py::make_tuple(option.name, value));
+  }
+  return py::tuple(out);
+}
+
 inline py::tuple describe(const CellInfo& info) {
   return py::make_tuple(info.name, name_of(info.recurrence), info.gates, info.bias_gates,
                         info.states, info.readout, info.highway, info.square, info.vectors,
                         info.vectors_name, info.variant_option, py::tuple(py::cast(info.variants)),
-                        py::tuple(py::cast(info.row_order)), info.base, info.option);
+                        py::tuple(py::cast(info.row_order)), info.base, info.option,
+                        describe_options(info.cell));
 }
 
 inline py::tuple describe(const DeviceInfo& info) {

@@ -23,7 +23,7 @@ Layer layer_of(const XlaCall& call, const TensorView& x) {
   options.batch_first = call.number("batch_first") != 0;
   options.bidirectional = call.number("bidirectional") != 0;
   return make_layer(options, call.text("cell"), call.text("variant"), call.text("domain"),
-                    name(x.dtype));
+                    call.text("options"), name(x.dtype));
 }
 
 struct Planned {

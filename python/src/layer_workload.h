@@ -18,7 +18,7 @@ class LayerWorkload : public Workload {
     const LayerOptions& o = layer_.options();
     const auto tokens = static_cast<std::size_t>(steps * batch);
     const auto input = static_cast<std::size_t>(o.input_size);
-    const auto width = static_cast<std::size_t>(layer_.directions() * o.hidden_size);
+    const auto width = static_cast<std::size_t>(layer_.directions() * layer_.output_size());
     x_ = random(tokens * input, 0);
     output_ = empty(tokens * width);
     // Weights of about 1 / sqrt(H), by the nearest power of two.
@@ -59,7 +59,7 @@ class LayerWorkload : public Workload {
 
   void run(const Recorded& recorded) override {
     const LayerOptions& o = layer_.options();
-    const std::int64_t width = layer_.directions() * o.hidden_size;
+    const std::int64_t width = layer_.directions() * layer_.output_size();
     ForwardArgs forward;
     forward.params = views(params_);
     forward.x = tokens(x_, o.input_size);

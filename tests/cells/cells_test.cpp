@@ -167,8 +167,8 @@ void check_infinite_gate() {
   EXPECT_NEAR(full.b, 0, floor);
   EXPECT_NEAR(empty.a, 0, floor);
   EXPECT_EQ(empty.b, V(3));
-  EXPECT_EQ((Unit::readout<V>({3, 0, kInfinity}, 5, 7)), V(5));
-  EXPECT_EQ((Unit::readout<V>({3, 0, -kInfinity}, 5, 7)), V(7));
+  EXPECT_EQ((Unit::readout<V>({3, 0, kInfinity}, 5, 7, 1)), V(5));
+  EXPECT_EQ((Unit::readout<V>({3, 0, -kInfinity}, 5, 7, 1)), V(7));
   const auto both = LSTM::lift<V>({kInfinity, kInfinity, 3});
   EXPECT_EQ(both.a, V(0.5));
   EXPECT_EQ(both.b, V(1.5));
@@ -191,8 +191,9 @@ void check_finite() {
               ASSERT_FALSE(std::isnan(d)) << text(equations, k);
             }
             if constexpr (Cell::kReadout) {
-              ASSERT_FALSE(std::isnan(Cell::readout(gates, sign, V(2)))) << text(equations, k);
-              const auto d = Cell::readout_vjp(gates, sign, V(2), V(1));
+              ASSERT_FALSE(std::isnan(Cell::readout(gates, sign, V(2), V(1))))
+                  << text(equations, k);
+              const auto d = Cell::readout_vjp(gates, sign, V(2), V(1), V(1));
               ASSERT_FALSE(std::isnan(d.state) || std::isnan(d.skip)) << text(equations, k);
               for (Real value : scatter<Cell, V>(d.gates)) {
                 ASSERT_FALSE(std::isnan(value)) << text(equations, k);
@@ -300,28 +301,32 @@ TEST(Cells, ReadoutAndItsVjp) {
     if constexpr (Cell::kReadout) {
       ++readouts;
       for (double c : {0.4, -0.4, 3.0, -3.0}) {
-        for (double skip : {-2.0, 0.7}) {
-          for_gates<Cell, double>(kSmooth, [&](const Reals& k) {
+        for (const auto& [skip, keep] : {std::pair(-2.0, 1.0), {0.7, 1.25}, {0.7, 0.0}}) {
+          // g(0) is 0 in all of them.
+          const auto readout = [&, skip = skip, keep = keep](const Reals& k, Real state,
+                                                             Real more) {
+            const Real without = equations.readout(k.data(), 0, skip + more);
+            return without + keep * (equations.readout(k.data(), state, skip + more) - without);
+          };
+          for_gates<Cell, double>(kSmooth, [&, skip = skip, keep = keep](const Reals& k) {
             const auto gates = gather<Cell, double>(k);
             const double dh = -1.5;
-            const Real want = equations.readout(k.data(), c, skip);
-            ASSERT_TRUE(std::fabs(Cell::readout(gates, c, skip) - want) <= 1e-14L)
+            const Real want = readout(k, c, 0);
+            ASSERT_TRUE(std::fabs(Cell::readout(gates, c, skip, keep) - want) <= 1e-14L)
                 << text(equations, k);
-            const auto got = Cell::readout_vjp(gates, c, skip, dh);
+            const auto got = Cell::readout_vjp(gates, c, skip, keep, dh);
             const Reals dk = scatter<Cell, double>(got.gates);
             for (std::size_t g = 0; g < 3; ++g) {
               const Real by_gate = slope([&](Real step) {
                 Reals moved = k;
                 moved[g] += step;
-                return dh * equations.readout(moved.data(), c, skip);
+                return dh * readout(moved, c, 0);
               });
               ASSERT_TRUE(std::fabs(dk[g] - by_gate) <= 1e-9L * std::fabs(by_gate) + 1e-12L)
                   << text(equations, k) << " gate " << g;
             }
-            const Real by_state =
-                slope([&](Real step) { return dh * equations.readout(k.data(), c + step, skip); });
-            const Real by_skip =
-                slope([&](Real step) { return dh * equations.readout(k.data(), c, skip + step); });
+            const Real by_state = slope([&](Real step) { return dh * readout(k, c + step, 0); });
+            const Real by_skip = slope([&](Real step) { return dh * readout(k, c, step); });
             ASSERT_TRUE(std::fabs(got.state - by_state) <= 1e-9L) << text(equations, k);
             ASSERT_TRUE(std::fabs(got.skip - by_skip) <= 1e-9L) << text(equations, k);
           });

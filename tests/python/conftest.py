@@ -25,8 +25,13 @@ hypothesis.settings.load_profile("default")
 
 
 REQUIRED = os.environ.get("SCANRNN_REQUIRE_GPU") == "1"
-# The reasons of tests that are for other machines, and of a library that one of them compares with.
-MAY_SKIP = ("there is a CUDA device", "GPUs, there are", "could not import 'keras'")
+# The reasons of tests that are for other machines, and of libraries that some of them compare with.
+MAY_SKIP = (
+    "there is a CUDA device",
+    "GPUs, there are",
+    "could not import 'keras'",
+    "could not import 'onnx",
+)
 
 
 def required(report):

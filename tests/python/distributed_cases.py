@@ -16,6 +16,7 @@ import scanrnn.torch.distributed as sd
 import torch
 import torch.distributed as dist
 from scanrnn.torch.distributed import agree
+from scanrnn.torch.distributed.asked import DROPS
 from support import ALL_CELLS, DENSE, INFO
 from torch_support import WIDE, flat, module, same, st, state, tensor
 
@@ -53,7 +54,7 @@ def losses(y, finals, here, axis, ranks):
 def results(rnn, model, x, hx, told, here, ranks):
     """y, states, and gradients, of the whole or of this rank's part."""
     axis, sharded = along(rnn) if x.dim() == 3 else 0, model is not rnn
-    whole_y = (*x.shape[:-1], rnn.hidden_size * (1 + rnn.bidirectional))
+    whole_y = (*x.shape[:-1], (rnn.proj_size or rnn.hidden_size) * (1 + rnn.bidirectional))
     given = part_of(x, here, axis).clone().requires_grad_()
     initial = [] if hx is None else [h.clone().requires_grad_() for h in flat([hx])]
     hx = None if hx is None else tuple(initial) if len(initial) > 1 else initial[0]
@@ -126,18 +127,39 @@ def cell_of(world, name):
 
 
 def drops_of(world, name):
-    """The same bits as one device, whatever a cell can drop."""
-    shares = dict.fromkeys(INFO[name].shares(), 0.4)
+    """The same bits as one device; of what ranks cannot draw alike an error says the name."""
+    drawn = [option for option, _ in INFO[name].options if INFO[name].is_drawn(option)]
+    shares = {option: 0.4 for option in drawn if option in DROPS}
     for both, batch_first in ((False, False), (True, True)):
-        for size, drawn in ((6, {}), (8, shares), (8, {})):
+        for size, own in ((6, {}), (8, shares), (8, {})):
             rnn = module(
-                name, size, 8, 2, dropout=0.3, bidirectional=both, batch_first=batch_first, **drawn
+                name, size, 8, 2, dropout=0.3, bidirectional=both, batch_first=batch_first, **own
             )
             compare(world, rnn, sd.TimeSharded(rnn))
-            if not drawn:
+            if not own:
                 compare(world, rnn, sd.TimeSharded(rnn, groups=2))
-    rnn = module(name, 6, 8, 2, dropout=0.3, **shares).eval()
-    compare(world, rnn, sd.TimeSharded(rnn))
+    rnn = module(name, 6, 8, 2, dropout=0.3, **dict.fromkeys(drawn, 0.4)).eval()
+    compare(world, rnn, sd.TimeSharded(rnn, groups=2))
+    x = tensor(3, 3, rnn.input_size)
+    for option in drawn:
+        if option not in DROPS:
+            rnn = module(name, 6, 8, **{option: 0.4})
+            words = f"{option}: expected 0 in training where time is split over ranks, got 0.4"
+            refused(NotImplementedError, words, functools.partial(sd.TimeSharded(rnn), x))
+
+
+def options_of_cells(world):
+    """Sizes and weights beside the usual ones."""
+    for cell, options in (
+        ("LSTM", {"proj_size": 3, "bidirectional": True}),
+        ("GRU", {"num_heads": 2}),
+        ("SRU", {"rescale": True, "highway_bias": -1.0}),
+        ("SRU", {"projection_size": 4}),
+    ):
+        rnn = module(cell, 24, 24, 2, **options)
+        compare(world, rnn, sd.TimeSharded(rnn, groups=2), initial="proj_size" not in options)
+        if "rescale" in options:
+            compare(world, rnn, sd.TimeSharded(rnn, groups=3), batch=1)
 
 
 # ---- what else a call may be
@@ -318,7 +340,7 @@ def refused(kind, words, call):
 
 def errors(world):
     last = world.rank == world.size - 1
-    rnn, x = module("LSTM", 4, 8, 2), tensor(3, 3, 4)
+    rnn, x = module("MinLSTM", 4, 8, 2), tensor(3, 3, 4)
     model, hx = sd.TimeSharded(rnn), state(rnn, 3)
 
     def differ(words, here, there):
@@ -339,12 +361,12 @@ def errors(world):
     differ("reset", lambda: model(x, reset=marks), plain)
     differ("groups", lambda: sd.TimeSharded(rnn, groups=2)(x), plain)
     differ("grad mode", lambda: torch.no_grad()(model)(x), plain)
-    differ("module", lambda: sd.TimeSharded(module("LSTM", 4, 8, 1))(x), plain)
-    differ("module", lambda: sd.TimeSharded(module("MinLSTM", 4, 8, 2))(x), plain)
-    single = module("LSTM", 4, 8, 2, dtype=torch.float32)
+    differ("module", lambda: sd.TimeSharded(module("MinLSTM", 4, 8, 1))(x), plain)
+    differ("module", lambda: sd.TimeSharded(module("QRNN", 4, 8, 2))(x), plain)
+    single = module("MinLSTM", 4, 8, 2, dtype=torch.float32)
     differ("dtype", lambda: sd.TimeSharded(single)(x.float()), plain)
-    frozen = module("LSTM", 4, 8, 2)
-    frozen.bias_hh_l0.requires_grad_(False)
+    frozen = module("MinLSTM", 4, 8, 2)
+    frozen.bias_ih_l0.requires_grad_(False)
     differ("requires_grad of parameters", lambda: sd.TimeSharded(frozen)(x), plain)
     differ("call", lambda: sd.scan(x, x), plain)
     differ("shape of a_local but for time", lambda: sd.scan(x[0], x[0]), lambda: sd.scan(x, x))
@@ -359,7 +381,7 @@ def errors(world):
     refuses(
         ValueError, "input: expected a device that the group serves", lambda: model(x.to("meta"))
     )
-    refuses(TypeError, "h_0: expected a pair", lambda: model(x, hx[0]))
+    refuses(TypeError, "h_0: expected a tensor, got tuple", lambda: model(x, (hx, hx)))
     refuses(ValueError, "cu_seqlens: expected None where time is split",
             lambda: model(x[0], cu_seqlens=torch.tensor([0, 3])))  # fmt: skip
     refuses(ValueError, r"lengths: expected shape \(3,\)", lambda: model(x, lengths=lengths[:2]))
@@ -480,13 +502,13 @@ def dies(world):
 
 
 CELLS = {f"cell-{name}": functools.partial(cell_of, name=name) for name in ALL_CELLS}
-DROPS = {f"drops-{name}": functools.partial(drops_of, name=name) for name in ALL_CELLS}
+DROPPED = {f"drops-{name}": functools.partial(drops_of, name=name) for name in ALL_CELLS}
 CALLS = (
-    shapes, precisions, what_is_not_there, another_control_group, without_gradients,
-    gradients_of_some, bits, checkpoints, scans, errors,
+    options_of_cells, shapes, precisions, what_is_not_there, another_control_group,
+    without_gradients, gradients_of_some, bits, checkpoints, scans, errors,
 )  # fmt: skip
 SUITES = {
-    "all": CELLS | DROPS | {case.__name__: case for case in CALLS},
+    "all": CELLS | DROPPED | {case.__name__: case for case in CALLS},
     "most": CELLS | {case.__name__: case for case in (shapes, gradients_of_some, bits, scans)},
     "mesh": {"data_parallel": data_parallel, "fully_sharded": fully_sharded},
     "dies": {"dies": dies},

@@ -23,8 +23,8 @@ def number(*shape, seed=0):
 
 
 def state(rnn, batch):
-    d = rnn.description
-    states = tuple(number(*d.state_shape(batch), seed=9 + i) for i in range(d.states))
+    shapes = rnn.description.state_shapes(batch)
+    states = tuple(number(*shape, seed=9 + i) for i, shape in enumerate(shapes))
     return states if len(states) > 1 else states[0]
 
 

@@ -41,7 +41,9 @@ def test_signature_is_that_of_torch_plus_ours(cell):
     assert list(found) == [
         *("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"),
         *("bidirectional", *([OPTION[cell]] if cell in OPTION else [])),
-        *("input_dropout", "dropconnect", "dtype", "device", "seed"),
+        *("input_dropout", "dropconnect", "zoneout", "num_heads"),
+        *(["proj_size"] if cell == "LSTM" else []),
+        *("dtype", "device", "seed"),
     ]
     with pytest.raises(TypeError, match="unexpected keyword argument 'domain'"):
         getattr(scanrnn, cell)(3, 5, domain="log")

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""dropconnect and input_dropout: what is dropped, when, and that gradients know it."""
+"""What training draws: when, how often, and that gradients know it."""
 
 import numpy as np
 import pytest
 import scanrnn
-from support import DEVICE, construct, make
+from derivative import KINDS, check_derivative
+from ragged_support import as_state, flat
+from support import DEVICE, assert_close, construct, make, strategies
 
 
 def every_cell(test):
@@ -12,8 +14,10 @@ def every_cell(test):
 
 
 def shares(cell, **more):
-    """All that training can drop of a cell."""
-    drawn = dict.fromkeys(cell.shares(), 0.3)
+    """All that training can draw of a cell."""
+    drawn = {name: 0.3 for name, _ in cell.options if cell.is_drawn(name)}
+    if drawn.pop("zoneout_cell", 0):
+        drawn["zoneout"] = (0.3, 0.2)
     return {**drawn, **more}
 
 
@@ -24,8 +28,9 @@ def inputs(rnn, steps=7, batch=3, seed=5):
 
 
 @every_cell
-def test_only_training_drops_and_its_seed_decides(cell):
-    rnn = make(cell.name, 6, 6, **shares(cell), num_layers=2, dtype="float64")
+def test_only_training_draws_and_its_seed_decides(cell):
+    drawn = {k: v for k, v in shares(cell).items() if k != "zoneout"}
+    rnn = make(cell.name, 6, 6, **drawn, num_layers=2, dtype="float64")
     whole = make(cell.name, 6, 6, num_layers=2, dtype="float64")
     whole.load_state_dict(rnn.state_dict())
     x, _ = inputs(rnn)
@@ -37,30 +42,101 @@ def test_only_training_drops_and_its_seed_decides(cell):
 
 
 @every_cell
-@pytest.mark.parametrize("batch_first", [False, True])
-def test_pullback_is_the_derivative(cell, batch_first):
-    options = shares(cell, num_layers=2, dropout=0.2, batch_first=batch_first, dtype="float64")
+@pytest.mark.parametrize("kind", KINDS)
+def test_pullback_is_the_derivative(cell, kind):
+    options = shares(cell, num_layers=2, dropout=0.2, batch_first=kind == "reset")
     if "tanh" in cell.variants:  # which has no jump
         options["variant"] = "tanh"
-    rnn = make(cell.name, 5, 5, **options)
-    x, dy = inputs(rnn)
-    random = np.random.default_rng(8)
-    (_, final), pullback = rnn.vjp(x, seed=4)
-    zeros = np.zeros_like(final) if cell.states == 1 else tuple(map(np.zeros_like, final))
-    dx, _, dparams = pullback(dy, zeros)
-    along = random.normal(size=x.shape)
-    moves = {name: random.normal(size=value.shape) for name, value in rnn.state_dict().items()}
-    values = rnn.state_dict()
+    check_derivative(lambda: make(cell.name, 5, 5, **options, dtype="float64", seed=1), kind)
 
-    def loss(by):
-        moved = make(cell.name, 5, 5, **options)
-        moved.load_state_dict({k: v + by * moves[k] for k, v in values.items()})
-        return float((moved.vjp(x + by * along, seed=4)[0][0] * dy).sum())
 
-    step = 1e-6
-    want = (loss(step) - loss(-step)) / (2 * step)
-    got = (dx * along).sum() + sum((dparams[name] * moves[name]).sum() for name in moves)
-    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+@every_cell
+def test_draws_are_the_same_for_every_strategy_and_dtype(cell):
+    options = shares(cell, num_layers=2)
+    rnn = make(cell.name, 6, 6, **options, dtype="float64")
+    x, dy = inputs(rnn, steps=40)
+    (want, _), pullback = rnn.vjp(x, seed=3)
+    dx = pullback(dy)[0]
+    for strategy in ["step_loop"] if cell.recurrence == "dense" else strategies(cell.name):
+        (y, _), pull = rnn.vjp(x, strategy=strategy, seed=3)
+        np.testing.assert_allclose(y, want, rtol=0, atol=1e-11)
+        np.testing.assert_allclose(pull(dy)[0], dx, rtol=0, atol=1e-10)
+    for dtype in ("float32", "bfloat16", "float16"):
+        other = make(cell.name, 6, 6, **options, dtype=dtype)
+        other.load_state_dict({k: v.astype(other.dtype) for k, v in rnn.state_dict().items()})
+        y = other.vjp(x.astype(other.dtype), seed=3)[0][0].astype("float64")
+        assert_close(y, want, 1e-5 if dtype == "float32" else 0.1)
+
+
+def moved(before, after, share):
+    """A state between two others."""
+    return [b + m * (a - b) for b, a, m in zip(before, after, share, strict=True)]
+
+
+@every_cell
+def test_inference_moves_states_by_the_mean(cell):
+    zoneout = (0.3, 0.6) if cell.states == 2 else 0.3
+    rnn = make(cell.name, 5, 5, zoneout=zoneout, dtype="float64")
+    whole = make(cell.name, 5, 5, dtype="float64")
+    whole.load_state_dict(rnn.state_dict())
+    x, _ = inputs(rnn)
+    means = [0.7, 0.4] if cell.states == 2 else [0.7, *[1.0] * (cell.states - 1)]
+    state = flat(whole(x[:3])[1])
+    y, final = rnn(x, as_state(state))
+    for t, step in enumerate(x):
+        stepped = rnn.step(step, as_state(state))
+        state = moved(state, flat(whole.step(step, as_state(state))[1]), means)
+        for got, want in zip(flat(stepped[1]), state, strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(stepped[0], y[t], rtol=0, atol=1e-13)
+    for got, want in zip(flat(final), state, strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
+
+
+@every_cell
+def test_zoneout_leaves_its_share_of_states(cell):
+    share, H = 0.25, 60
+    variant = "tanh" if "tanh" in cell.variants else None  # relu leaves some at 0 by itself
+    rnn = make(cell.name, H, H, variant, zoneout=share, dtype="float64")
+    whole = make(cell.name, H, H, variant, dtype="float64")
+    whole.load_state_dict(rnn.state_dict())
+    x, _ = inputs(rnn, steps=12, batch=9)
+    state, left = flat(whole(x[:3])[1]), []
+    for t in range(len(x)):
+        # The state after step t is that of the sequence that ends there, drawn alike.
+        after = flat(rnn.vjp(x[: t + 1], as_state(flat(whole(x[:3])[1])), seed=9)[0][1])
+        stepped = flat(whole.step(x[t], as_state(state))[1])
+        left.append(np.isclose(after[0][0], state[0][0], rtol=1e-13, atol=0))
+        taken = np.isclose(after[0][0], stepped[0][0], rtol=0, atol=1e-12)
+        assert (taken | left[-1]).all()
+        for got, want in zip(after[1:], stepped[1:], strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
+        state = after
+    left = np.array(left)
+    deviation = np.sqrt(share * (1 - share) / left.size)
+    assert abs(left.mean() - share) < 5 * deviation
+    assert abs((left[1:] & left[:-1]).mean() - share**2) < 6 * deviation  # steps by themselves
+    assert (left.mean(0) < 1).all()
+
+
+@pytest.mark.parametrize("cell", ["SRU", "QRNN", "PeepholeSRU"])
+def test_states_are_dropped_from_the_output_for_a_whole_sequence(cell):
+    rnn = make(cell, 50, 50, state_dropout=0.4, dtype="float64")
+    values = {k: 0.1 * v for k, v in rnn.state_dict().items()}
+    values["bias_ih_l0"][-50:] = 40  # the output is the state
+    rnn.load_state_dict(values)
+    x, _ = inputs(rnn, steps=6, batch=8)
+    y, some = rnn(x)[0], rnn.vjp(x, seed=2)[0][0]
+    ratio = some / y
+    dropped = np.abs(ratio) < 1e-9
+    np.testing.assert_allclose(ratio[~dropped], 1 / 0.6, rtol=1e-6)
+    assert (dropped == dropped[:1]).all()
+    assert abs(dropped[0].mean() - 0.4) < 5 * np.sqrt(0.24 / dropped[0].size)
+    packed = np.ascontiguousarray(x.swapaxes(0, 1)).reshape(48, -1)
+    for told in ({}, {"reset": np.zeros(48, bool)}):
+        y_packed = rnn.vjp(packed, seed=2, cu_seqlens=np.arange(0, 49, 6), **told)[0][0]
+        again = y_packed.reshape(8, 6, -1).swapaxes(0, 1)
+        np.testing.assert_allclose(again, some, rtol=0, atol=1e-12)
 
 
 def identity(share, features=64):
@@ -102,7 +178,7 @@ def test_a_packed_sequence_drops_what_it_would_in_a_batch(cell):
 
 @pytest.mark.parametrize("cell", ["SRU", "MinLSTM", "LSTM"])
 def test_what_is_behind_a_sequence_reaches_nothing(cell):
-    rnn = make(cell, 6, 6, num_layers=2, input_dropout=0.4, dtype="float64")
+    rnn = make(cell, 6, 6, num_layers=2, input_dropout=0.4, zoneout=0.2, dtype="float64")
     x, dy = inputs(rnn)
     lengths = np.array([7, 3, 0])
     bad, bad_dy = x.copy(), dy.copy()
@@ -119,7 +195,7 @@ def test_what_is_behind_a_sequence_reaches_nothing(cell):
 
 
 def test_what_is_no_share_is_named():
-    for name in ("input_dropout", "dropconnect"):
+    for name in ("input_dropout", "dropconnect", "zoneout"):
         for value in (1.0, -0.25):
             with pytest.raises(ValueError, match=rf"{name}: expected a probability in \[0, 1\)"):
                 make("GRU", 3, 4, **{name: value})
@@ -127,6 +203,10 @@ def test_what_is_no_share_is_named():
             make("GRU", 3, 4, **{name: "0.5"})
     with pytest.raises(TypeError, match="dropconnect"):
         construct(scanrnn, "SRU", 3, 4, dropconnect=0.5)
+    with pytest.raises(ValueError, match=r"zoneout: expected a number.*\(0\.1, 0\.2\)"):
+        make("GRU", 3, 4, zoneout=(0.1, 0.2))
+    with pytest.raises(ValueError, match=r"zoneout_cell: expected a probability"):
+        make("LSTM", 3, 4, zoneout=(0.1, 1.5))
 
 
 def test_torch_draws_from_its_generator():

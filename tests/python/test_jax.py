@@ -199,7 +199,7 @@ def test_a_layer_says_what_it_is(cell):
     assert (again.description, repr(again)) == (rnn.description, repr(rnn))
     assert rnn.description.cell == cell
     found = inspect.signature(getattr(sj, kind)).parameters
-    for name, default in INFO[kind].own_options().items():
+    for name, default in INFO[kind].undrawn_options().items():
         assert found[name].default == default
         assert getattr(rnn, name) == given.get(name, default)
     with raises(TypeError, f"{kind}: unexpected argument 'projections'"):

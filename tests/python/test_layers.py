@@ -50,7 +50,10 @@ def test_signature_is_that_of_torch_plus_ours(cell):
     found = inspect.signature(getattr(scanrnn, info.name)).parameters
     option = {info.variant_option: info.variants[0]} if info.variant_option else {}
     option |= {"peephole": False} if info.name == "SRU" else {}
-    option |= {"input_dropout": 0.0}
+    option |= {"input_dropout": 0.0} | ({"state_dropout": 0.0} if info.readout else {})
+    option |= {"zoneout": 0.0}
+    if info.name == "SRU":
+        option |= {"projection_size": 0, "rescale": False, "highway_bias": 0.0}
     option |= {"domain": "log"} if info.recurrence == "linear" else {}
     assert list(found) == [
         *("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"),

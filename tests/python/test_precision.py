@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The precision of float32 products: torch's names, for the whole process, on CUDA alone."""
 
+import threading
+
 import numpy as np
 import pytest
 import scanrnn
+from scanrnn import _core
+from scanrnn.precision import Used
 from support import DEVICE, make, normal
 
 
@@ -42,3 +46,27 @@ def test_error(dtype):
     else:  # factors of 11 bits, and of 8 where cuBLAS finds that faster
         assert 1e-6 < errors["high"] < 2.0**-10
         assert errors["high"] <= errors["medium"] < 2.0**-7
+
+
+def test_a_thread_may_use_another():
+    """Plans are kept for each precision, and the process's choice stays what it is."""
+    device, found = _core.Device(DEVICE), []
+    scanrnn.set_float32_matmul_precision("medium")
+    chosen = _core.settings(device)
+    with Used("high"):
+        used = _core.settings(device)
+        other = threading.Thread(target=lambda: found.append(_core.settings(device)))
+        other.start()
+        other.join()
+        assert scanrnn.get_float32_matmul_precision() == "medium"
+    assert found == [chosen]
+    assert used != chosen
+    assert _core.settings(device) == chosen
+    with Used("medium"):
+        assert _core.settings(device) == chosen
+    with (
+        pytest.raises(ValueError, match=r"^precision: expected one of 'highest', 'high', 'med"),
+        Used("low"),
+    ):
+        pass
+    assert _core.settings(device) == chosen

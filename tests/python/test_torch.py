@@ -139,13 +139,6 @@ def test_only_what_is_wanted(cell):
         same([rnn(x)[0]], [y])
 
 
-def test_second_derivatives_are_an_error():
-    rnn, x = module("MinGRU", 4, 6), tensor(9, 3, 4, grad=True)
-    (dx,) = torch.autograd.grad(rnn(x)[0].square().sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="second derivatives of a layer are not there"):
-        dx.sum().backward()
-
-
 def test_what_is_saved_may_not_be_written_to():
     rnn, x = module("MinGRU", 4, 6), tensor(9, 3, 4)
     y, _ = rnn(x)

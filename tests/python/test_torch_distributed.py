@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from distributed_world import processes, results, waited
-from support import DEVICE, INFO
+from support import DEVICE
 from torch_support import WIDE, module, same, tensor, torch
 
 if not torch.distributed.is_available():
@@ -122,7 +122,7 @@ def test_parts_are_nearly_equal(size, count, grain):
 
 
 def chosen(batch, ranks=8, splits=True, recurrence="linear", seconds=0.1, moved=0.0):
-    """Of products and of memory that take about so long."""
+    """Work whose products and memory take about so long."""
     rates = groups.RATES["cuda"]
     sizes = seconds * rates.half_products, moved * rates.memory
     work = groups.Work(*sizes, True, recurrence, 3, 4096, 1, Shape(ranks, 1, 1, 1))
@@ -166,8 +166,8 @@ def test_a_part_of_the_tokens_drops_what_the_whole_does(batch_axis, monkeypatch)
     got = masks.drop_tokens(part, 0.3, 5, batch_axis, (2, 6), 4)
     assert torch.equal(got.movedim(batch_axis, 1), whole.movedim(batch_axis, 1)[4:, 2:5])
     assert 0.55 < (whole > 0).double().mean() < 0.85
-    flat = masks.drop(torch.ones(24, device=DEVICE), 0.3, 5, first=16)
-    assert torch.equal(flat, masks.drop(torch.ones(40, device=DEVICE), 0.3, 5)[16:])
+    rows = torch.ones(5, 8, device=DEVICE)
+    assert torch.equal(masks.drop_rows(rows[2:], 0.3, 5, 2), masks.drop_rows(rows, 0.3, 5)[2:])
 
 
 # ---- without ranks
@@ -196,15 +196,6 @@ def test_it_is_a_module_as_others():
     assert repr(model).startswith("TimeSharded(")
     same(list(again.parameters()), list(model.parameters()))
     assert model.to(WIDE).module.weight_ih_l0.dtype == WIDE
-
-
-def test_every_share_that_training_drops_is_known():
-    """A cell with another one is refused in training; this says when there is one."""
-    from scanrnn.torch.distributed.asked import DROPS
-
-    for cell in INFO.values():
-        for name in cell.shares():
-            assert name in DROPS, f"{cell.name}: TimeSharded refuses {name}"
 
 
 # ---- the program of the documentation

@@ -180,7 +180,7 @@ def test_errors():
     ]:
         with raises(kind, *parts):
             st.MinGRU(**({"input_size": 4, "hidden_size": 6} | changed))
-    with raises(ValueError, "nonlinearity: expected one of 'tanh', 'relu'", "got 'gelu'"):
+    with raises(ValueError, "Unknown nonlinearity 'gelu'. Select from 'tanh' or 'relu'."):
         st.RNN(4, 6, 1, "gelu")
     with raises(TypeError, "nonlinearity: expected a string, got True"):
         st.RNN(4, 6, 1, True)  # as if it were GRU, where bias comes here

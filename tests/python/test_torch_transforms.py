@@ -189,26 +189,6 @@ def test_forward_mode_is_an_error():
     same([torch.func.jvp(lambda v: v * rnn(x)[0].sum(), (x,), (x,))[1]], [x * rnn(x)[0].sum()])
 
 
-def test_functional_gradients_are_an_error():
-    rnn, x = module("MinGRU", 4, 6), tensor(9, 3, 4)
-    params = dict(rnn.named_parameters())
-    for call, of in (
-        (lambda v: rnn(v)[0].sum(), x),
-        (lambda v: st.scan(v, x).sum(), x),
-        (lambda p: torch.func.functional_call(rnn, p, (x,))[0].sum(), params),
-    ):
-        for transform in (torch.func.grad, torch.func.jacrev):
-            with raises(NotImplementedError, "there are no derivatives by torch.func.grad, vjp"):
-                transform(call)(of)
-
-    def constant(v):
-        with torch.no_grad():
-            y = rnn(v)[0]
-        return (v.sum() * y).sum()
-
-    same([torch.func.grad(constant)(x)], [torch.ones_like(x) * rnn(x)[0].sum()])
-
-
 # ---- several processes, graphs
 
 

@@ -10,6 +10,8 @@ if DEVICE != "cpu" and not torch.cuda.is_available():
     pytest.skip("this torch has no GPU", allow_module_level=True)
 import scanrnn.torch as st  # noqa: E402
 
+if DEVICE != "cpu":  # bounds are those of float32
+    torch.backends.cudnn.rnn.fp32_precision = "ieee"
 WIDE = torch.float64
 WHOLE = (None, None, None)  # lengths, cu_seqlens and reset of a rectangular batch
 TORCHS_OWN = [cell for cell in ALL_CELLS if hasattr(torch.nn, cell)]

@@ -30,23 +30,49 @@ struct LayerOptions {
   bool bias = true;
   bool batch_first = false;
   double dropout = 0.0;  // between layers, in training mode only
+  // Whether training mode draws at all; else it computes what inference does.
+  bool draws = true;
   // In training mode, too, a share of this is zero and the rest scaled up: elements of each R of a
   // dense cell, drawn once a call; what a layer reads, drawn once for all steps of a sequence (a
-  // highway reads x itself).
-  double dropconnect = 0.0, input_dropout = 0.0;
+  // highway reads x itself); of SRU and QRNN what the state gives to the output, drawn as that.
+  double dropconnect = 0.0, input_dropout = 0.0, state_dropout = 0.0;
+  // The share of the units whose state a step leaves as it was, drawn for each step in training
+  // mode; in inference each state moves by the mean. Of the pair (h, c) zoneout_cell is for c.
+  double zoneout = 0.0, zoneout_cell = 0.0;
+  // Of a dense cell: unit j reads the units of its head alone, j / (H / num_heads).
+  int num_heads = 1;
+  // P > 0 of LSTM: h and y have P features, W_hr times what the cell gives. Of SRU: W is W_2 W_1,
+  // with P rows of W_1.
+  std::int64_t proj_size = 0, projection_size = 0;
+  // Of SRU: the highway's x' is multiplied by sqrt(1 + 2 e^highway_bias).
+  bool rescale = false;
+  double highway_bias = 0.0;
   bool bidirectional = false;
   int variant = 0;  // index into CellInfo::variants
   Domain domain = Domain::log;
   Dtype dtype = Dtype::float32;  // of every tensor
 };
 
+// An option that not every cell has; its default as a number, of a flag 0 or 1.
+struct OwnOption {
+  enum class Kind : std::uint8_t { flag, count, number };
+  std::string name;
+  Kind kind;
+  double value;
+};
+// Those of a cell, in a fixed order.
+std::vector<OwnOption> own_options(Cell cell);
+// Sets one, or draws, by its name; value_error where there is none, or it cannot be this number.
+void set_option(LayerOptions& options, const std::string& name, double value);
+
 struct ParameterInfo {
   std::string name;  // torch's: "weight_ih_l0", "bias_ih_l0_reverse"
   std::vector<std::int64_t> sizes;
 };
 
-// The state of every layer and direction, [L*D,B,H]. `c` is for cells whose state is a pair: then
-// an initial state has both or neither, and outputs and cotangents may have either.
+// The state of every layer and direction, [L*D,B,H], of h with proj_size [L*D,B,P]. `c` is for
+// cells whose state is a pair: then an initial state has both or neither, and outputs and
+// cotangents may have either.
 struct State {
   TensorView h, c;
 };
@@ -112,6 +138,10 @@ class Layer {
   const LayerOptions& options() const { return options_; }
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
   int directions() const { return options_.bidirectional ? 2 : 1; }
+  // Features of a direction's output, and of h.
+  std::int64_t output_size() const {
+    return options_.proj_size > 0 ? options_.proj_size : options_.hidden_size;
+  }
 
   // What dispatch::plan is asked.
   dispatch::Problem problem(const BatchShape& shape, Mode mode,

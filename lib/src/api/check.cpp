@@ -2,9 +2,43 @@
 // Argument checks and their words.
 #include "api/check.h"
 
+#include <cmath>
+
 #include "stack/backend.h"
 
 namespace scanrnn {
+
+namespace {
+
+// The options that make other weights of a layer.
+void check_made_of(const LayerOptions& o, const CellInfo& cell) {
+  check_own_options(o, cell);
+  require(o.num_heads >= 1 && o.hidden_size % o.num_heads == 0, [&] {
+    return "num_heads: expected a divisor of hidden_size, " + std::to_string(o.hidden_size) +
+           ", got " + std::to_string(o.num_heads);
+  });
+  require(o.proj_size >= 0 && o.proj_size < o.hidden_size, [&] {
+    return "proj_size: expected a number in [0, hidden_size), so below " +
+           std::to_string(o.hidden_size) + ", got " + std::to_string(o.proj_size);
+  });
+  require(o.proj_size == 0 || o.num_heads == 1, [&] {
+    return "num_heads: expected 1 with proj_size, whose h is no head's alone, got " +
+           std::to_string(o.num_heads);
+  });
+  require(o.proj_size == 0 || o.zoneout == 0, [&] {
+    return "zoneout: expected 0 with proj_size, whose h is made of all units (zoneout_cell is for "
+           "c), got " +
+           std::to_string(o.zoneout);
+  });
+  require(o.projection_size >= 0, [&] {
+    return "projection_size: expected a number >= 0, got " + std::to_string(o.projection_size);
+  });
+  require(std::isfinite(o.highway_bias), [&] {
+    return "highway_bias: expected a finite number, got " + std::to_string(o.highway_bias);
+  });
+}
+
+}  // namespace
 
 const CellInfo& check_options(const LayerOptions& o) {
   const auto at_least_one = [](const char* option, std::int64_t value) {
@@ -25,6 +59,9 @@ const CellInfo& check_options(const LayerOptions& o) {
   share("dropout", o.dropout);
   share("dropconnect", o.dropconnect);
   share("input_dropout", o.input_dropout);
+  share("state_dropout", o.state_dropout);
+  share("zoneout", o.zoneout);
+  share("zoneout_cell", o.zoneout_cell);
   if (is_complex(o.dtype) || is_integer(o.dtype) || o.dtype == Dtype::boolean) {
     throw type_error(std::string("dtype: expected a real floating-point one, got ") +
                      name(o.dtype));
@@ -35,11 +72,7 @@ const CellInfo& check_options(const LayerOptions& o) {
     return cell.variant_option + ": expected an index below " + std::to_string(count) + ", got " +
            std::to_string(o.variant);
   });
-  const bool dense = cell.recurrence == dispatch::Recurrence::dense;
-  require(dense || o.dropconnect == 0, [&] {
-    return "dropconnect: expected 0, as " + cell.name +
-           " has no matrix that reads the state, got " + std::to_string(o.dropconnect);
-  });
+  check_made_of(o, cell);
   require(!cell.square || o.input_size == o.hidden_size, [&] {
     return "hidden_size: " + cell.name + " reads x of its own unit, so expected input_size, " +
            std::to_string(o.input_size) + ", got " + std::to_string(o.hidden_size);

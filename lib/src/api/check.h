@@ -19,6 +19,8 @@ namespace scanrnn {
 
 // The cell of a layer whose options make sense.
 const CellInfo& check_options(const LayerOptions& options);
+// That the cell has the options that are not the default (api/options.cpp).
+void check_own_options(const LayerOptions& options, const CellInfo& cell);
 
 // Up to three sizes.
 class Extents {

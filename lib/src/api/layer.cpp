@@ -33,6 +33,22 @@ TensorView time_first(TensorView view, bool batch_first, Batch layout) {
   return view;
 }
 
+// What the axes of a parameter are.
+const char* axes_of(const ParameterInfo& parameter, const LayerOptions& o) {
+  const auto is = [&](const char* begin) { return parameter.name.rfind(begin, 0) == 0; };
+  if (is("bias")) return "(gates * hidden_size)";
+  if (parameter.sizes.size() == 1) return "(vectors * hidden_size)";
+  if (is("weight_hr")) return "(proj_size, hidden_size)";
+  if (is("weight_pr")) return "(projection_size, layer's input size)";
+  if (is("weight_hh")) {
+    return o.proj_size > 0   ? "(gates * hidden_size, proj_size)"
+           : o.num_heads > 1 ? "(gates * hidden_size, hidden_size / num_heads)"
+                             : "(gates * hidden_size, hidden_size)";
+  }
+  return o.projection_size > 0 ? "(gates * hidden_size, projection_size)"
+                               : "(gates * hidden_size, layer's input size)";
+}
+
 struct Shapes {
   const Layer& layer;
   const dispatch::Plan& plan;
@@ -58,6 +74,12 @@ struct Shapes {
                   "(batch, steps, input_size)", "(tokens, input_size)", optional);
   }
   Expected output(const char* name, bool optional = false) const {
+    if (layer.options().proj_size > 0) {
+      return tokens(name, layer.directions() * layer.output_size(),
+                    "(steps, batch, num_directions * proj_size)",
+                    "(batch, steps, num_directions * proj_size)",
+                    "(tokens, num_directions * proj_size)", optional);
+    }
     return tokens(name, layer.directions() * layer.options().hidden_size,
                   "(steps, batch, num_directions * hidden_size)",
                   "(batch, steps, num_directions * hidden_size)",
@@ -69,11 +91,15 @@ struct Shapes {
     if (checked.rank == 0) return checked;
     return time_first(checked, layer.options().batch_first, plan.problem.layout);
   }
-  Expected state_of(const char* name) const {
+  // Of h, or of another tensor of the state.
+  Expected state_of(const char* name, bool of_h) const {
     const LayerOptions& o = layer.options();
+    const bool projected = of_h && o.proj_size > 0;
     return {name,
-            {o.num_layers * layer.directions(), plan.problem.batch, o.hidden_size},
-            "(num_layers * num_directions, batch, hidden_size)",
+            {o.num_layers * layer.directions(), plan.problem.batch,
+             of_h ? layer.output_size() : o.hidden_size},
+            projected ? "(num_layers * num_directions, batch, proj_size)"
+                      : "(num_layers * num_directions, batch, hidden_size)",
             o.dtype,
             device,
             true};
@@ -81,8 +107,8 @@ struct Shapes {
   // `c` names the second tensor of a pair.
   State check_state(const char* h, const char* c, const State& state) const {
     const CellInfo& cell = info(layer.options().cell);
-    const TensorView first = check(state.h, state_of(h));
-    if (cell.states == 2) return {first, check(state.c, state_of(c))};
+    const TensorView first = check(state.h, state_of(h, true));
+    if (cell.states == 2) return {first, check(state.c, state_of(c, false))};
     require(!state.c, [&] {
       return std::string(h) + ": the state of " + cell.name + " is one tensor, got a pair";
     });
@@ -107,17 +133,20 @@ struct Shapes {
             "h_n: expected none with state_indices, the pool is updated in place");
     const CellInfo& cell = info(layer.options().cell);
     const std::int64_t states = args.h0.h.sizes[1];
-    const auto pool_of = [&](const char* name, const TensorView& view) {
-      Expected want = state_of(name);
-      want.sizes = {layer.options().num_layers, states, layer.options().hidden_size};
-      want.axes = "(num_layers, states, hidden_size)";
+    const auto pool_of = [&](const char* name, const TensorView& view, bool of_h) {
+      Expected want = state_of(name, of_h);
+      const LayerOptions& o = layer.options();
+      want.sizes = {o.num_layers, states, of_h ? layer.output_size() : o.hidden_size};
+      want.axes = of_h && layer.options().proj_size > 0 ? "(num_layers, states, proj_size)"
+                                                        : "(num_layers, states, hidden_size)";
       want.optional = false;
       return check(view, want);
     };
     require(cell.states == 2 || !args.h0.c, [&] {
       return std::string(h) + ": the state of " + cell.name + " is one tensor, got a pair";
     });
-    const State out{pool_of(h, args.h0.h), cell.states == 2 ? pool_of(c, args.h0.c) : TensorView{}};
+    const State out{pool_of(h, args.h0.h, true),
+                    cell.states == 2 ? pool_of(c, args.h0.c, false) : TensorView{}};
     check_state_indices(indices, plan.problem.batch, states, context);
     return out;
   }
@@ -128,12 +157,7 @@ struct Shapes {
              " tensors, got " + std::to_string(params.size());
     });
     for (std::size_t i = 0; i < params.size(); ++i) {
-      const bool recurrent = wanted[i].name.rfind("weight_hh", 0) == 0;
-      const bool bias = wanted[i].name.rfind("bias", 0) == 0;
-      const char* axes = bias                          ? "(gates * hidden_size)"
-                         : wanted[i].sizes.size() == 1 ? "(vectors * hidden_size)"
-                         : recurrent ? "(gates * hidden_size, hidden_size)"
-                                     : "(gates * hidden_size, layer's input size)";
+      const char* axes = axes_of(wanted[i], layer.options());
       check(params[i], {wanted[i].name.c_str(), wanted[i].sizes, axes, layer.options().dtype,
                         device, false, prefix});
     }
@@ -237,7 +261,8 @@ void run_step(const Layer& layer, Context& context, const dispatch::Plan& plan,
   };
   ForwardArgs sequence = args;
   sequence.x = as_sequence("x_t", args.x, o.input_size, "(batch, input_size)");
-  sequence.y = as_sequence("y", args.y, o.hidden_size, "(batch, hidden_size)");
+  sequence.y = as_sequence("y", args.y, layer.output_size(),
+                           o.proj_size > 0 ? "(batch, proj_size)" : "(batch, hidden_size)");
   run_forward(layer, context, plan, counted, sequence, "h", "c");
 }
 
@@ -247,24 +272,34 @@ Layer::Layer(const LayerOptions& options) : options_(options) {
   const CellInfo& cell = check_options(options);
   const std::int64_t hidden = options.hidden_size;
   for (int layer = 0; layer < options.num_layers; ++layer) {
-    const std::int64_t input = layer == 0 ? options.input_size : directions() * hidden;
+    const std::int64_t input = layer == 0 ? options.input_size : directions() * output_size();
+    const std::int64_t reads = options.projection_size > 0 ? options.projection_size : input;
+    const std::int64_t fed_back =
+        options.proj_size > 0 ? options.proj_size : hidden / options.num_heads;
     const std::int64_t rows = cell.gates + (cell.highway && input != hidden ? 1 : 0);
     const auto what = [&] {
       return "hidden_size: weights of " + std::to_string(hidden) + " units of " +
              std::to_string(input) + " inputs";
     };
-    check_countable(what, {rows, hidden, std::max(input, hidden), 64});
+    check_countable(what, {rows, hidden, std::max({input, hidden, reads}), 64});
     for (int direction = 0; direction < directions(); ++direction) {
       const std::string suffix = "_l" + std::to_string(layer) + (direction ? "_reverse" : "");
       const bool dense = cell.recurrence == dispatch::Recurrence::dense;
-      parameters_.push_back({"weight_ih" + suffix, {rows * hidden, input}});
-      if (dense) parameters_.push_back({"weight_hh" + suffix, {rows * hidden, hidden}});
+      parameters_.push_back({"weight_ih" + suffix, {rows * hidden, reads}});
+      if (dense) parameters_.push_back({"weight_hh" + suffix, {rows * hidden, fed_back}});
       if (cell.vectors > 0) {
         parameters_.push_back({cell.vectors_name + suffix, {cell.vectors * hidden}});
       }
-      if (!options.bias) continue;
-      parameters_.push_back({"bias_ih" + suffix, {cell.bias_gates * hidden}});
-      if (dense) parameters_.push_back({"bias_hh" + suffix, {cell.bias_gates * hidden}});
+      if (options.bias) {
+        parameters_.push_back({"bias_ih" + suffix, {cell.bias_gates * hidden}});
+        if (dense) parameters_.push_back({"bias_hh" + suffix, {cell.bias_gates * hidden}});
+      }
+      if (options.proj_size > 0) {
+        parameters_.push_back({"weight_hr" + suffix, {options.proj_size, hidden}});
+      }
+      if (options.projection_size > 0) {
+        parameters_.push_back({"weight_pr" + suffix, {options.projection_size, input}});
+      }
     }
   }
 }
@@ -285,9 +320,9 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
   };
   // All that is kept or worked in is a few numbers of 8 bytes a unit, a token and a layer.
   const std::int64_t lines = shape.layout == Batch::packed ? 1 : batch;
-  check_countable(what,
-                  {steps, lines, std::max(options_.input_size, directions() * options_.hidden_size),
-                   options_.num_layers, 128});
+  const std::int64_t widest = std::max(
+      {options_.input_size, options_.projection_size, directions() * options_.hidden_size});
+  check_countable(what, {steps, lines, widest, options_.num_layers, 128});
   dispatch::Problem problem;
   problem.recurrence = info(options_.cell).recurrence;
   problem.batch = batch;
@@ -327,8 +362,7 @@ Sizes Layer::sizes(const dispatch::Plan& plan) const {
   const auto over_time = [&](const Expected& want) {
     return time_first(phantom(want), options_.batch_first, p.layout);
   };
-  const TensorView state = TensorView::of(
-      nullptr, options_.dtype, {options_.num_layers * directions(), p.batch, options_.hidden_size});
+  const auto state = [&](bool of_h) { return phantom(shapes.state_of("", of_h)); };
   std::vector<TensorView> params;
   for (const ParameterInfo& info : parameters_) {
     params.push_back(phantom({"", info.sizes, "", options_.dtype, {}}));
@@ -339,8 +373,8 @@ Sizes Layer::sizes(const dispatch::Plan& plan) const {
   forward.params = params;
   forward.x = over_time(shapes.input(""));
   forward.y = over_time(shapes.output(""));
-  forward.h0.h = forward.hn.h = state;
-  if (info(options_.cell).states == 2) forward.h0.c = forward.hn.c = state;
+  forward.h0.h = forward.hn.h = state(true);
+  if (info(options_.cell).states == 2) forward.h0.c = forward.hn.c = state(false);
   Stack{options_, plan, backend, forward_space, forward_reserve}.forward(forward);
   if (p.training) {
     BackwardArgs backward;

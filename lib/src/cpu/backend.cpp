@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/gemm.h"
 #include "cpu/kernels/table.h"
 #include "cpu/linear.h"
 #include "cpu/ragged.h"
 #include "cpu/runtime.h"
+#include "cpu/team.h"
 
 namespace scanrnn {
 namespace {
@@ -66,6 +68,43 @@ char* at(const TensorView& view, Index offset) {
   return static_cast<char*>(view.data) + offset * static_cast<Index>(size_of(view.dtype));
 }
 
+// Sums of many terms are added up in parts, whose rounding grows less.
+template <class T>
+void multiply(Index threads, Index m, Index n, Index k, const Factor& a, const Factor& b, void* c,
+              Index c_stride, bool accumulate) {
+  const auto matrix = [](const Factor& of, Index begin, bool along_rows) {
+    const auto* data = static_cast<const T*>(of.data);
+    return Matrix<T>{data + begin * (along_rows == of.transposed ? 1 : of.stride), of.stride,
+                     of.transposed};
+  };
+  run_team(std::clamp<Index>(m * n * k / dispatch::kCpuThreadWork, 1, threads),
+           [&](const scan::Team& team) {
+             const SplitBy split = m >= n ? SplitBy::rows : SplitBy::columns;
+             for (Index first = 0; first == 0 || first < k; first += kSummedTokens) {
+               gemm<T>(team, split, m, n, std::min(kSummedTokens, k - first),
+                       matrix(a, first, false), matrix(b, first, true), static_cast<T*>(c),
+                       c_stride, accumulate || first > 0);
+             }
+           });
+}
+
+template <class T>
+void spread_heads(const TensorView& from, const TensorView& to, bool back) {
+  const TensorView &heads = back ? to : from, &whole = back ? from : to;
+  const Index units = heads.sizes[1], hidden = whole.sizes[1];
+  for (Index row = 0; row < whole.sizes[0]; ++row) {
+    T* of_head = static_cast<T*>(heads.data) + row * heads.strides[0];
+    T* all = static_cast<T*>(whole.data) + row * whole.strides[0];
+    T* own = all + row % hidden / units * units;
+    if (back) {
+      std::copy_n(own, units, of_head);
+    } else {
+      std::fill_n(all, hidden, T(0));
+      std::copy_n(of_head, units, own);
+    }
+  }
+}
+
 class CpuBackend : public Backend {
  public:
   explicit CpuBackend(Index threads) {
@@ -98,6 +137,44 @@ class CpuBackend : public Backend {
   }
   void dropout(const TensorView& from, const TensorView& to, const Drop& drop) override {
     (from.dtype == Dtype::float64 ? drop_from<double> : drop_from<float>)(from, to, drop);
+  }
+  void product(Dtype dtype, Index m, Index n, Index k, const Factor& a, const Factor& b, void* c,
+               Index c_stride, bool accumulate, Arena& workspace) override {
+    if (workspace.counting()) return;
+    const auto run = dtype == Dtype::float64 ? multiply<double> : multiply<float>;
+    run(limits_.units, m, n, k, a, b, c, c_stride, accumulate);
+  }
+  void spread_heads(const TensorView& from, const TensorView& to, bool back) override {
+    const auto run =
+        from.dtype == Dtype::float64 ? scanrnn::spread_heads<double> : scanrnn::spread_heads<float>;
+    run(from, to, back);
+  }
+  void add_to_last(const LayerCall& call, const TensorView& rows,
+                   const TensorView& tokens) override {
+    const auto add = [&](auto type) {
+      using T = decltype(type);
+      add_to_edges<T>(scan::Team(), EdgeSteps(call, true),
+                      {static_cast<const T*>(rows.data), rows.strides[0], 0}, tokens);
+    };
+    tokens.dtype == Dtype::float64 ? add(double()) : add(float());
+  }
+  void take_last(const LayerCall& call, const TensorView& tokens, const TensorView& rows) override {
+    const auto take = [&](auto type) {
+      using T = decltype(type);
+      take_edges<T>(scan::Team(), EdgeSteps(call, true), tokens,
+                    {static_cast<T*>(rows.data), rows.strides[0], 0});
+    };
+    tokens.dtype == Dtype::float64 ? take(double()) : take(float());
+  }
+  void pass_states(const SequenceBounds& sequences, const TensorView& from,
+                   const TensorView& to) override {
+    for (Index n = 0; n < sequences.count; ++n) {
+      if (sequences.length(n) > 0) continue;
+      const auto bytes = static_cast<std::size_t>(to.sizes[1]) * size_of(to.dtype);
+      char* own = at(to, n * to.strides[0]);
+      from ? static_cast<void>(std::memcpy(own, at(from, n * from.strides[0]), bytes))
+           : static_cast<void>(std::memset(own, 0, bytes));
+    }
   }
   void clear_padding(const TensorView& view, const TensorView& lengths) override {
     const auto clear = view.dtype == Dtype::float64 ? scanrnn::clear_padding<double>

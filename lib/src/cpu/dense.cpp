@@ -179,13 +179,15 @@ template <class T>
 void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const bool ragged = call.is_ragged();
   const bool pack = ragged || call.steps >= kPackedSteps, keep = call.preactivations != nullptr;
-  const bool fuse = pack && plan.tile_steps == 1;  // each step multiplies its own input
+  // Each step multiplies its own input.
+  const bool fuse = pack && plan.tile_steps == 1 && !call.feeds_first();
   const Walk<T> walk(call, arena, pack);
   const Index width = call.width();
   const bool whole = fuse || ragged;  // in one tile
   const Index tile_steps = !pack ? 1 : whole ? call.steps : std::min(plan.tile_steps, call.steps);
   T* products = pack ? nullptr : walk.take(arena, call.batch * width);
   T* projected = keep || fuse ? nullptr : walk.take(arena, tile_steps * call.batch * width);
+  T* first = call.feeds_first() ? walk.take(arena, walk.lines * width) : nullptr;
   if (arena.counting()) return;
   walk.add_biases();
 
@@ -202,6 +204,12 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       table.tools.pack_gates(team, walk.recurrent, walk.packed_recurrent);
     }
     if (call.pair()) walk.load(team, call.c0, walk.c);
+    if (call.first) {
+      gemm<T>(team, SplitBy::columns, walk.lines, width, call.first.sizes[1],
+              {static_cast<const T*>(call.first.data), call.first.strides[0]},
+              {static_cast<const T*>(call.first_weight.data), call.first_weight.strides[0], true},
+              first, width, false);
+    }
     team.barrier();
     Strided<const T> before = lines_of<T>(call.h0);
     for (Index position = 0; position < call.steps && call.batch > 0; position += tile_steps) {
@@ -223,10 +231,18 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       args.initial = before;
       args.y = walked<T>(call.y, tile, call.reverse);
       args.cells = walked<T>(cells, tile, call.reverse);
+      args.masks = walked(call, tile, call.reverse);
       if (!pack) multiply_step(team, walk, args.x, before, args.sums, products);
       if (pack && !fuse) {
         const DenseTokens<T> tokens{args.x, args.sums, call.batch, tile.steps};
         table.tools.project(team, walk.input, walk.packed_input, tokens);
+      }
+      if (call.first && position == 0) {
+        team.barrier();
+        TensorView whole = sums;  // as if it began with the call's first step
+        whole.sizes[2] = width;
+        whole.data = static_cast<T*>(sums.data) - tile.first_step * sums.strides[0];
+        add_to_edges<T>(team, EdgeSteps(call, false), {first, width, 0}, whole);
       }
       if (ragged) {
         args.ragged = walk.sequences->lines();
@@ -249,6 +265,7 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const Index kept = call.kept_width();
   T* dsums = walk.take(arena, call.tokens() * kept);
   T* before = ragged ? walk.take(arena, call.tokens() * call.hidden) : nullptr;
+  T* first = call.feeds_first() ? walk.take(arena, walk.lines * call.width()) : nullptr;
   if (arena.counting()) return;
 
   const auto& table = kernels_of<T>();
@@ -265,6 +282,7 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   args.initial = lines_of<T>(call.h0);
   args.initial_cell = lines_of<T>(call.c0);
   args.dsums = against(dtokens);
+  args.masks = walked(call, all, !call.reverse);
   if (ragged) args.ragged = walk.sequences->lines();
   StepBarrier barrier;
 
@@ -297,6 +315,12 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     if (call.dweight) gradients.of_weight();
     if (call.drecurrent_weight) gradients.of_recurrent_weight();
     if (call.dbias) gradients.of_biases();
+    if (!first) return;
+    TensorView of_sums = dtokens;
+    of_sums.sizes[2] = call.width();
+    take_edges<T>(team, EdgeSteps(call, false), of_sums, {first, call.width(), 0});
+    team.barrier();
+    gradients.of_first(first, walk.lines);
   });
 }
 

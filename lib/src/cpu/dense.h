@@ -63,6 +63,7 @@ struct DenseForwardArgs {
   Strided<const T> initial;  // the state before the first step, [lines][H]; null: zeros
   Strided<T> y, cells;       // cells: of c, or null
   DenseLines ragged;
+  Masks masks;
   const T* zeros = nullptr;  // [H], of a ragged batch
 };
 
@@ -75,6 +76,7 @@ struct DenseBackwardArgs {
   Strided<const T> initial, initial_cell;  // h_0 and c_0, or null
   Strided<T> dsums;
   DenseLines ragged;
+  Masks masks;
 };
 
 template <class T>

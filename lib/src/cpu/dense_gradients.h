@@ -61,6 +61,24 @@ struct DenseGradients {
     if (call.steps > 1) add_steps(pairs.d_rest, pairs.h_rest);
     if (pairs.h_first) add_steps(pairs.d_first, pairs.h_first);
   }
+  // What the first step of each sequence was fed with and by, from the cotangents of its sums.
+  void of_first(const T* rows, Index sequences) const {
+    const Index features = call.first_weight.sizes[1];
+    const auto matrix = [](const TensorView& of) {
+      return Matrix<T>{static_cast<const T*>(of.data), of.strides[0]};
+    };
+    if (call.dfirst) {
+      gemm<T>(team, SplitBy::columns, sequences, features, call.width(), {rows, call.width()},
+              matrix(call.first_weight), static_cast<T*>(call.dfirst.data), call.dfirst.strides[0],
+              false);
+    }
+    if (call.dfirst_weight) {
+      const bool fed = static_cast<bool>(call.first);
+      gemm<T>(team, SplitBy::rows, call.width(), features, fed ? sequences : 0,
+              {rows, call.width(), true}, fed ? matrix(call.first) : Matrix<T>{rows, features},
+              static_cast<T*>(call.dfirst_weight.data), call.dfirst_weight.strides[0], false);
+    }
+  }
   void of_biases() const {
     const auto sums = kernels_of<T>().column_sums;
     auto* d = static_cast<T*>(call.dbias.data);

@@ -133,6 +133,7 @@ void walk_stretches(const Team& team, const CpuSchedule& schedule, const RaggedW
                here.skip = at(args.skip);
                here.y = at(args.y);
                here.states = at(args.states);
+               here.masks = args.masks.part(of.line, of.row, first);
                kernel(s, here);
              });
 }
@@ -156,6 +157,7 @@ void walk_stretches(const Team& team, const CpuSchedule& schedule, const RaggedW
                here.dpreactivations = at(args.dpreactivations);
                here.dskip = at(args.dskip);
                here.dvectors = at(args.dvectors);
+               here.masks = args.masks.part(of.line, of.row, call.steps - first - s.steps);
                kernel(s, here);
              });
 }
@@ -198,7 +200,7 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     return forward_args(call, as_const(walked<T>(tokens, here, call.reverse)), bias, vectors,
                         as_const(walked<T>(call.highway(), tile, call.reverse)),
                         walked<T>(call.y, tile, call.reverse),
-                        walked<T>(states, tile, call.reverse));
+                        walked<T>(states, tile, call.reverse), walked(call, tile, call.reverse));
   };
   const SplitBy split =
       plan.strategy == dispatch::Strategy::direct ? SplitBy::columns : SplitBy::rows;
@@ -316,7 +318,7 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     }
     if (adds_skip && call.dskip) {
       for_runs<T>(call, all, call.dskip, [&](T* dx, Index spacing, Index first, Index count) {
-        add_skip(dx, spacing, first, count, call.accumulate_dx);
+        add_skip(dx, spacing, first, count, call.accumulate_dskip);
       });
     }
     if (call.dweight) {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "cpu/dense.h"
-#include "recurrence/ragged.h"
+#include "recurrence/dense_layer.h"
 #include "scanrnn/scan/cpu.h"
 #include "stack/backend.h"
 
@@ -88,6 +88,37 @@ void clear_padding(const scan::Team& team, const TensorView& view, const TensorV
     for (Index t = length[line]; t < view.sizes[0]; ++t) {
       std::fill_n(static_cast<T*>(view.data) + t * view.strides[0] + line * view.strides[1],
                   view.sizes[2], T(0));
+    }
+  }
+}
+
+// Rows of each sequence, [N,.], added to its edge in tokens [T,B,.].
+template <class T>
+void add_to_edges(const scan::Team& team, const EdgeSteps& edges, const Strided<const T>& rows,
+                  const TensorView& tokens) {
+  const scan::Range mine = team.share(edges.all.count);
+  for (Index n = mine.begin; n < mine.end; ++n) {
+    const Index step = edges.step(n);
+    if (step < 0) continue;
+    T* to =
+        static_cast<T*>(tokens.data) + step * tokens.strides[0] + edges.line(n) * tokens.strides[1];
+    for (Index i = 0; i < tokens.sizes[2]; ++i) to[i] += rows.at_line(n).data[i];
+  }
+}
+// And the edges to the rows; where there is no first one, zeros.
+template <class T>
+void take_edges(const scan::Team& team, const EdgeSteps& edges, const TensorView& tokens,
+                const Strided<T>& rows) {
+  const scan::Range mine = team.share(edges.all.count);
+  for (Index n = mine.begin; n < mine.end; ++n) {
+    const Index step = edges.step(n), width = tokens.sizes[2];
+    T* to = rows.at_line(n).data;
+    if (step < 0) {
+      if (!edges.last) std::fill_n(to, width, T(0));
+    } else {
+      std::copy_n(static_cast<const T*>(tokens.data) + step * tokens.strides[0] +
+                      edges.line(n) * tokens.strides[1],
+                  width, to);
     }
   }
 }

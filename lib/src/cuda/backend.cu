@@ -82,6 +82,59 @@ class CudaBackend : public Backend {
     });
   }
 
+  void product(Dtype dtype, Index m, Index n, Index k, const Factor& a, const Factor& b, void* c,
+               Index c_stride, bool accumulate, Arena& workspace) override {
+    void* const memory = workspace.take(CudaGemm::kWorkspace);
+    if (workspace.counting() || m == 0 || n == 0 || (k == 0 && accumulate)) return;
+    const DeviceGuard guard(device_);
+    if (k == 0) {
+      SCANRNN_CUDA(cudaMemset2DAsync(c, static_cast<std::size_t>(c_stride) * size_of(dtype), 0,
+                                     static_cast<std::size_t>(n) * size_of(dtype),
+                                     static_cast<std::size_t>(m), stream_));
+      return;
+    }
+    CudaProduct p{dtype, m, n, k, a, b, c, c_stride, accumulate};
+    gemm_->run(p, memory, stream_);
+  }
+  void spread_heads(const TensorView& from, const TensorView& to, bool back) override {
+    const DeviceGuard guard(device_);
+    const TensorView &heads = back ? to : from, &whole = back ? from : to;
+    with_type(from.dtype, [&](auto type) {
+      using T = decltype(type);
+      const auto run = back ? pointwise::spread_heads<T, true> : pointwise::spread_heads<T, false>;
+      run<<<pointwise::blocks_for(whole.sizes[0] * whole.sizes[1]), pointwise::kThreads, 0,
+            stream_>>>(static_cast<T*>(heads.data), heads.strides[0], static_cast<T*>(whole.data),
+                       whole.strides[0], whole.sizes[0], heads.sizes[1], whole.sizes[1]);
+      SCANRNN_CUDA(cudaGetLastError());
+    });
+  }
+  void add_to_last(const LayerCall& call, const TensorView& rows,
+                   const TensorView& tokens) override {
+    over_rows(rows, [&](auto type, unsigned blocks) {
+      using T = decltype(type);
+      ragged::add_to_edges<T><<<blocks, pointwise::kThreads, 0, stream_>>>(
+          EdgeSteps(call, true),
+          Strided<const T>{static_cast<const T*>(rows.data), rows.strides[0], 0},
+          ragged::Cube<T>(tokens), tokens.sizes[2]);
+    });
+  }
+  void take_last(const LayerCall& call, const TensorView& tokens, const TensorView& rows) override {
+    over_rows(rows, [&](auto type, unsigned blocks) {
+      using T = decltype(type);
+      ragged::take_edges<T><<<blocks, pointwise::kThreads, 0, stream_>>>(
+          EdgeSteps(call, true), ragged::Cube<const T>(tokens),
+          Strided<T>{static_cast<T*>(rows.data), rows.strides[0], 0}, tokens.sizes[2]);
+    });
+  }
+  void pass_states(const SequenceBounds& sequences, const TensorView& from,
+                   const TensorView& to) override {
+    if (sequences.count == 0) return;
+    const DeviceGuard guard(device_);
+    with_type(to.dtype, [&](auto type) {
+      ragged::pass_states<decltype(type)>(sequences, from, to, stream_);
+    });
+  }
+
   RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, Arena& arena) override {
     RaggedTables out;
     on_device(arena, [&] { out = ragged::prepare(plan, told, arena, stream_); });

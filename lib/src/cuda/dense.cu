@@ -48,7 +48,7 @@ struct DenseRun : CudaWalk<T> {
     const bool fused = !whole && plan.fused_steps;
     const bool ragged = call.is_ragged();
     // The step's kernel reads W, too.
-    const bool projects = fused && call.steps == 1 && !ragged;
+    const bool projects = fused && call.steps == 1 && !ragged && !call.feeds_first();
     const bool keep = call.preactivations != nullptr || (arena.counting() && plan.problem.training);
     const Index stride = keep ? kept() : this->width();
     Args args;
@@ -56,6 +56,7 @@ struct DenseRun : CudaWalk<T> {
     T* projected = static_cast<T*>(call.preactivations);
     if (!keep && !projects) projected = this->take(this->tokens() * this->width());
     if (!projects) gemm_space = arena.take(CudaGemm::kWorkspace);
+    T* first = call.feeds_first() ? this->take(this->lines() * this->width()) : nullptr;
     void* exchange = nullptr;
     V* products = nullptr;
     if (whole) {
@@ -101,6 +102,7 @@ struct DenseRun : CudaWalk<T> {
                                   {call.weight.data, call.weight.strides[0], true},
                                   projected + first * stride, stride, false, nullptr, gemm_space);
                   });
+      if (call.first) add_first(first, this->rows(projected, stride));
     }
     if (whole) {
       this->walk_persistent(args, plan.persistent, false, exchange, kernels.persistent);
@@ -123,6 +125,41 @@ struct DenseRun : CudaWalk<T> {
       }
     }
     if (ragged) this->end_ragged(call.hn, call.cn);
+  }
+  // What is fed to the first steps, whose sums lie in [T,B,.].
+  void add_first(T* rows, const TensorView& sums) {
+    this->product(this->lines(), this->width(), call.first.sizes[1],
+                  {call.first.data, call.first.strides[0]},
+                  {call.first_weight.data, call.first_weight.strides[0], true}, rows, this->width(),
+                  false, nullptr, gemm_space);
+    ragged::add_to_edges<T>
+        <<<ragged::blocks_for_rows(this->lines()), pointwise::kThreads, 0, stream>>>(
+            EdgeSteps(call, false), Strided<const T>{rows, this->width(), 0}, ragged::Cube<T>(sums),
+            this->width());
+    SCANRNN_CUDA(cudaGetLastError());
+  }
+  // And back: the cotangents of what is fed, and of its weight.
+  void first_cotangents(T* rows, const TensorView& dsums) {
+    const Index lines = this->lines(), features = call.first_weight.sizes[1];
+    if (call.dfirst_weight && (!call.first || lines == 0)) {
+      this->clear(static_cast<T*>(call.dfirst_weight.data), call.dfirst_weight.strides[0],
+                  features);
+    }
+    if (lines == 0) return;
+    ragged::take_edges<T><<<ragged::blocks_for_rows(lines), pointwise::kThreads, 0, stream>>>(
+        EdgeSteps(call, false), ragged::Cube<const T>(dsums), Strided<T>{rows, this->width(), 0},
+        this->width());
+    SCANRNN_CUDA(cudaGetLastError());
+    if (call.dfirst) {
+      this->product(lines, features, this->width(), {rows, this->width()},
+                    {call.first_weight.data, call.first_weight.strides[0]}, call.dfirst.data,
+                    call.dfirst.strides[0], false, nullptr, gemm_space);
+    }
+    if (call.dfirst_weight && call.first) {
+      this->product(this->width(), features, lines, {rows, this->width(), true},
+                    {call.first.data, call.first.strides[0]}, call.dfirst_weight.data,
+                    call.dfirst_weight.strides[0], false, nullptr, gemm_space);
+    }
   }
   // A forward step: in one launch, or a product and what follows it.
   void step(const CudaDenseKernels<T>& kernels, Args& args, bool fused, V* products) {
@@ -158,6 +195,7 @@ struct DenseRun : CudaWalk<T> {
     }
     const bool ragged = call.is_ragged();
     T* before = ragged ? this->take(this->tokens() * hidden()) : nullptr;
+    T* first = call.feeds_first() ? this->take(this->lines() * this->width()) : nullptr;
     if (arena.counting()) return;
 
     if (ragged && this->tokens() > 0) prepare_tokens(dsums, before);
@@ -195,6 +233,7 @@ struct DenseRun : CudaWalk<T> {
       }
       if (ragged) this->end_ragged(call.dh0, call.dc0);
     }
+    if (first) first_cotangents(first, kept_rows(dsums));
     if (call.dx && this->tokens() > 0) {
       this->input_cotangent(dsums, kept(), call.accumulate_dx, gemm_space);
     }

@@ -8,18 +8,11 @@
 
 namespace scanrnn {
 
-// A row-major matrix of the product's dtype, or its transpose.
-struct CudaMatrix {
-  const void* data;
-  Index stride;  // between rows as they lie in memory
-  bool transposed = false;
-};
-
 // A product C[m,n] = A[m,k] B[k,n] + (accumulate ? C : 0) + bias, the bias [n] added to every row.
 struct CudaProduct {
   Dtype dtype;
   Index m, n, k;
-  CudaMatrix a, b;
+  Factor a, b;
   void* c;
   Index c_stride;
   bool accumulate = false;

@@ -46,7 +46,7 @@ struct LayerRun : CudaRun<T> {
     out.strategy = plan.strategy;
     out.across_blocks = plan.across_blocks;
     out.log_domain = plan.problem.log_domain;
-    out.ragged = call.is_ragged();
+    out.ragged = call.has_marks();
     out.tables = call.tables;
     out.units = static_cast<int>(plan.device.units);
     out.shared = static_cast<std::size_t>(plan.device.shared_bytes);
@@ -56,20 +56,21 @@ struct LayerRun : CudaRun<T> {
 
   // Those of a ragged batch, walked from the last step to the first where `backward`.
   Marks marks(bool backward) const {
-    if (!call.is_ragged()) return {};
+    if (!call.has_marks()) return {};
     const Index step = backward ? -1 : 1;
     return {call.tables.marks + (backward ? call.steps - 1 : 0), call.steps, step, call.reverse};
+  }
+  // Of packed tokens the marks know the sequence.
+  Masks masks(Masks out) const {
+    if (call.layout == dispatch::Batch::packed) out.marks = call.tables.marks;
+    return out;
   }
   const SequenceBounds sequences{call.ragged, call.steps, call.sequences,
                                  call.layout == dispatch::Batch::packed};
   // Sequences without a step leave the state that they enter with.
   void pass_states(const TensorView& from, const TensorView& to) {
-    if (!call.is_ragged() || !to || call.sequences == 0) return;
-    ragged::
-        pass_states<<<ragged::blocks_for_rows(call.sequences), pointwise::kThreads, 0, stream>>>(
-            sequences, Strided<const T>{data(from), from.strides[0], 0},
-            Strided<T>{static_cast<T*>(to.data), to.strides[0], 0}, call.hidden);
-    SCANRNN_CUDA(cudaGetLastError());
+    if (!call.has_marks() || !to || call.sequences == 0) return;
+    ragged::pass_states<T>(sequences, from, to, stream);
   }
 
   // Zeros at steps that nothing has walked.
@@ -137,6 +138,7 @@ struct LayerRun : CudaRun<T> {
       args.preactivations = walked_gates;
       args.y = y;
       args.states = kept_states;
+      args.masks = masks(walked(call, all(), call.reverse));
       SCANRNN_CUDA(kernels.direct(s, args));
       return;
     }
@@ -145,8 +147,8 @@ struct LayerRun : CudaRun<T> {
               {call.weight.data, call.weight.strides[0], true}, gates + first * width(), width(),
               false, kAddsBias ? nullptr : bias, gemm_space);
     });
-    const auto args =
-        forward_args(call, as_const(walked_gates), bias, data(call.vectors), skip, y, kept_states);
+    const auto args = forward_args(call, as_const(walked_gates), bias, data(call.vectors), skip, y,
+                                   kept_states, masks(walked(call, all(), call.reverse)));
     SCANRNN_CUDA(kernels.forward(s, args));
   }
 
@@ -158,7 +160,8 @@ struct LayerRun : CudaRun<T> {
     // The highway's cotangent goes to dx, which the product then adds to, or has its own place; or
     // it waits beside it.
     const TensorView& skip_to = call.dskip ? call.dskip : call.dx;
-    const bool skip_aside = adds_skip && (call.accumulate_dx || !skip_to || arena.counting());
+    const bool adds = call.dskip ? call.accumulate_dskip : call.accumulate_dx;
+    const bool skip_aside = adds_skip && (adds || !skip_to || arena.counting());
     const T* bias = kAddsBias ? whole_bias() : nullptr;
     T* dgates = take(tokens() * width());
     T* dskip = skip_aside ? take(tokens() * call.hidden) : nullptr;
@@ -178,8 +181,9 @@ struct LayerRun : CudaRun<T> {
     s.sequences = &sequences;
     s.against_time = !call.reverse;
     pass_states(call.dhn, call.dh0);
-    const auto args = backward_args(call, bias, data(call.vectors), dgates, dvectors,
-                                    skip_aside ? rows(dskip, call.hidden) : skip_to);
+    auto args = backward_args(call, bias, data(call.vectors), dgates, dvectors,
+                              skip_aside ? rows(dskip, call.hidden) : skip_to);
+    args.masks = masks(args.masks);
     if (call.batch > 0) SCANRNN_CUDA(kernels.backward(s, args));
     if (call.ragged.lengths && (call.tables.ways.sequences || call.is_diagonal())) {
       clear_padding(rows(dgates, width()));

@@ -25,6 +25,23 @@ __global__ void spread(const T* bias, Index first, Index count, T* out, Index wi
   }
 }
 
+// Between the weights of heads, [rows,units], and the block-diagonal matrix of all, [rows,hidden].
+template <class T, bool kBack>
+__global__ void spread_heads(T* heads, Index heads_line, T* whole, Index whole_line, Index rows,
+                             Index units, Index hidden) {
+  const Index width = kBack ? units : hidden;
+  for (Index i = first_item(); i < rows * width; i += item_stride()) {
+    const Index row = i / width, column = i % width, first = row % hidden / units * units;
+    if constexpr (kBack) {
+      heads[row * heads_line + column] = whole[row * whole_line + first + column];
+    } else {
+      const bool own = column >= first && column < first + units;
+      whole[row * whole_line + column] =
+          own ? heads[row * heads_line + column - first] : static_cast<T>(0.0f);
+    }
+  }
+}
+
 // Sums over rows in two launches and a fixed order: kParts parts of the rows, then the parts. A
 // thread takes kPiece adjacent columns, and kAhead rows of them at a time, whose plain sum is one
 // addend of the compensated one.

@@ -5,7 +5,7 @@
 
 #include "cuda/pointwise.cuh"
 #include "cuda/status.h"
-#include "recurrence/ragged.h"
+#include "recurrence/dense_layer.h"
 #include "stack/backend.h"
 
 namespace scanrnn::ragged {
@@ -111,13 +111,21 @@ __global__ void __launch_bounds__(kThreads)
 // The states of sequences without a step: they pass through. [N,H]; absent ones are zeros.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    pass_states(const SequenceBounds all, Strided<const T> from, Strided<T> to, Index hidden) {
+    pass(const SequenceBounds all, Strided<const T> from, Strided<T> to, Index hidden) {
   for_rows(1, all.count, [&](Index, Index n) {
     if (all.length(n) > 0) return;
     for_elements(hidden, [&](Index k) {
       to.at_line(n).data[k] = from.data ? from.at_line(n).data[k] : static_cast<T>(0.0f);
     });
   });
+}
+template <class T>
+void pass_states(const SequenceBounds& all, const TensorView& from, const TensorView& to,
+                 cudaStream_t stream) {
+  pass<<<blocks_for_rows(all.count), kThreads, 0, stream>>>(
+      all, Strided<const T>{static_cast<const T*>(from.data), from.strides[0], 0},
+      Strided<T>{static_cast<T*>(to.data), to.strides[0], 0}, to.sizes[1]);
+  SCANRNN_CUDA(cudaGetLastError());
 }
 // Between states in the order of the sequences and those of the walk's lines, [N,H]. Absent ones
 // are zeros; `rounded` may be absent.
@@ -140,6 +148,34 @@ __global__ void __launch_bounds__(kThreads)
   for_rows(1, count, [&](Index, Index i) {
     T* own = to.at_line(lines[i].sequence).data;
     for_elements(hidden, [&](Index k) { own[k] = static_cast<T>(from[i * hidden + k]); });
+  });
+}
+// Rows of each sequence, [N,.], added to its edge; or the edges to the rows and, where there is no
+// first one, zeros.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    add_to_edges(EdgeSteps edges, Strided<const T> rows, Cube<T> tokens, Index width) {
+  using V = typename scan::Units<T>::V;
+  for_rows(1, edges.all.count, [&](Index, Index n) {
+    const Index step = edges.step(n);
+    if (step < 0) return;
+    const T* from = rows.at_line(n).data;
+    for_elements(width, [&](Index k) {
+      T& to = tokens(step, edges.line(n), k);
+      to = static_cast<T>(static_cast<V>(to) + static_cast<V>(from[k]));
+    });
+  });
+}
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    take_edges(EdgeSteps edges, Cube<const T> tokens, Strided<T> rows, Index width) {
+  for_rows(1, edges.all.count, [&](Index, Index n) {
+    const Index step = edges.step(n);
+    if (step < 0 && edges.last) return;
+    T* to = rows.at_line(n).data;
+    for_elements(width, [&](Index k) {
+      to[k] = step < 0 ? static_cast<T>(0.0f) : tokens(step, edges.line(n), k);
+    });
   });
 }
 // Sets all bits of as many slots as the longest line has steps from `first_step` on, and of one

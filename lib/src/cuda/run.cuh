@@ -35,7 +35,7 @@ struct CudaRun {
   }
   static const T* data(const TensorView& view) { return static_cast<const T*>(view.data); }
 
-  void product(Index m, Index n, Index k, CudaMatrix a, CudaMatrix b, void* c, Index c_stride,
+  void product(Index m, Index n, Index k, Factor a, Factor b, void* c, Index c_stride,
                bool accumulate, const void* bias, void* workspace, bool wide = false) {
     CudaProduct p;
     p.dtype = call.y.dtype;

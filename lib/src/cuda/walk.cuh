@@ -68,6 +68,7 @@ struct CudaWalk : CudaRun<T> {
     args.steps = call.steps;
     args.weight = this->data(call.recurrent_weight);
     args.weight_stride = call.recurrent_weight.strides[0];
+    args.masks = walked(call, this->all(), !call.is_ragged() && call.reverse != backward);
     if (!call.is_ragged()) {
       args.h_from = from(h);
       args.c_from = from(c);
@@ -141,6 +142,7 @@ struct CudaWalk : CudaRun<T> {
         };
         move(part.sums), move(part.kept), move(part.y), move(part.cells), move(part.x);
         move(part.before), move(part.dy);
+        if (!is_ragged) part.masks = part.masks.at_line(line).from(0, step);
         // The first step in time is the walk's first one, or backward its last.
         if (is_ragged) {
           part.initial = args.initial;

@@ -66,6 +66,36 @@ struct DenseSums {
   }
 };
 
+// The draws of a step of one line: what of the new state a unit takes, the rest being the old one.
+struct DenseDraws {
+  const Masks& masks;
+  Index token;
+
+  SCANRNN_HD explicit operator bool() const { return masks.state || masks.cell; }
+  template <class Memory>
+  SCANRNN_HD cell::StepState<typename Memory::V> updates(Index row) const {
+    using V = typename Memory::V;
+    const auto of = [&](const Zoneout& zone) {
+      return zone ? zone.updates<Memory>(masks.place(token), row) : V(1);
+    };
+    return {of(masks.state), of(masks.cell)};
+  }
+};
+
+// The state after a step.
+template <class Cell, class Memory, class V = typename Memory::V>
+SCANRNN_HD cell::StepState<V> dense_step(const DenseSums<Cell, V>& sums,
+                                         const cell::StepState<V>& before, const DenseDraws& draws,
+                                         Index row) {
+  auto after = Cell::template step<V>(sums.gates(), before);
+  if (draws) {
+    const auto m = draws.updates<Memory>(row);
+    after.h = fma(m.h, after.h, (V(1) - m.h) * before.h);
+    if constexpr (Cell::kPair) after.c = fma(m.c, after.c, (V(1) - m.c) * before.c);
+  }
+  return after;
+}
+
 // What a forward step leaves: y, and in training the sums and the c of a pair. Each points at a
 // step of a line; sums and cells are null where nothing is kept.
 template <class Cell, class Memory>
@@ -91,12 +121,23 @@ struct DenseCotangent {
   DenseSums<Cell, V> sums;
   cell::StepState<V> before;
 };
-template <class Cell, class V>
+template <class Cell, class Memory, class V = typename Memory::V>
 SCANRNN_HD DenseCotangent<Cell, V> dense_step_vjp(const DenseSums<Cell, V>& sums, const V& before,
-                                                  const cell::StepState<V>& d) {
+                                                  cell::StepState<V> d, const DenseDraws& draws,
+                                                  Index row) {
   const cell::StepState<V> state{Cell::kPair ? V(0) : before, Cell::kPair ? before : V(0)};
+  cell::StepState<V> kept{V(0), V(0)};  // what goes past the step
+  if (draws) {
+    const auto m = draws.updates<Memory>(row);
+    kept = {(V(1) - m.h) * d.h, (V(1) - m.c) * d.c};
+    d = {m.h * d.h, m.c * d.c};
+  }
   const auto back = Cell::template step_vjp<V>(sums.gates(), state, d);
   DenseCotangent<Cell, V> out{{}, back.before};
+  if (draws) {
+    out.before.h = out.before.h + kept.h;
+    if constexpr (Cell::kPair) out.before.c = out.before.c + kept.c;
+  }
   Cell::template scatter<V>(back.gates, [&](int i, const V& value) { out.sums.value[i] = value; });
   return out;
 }

@@ -16,6 +16,33 @@ inline RecurrentRows recurrent_rows(const LayerCall& call) {
   return {call.width() - own, own};
 }
 
+// The first step of each sequence in the order of the walk, into which its initial state comes; or
+// its last one, after which the final state is.
+struct EdgeSteps {
+  SequenceBounds all;
+  Strided<const std::uint8_t> reset;  // of each token, or absent
+  bool reverse, last;
+
+  EdgeSteps(const LayerCall& call, bool last)
+      : all(call.ragged, call.steps, call.is_ragged() ? call.sequences : call.batch,
+            call.layout == dispatch::Batch::packed),
+        reset{static_cast<const std::uint8_t*>(call.ragged.reset.data),
+              call.ragged.reset.strides[1], call.ragged.reset.strides[0]},
+        reverse(call.reverse),
+        last(last) {}
+
+  // Where in time, on the line of the sequence; -1 where there is no such step, or no state comes
+  // into it.
+  SCANRNN_HD Index step(Index n) const {
+    if (all.length(n) == 0) return -1;
+    if (reverse != last) return all.end(n) - 1;
+    const Index first = all.first(n);
+    const bool cut = !last && !reverse && reset.data && *reset.at_line(line(n)).at(first);
+    return cut ? -1 : first;
+  }
+  SCANRNN_HD Index line(Index n) const { return all.packed ? 0 : n; }
+};
+
 // `count` steps of a [T,B,.] tensor from step `first` on.
 inline TensorView steps_of(TensorView view, Index first, Index count) {
   view.data = static_cast<char*>(view.data) +

@@ -67,15 +67,17 @@ struct GateReader {
     const Index next = Cell::kGates > 1 ? tiles[1] - tiles[0] : 0;
     return {{tiles[0], 0, step}, bias + row, vectors + row, hidden, next};
   }
-  // Without x.
-  SCANRNN_HD Unit<Cell, V> load(Index row, Index t) const {
+  // Without x, and what is `drawn`.
+  template <bool kMasked>
+  SCANRNN_HD Unit<Cell, V, kMasked> load(Index row, Index t, const Drawn<V, kMasked>& drawn) const {
     const T* step = preactivations.at(t);
-    Unit<Cell, V> out{Cell::template gather<V>([&](int gate) {
-                        const V value = Memory::read(step + gate * block, row, hidden);
-                        if constexpr (!Memory::kAddsBias) return value;
-                        return value + Memory::read(bias + gate * hidden, row, hidden);
-                      }),
-                      {V(0)}};
+    Unit<Cell, V, kMasked> out{drawn,
+                               Cell::template gather<V>([&](int gate) {
+                                 const V value = Memory::read(step + gate * block, row, hidden);
+                                 if constexpr (!Memory::kAddsBias) return value;
+                                 return value + Memory::read(bias + gate * hidden, row, hidden);
+                               }),
+                               {V(0)}};
     read_vectors<Cell, Memory>(vectors, row, hidden, out.own);
     return out;
   }
@@ -88,49 +90,62 @@ inline constexpr bool kReadsX = Cell::kHighway || Cell::kReadsOwn;
 // the same Source over tiles of them: stream i at tiles[i], steps `step` apart, from (row, t) on;
 // t is scan::kInside where a line's last step will not be loaded, and kLastDiffers says whether
 // load() has to tell that step apart. It asks a Sink for a cursor: the same Sink counted from
-// (row, t), that next() moves on by a step.
+// (row, t), that next() moves on by a step. Draws are in no stream (kReadsUnstaged).
 
 // ---- forward: h_t = a_t h_{t-1} + b_t
 
-template <class Cell, class Memory>
+template <class Cell, class Memory, bool kMasked = false>
 struct ForwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
+  using Item = Unit<Cell, V, kMasked>;
+  using Sized = ForwardSource<Cell, Memory>;  // draws change no tile
+  static constexpr bool kReadsUnstaged = kMasked;
   static constexpr int kStreams = Cell::kGates + kReadsX<Cell>;
   static constexpr bool kLifts = true, kLastDiffers = false, kComposes = !Cell::kDiagonal;
   GateReader<Cell, Memory> gates;
   Strided<const T> skip;  // x, or x' of a cell with a highway
   Index steps = 0;        // read by stream() alone
+  MasksIf<kMasked> masks = {};
 
   SCANRNN_HD scan::Stream<T> stream(int i) const {
     if (i < Cell::kGates) return gates.stream(i, steps);
     return {skip.data, skip.step, steps};
   }
+  SCANRNN_HD Sized undrawn() const { return {gates, skip, steps}; }
+  SCANRNN_HD ForwardSource from(Index row, Index t) const {
+    return {gates, skip, steps, masks.from(row, t)};
+  }
   template <class Tiles>
-  SCANRNN_HD ForwardSource staged(const Tiles& tiles, Index step, Index row, Index) const {
-    return {gates.staged(tiles, step, row), {tiles[Cell::kGates], 0, step}, steps};
+  SCANRNN_HD ForwardSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
+    return {gates.staged(tiles, step, row),
+            {tiles[Cell::kGates], 0, step},
+            steps,
+            t == scan::kInside ? masks : masks.from(row, t)};
   }
 
   SCANRNN_HD ForwardSource line(Index i) const {
     ForwardSource out = *this;
     out.gates.preactivations = gates.preactivations.at_line(i);
     out.skip = skip.at_line(i);
+    out.masks = masks.at_line(i);
     return out;
   }
   // A sequence of `count` steps, on a line from `first` on.
-  SCANRNN_HD ForwardSource part(Index i, Index /*sequence*/, Index first, Index count) const {
+  SCANRNN_HD ForwardSource part(Index i, Index sequence, Index first, Index count) const {
     ForwardSource out = line(i);
+    out.masks = masks.part(i, sequence, first);
     out.gates.preactivations = out.gates.preactivations.from(0, first);
     out.skip = out.skip.from(0, first);
     out.steps = count;
     return out;
   }
-  SCANRNN_HD Unit<Cell, V> load(Index row, Index t) const {
-    Unit<Cell, V> item = gates.load(row, t);
+  SCANRNN_HD Item load(Index row, Index t) const {
+    Item item = gates.template load<kMasked>(row, t, masks.template at<Memory>(row, t));
     if constexpr (kReadsX<Cell>) item.own.x = Memory::read(skip.at(t), row, gates.hidden);
     return item;
   }
-  SCANRNN_HD auto step(const Unit<Cell, V>& item) const { return step_of(item); }
+  SCANRNN_HD auto step(const Item& item) const { return step_of(item); }
 };
 
 template <class Cell, class Memory>
@@ -150,11 +165,12 @@ struct ForwardSink {
     y.next();
     if (Cell::kReadout && states.data) states.next();
   }
-  SCANRNN_HD void store(Index row, Index t, const Unit<Cell, V>& item,
+  template <bool kMasked>
+  SCANRNN_HD void store(Index row, Index t, const Unit<Cell, V, kMasked>& item,
                         const scan::Carried<V>& before, const scan::Carried<V>& state) const {
     if constexpr (Cell::kReadout) {
       const auto gates = item.seen(before.h);
-      Memory::write(y.at(t), row, hidden, Cell::readout(gates, state.h, item.own.x));
+      Memory::write(y.at(t), row, hidden, Cell::readout(gates, state.h, item.own.x, item.keep()));
       if (states.data) Memory::write(states.at(t), row, hidden, state.h);
     } else {
       Memory::write(y.at(t), row, hidden, state.h);
@@ -169,18 +185,18 @@ struct ForwardSink {
 // dh_t is the forward recurrence again; it starts at the cotangent of h_T and ends at that of h_0.
 // To the mu_t of a diagonal cell its gates add what they have of h_{t-1}.
 
-template <class Cell, class Memory>
+template <class Cell, class Memory, bool kMasked>
 struct BackwardItem {
   using V = typename Memory::V;
   using Gates = typename Cell::template Gates<V>;
-  Unit<Cell, V> unit;
+  Unit<Cell, V, kMasked> unit;
   V state, previous, dy;
 
   SCANRNN_HD Gates gates() const { return unit.seen(previous); }
   // What the output gives back, to the state directly.
   SCANRNN_HD cell::ReadoutCotangent<V, Gates> readout() const {
     if constexpr (Cell::kReadout) {
-      return Cell::readout_vjp(gates(), state, unit.own.x, dy);
+      return Cell::readout_vjp(gates(), state, unit.own.x, unit.keep(), dy);
     } else {
       return {{}, dy, V(0)};
     }
@@ -191,19 +207,24 @@ struct BackwardItem {
     const auto out = readout();
     if constexpr (Cell::kDiagonal) {
       const auto d = unit.lift_vjp(seen, {previous, V(1)});
-      const V a = Cell::kForgets ? unit.peeked(d.gates) : f.a + unit.peeked(d.gates);
+      const V peeked = unit.peeked(d.gates);
+      const V a = unit.decay(Cell::kForgets ? peeked : f.a + peeked);
       const V b = a * out.state;
       return {a, V(1) - a, Cell::kReadout ? b + unit.peeked(out.gates) : b};
     } else {
-      return {f.a, f.z, f.a * out.state};
+      const auto drawn = unit.step(f);
+      return {drawn.a, drawn.z, drawn.a * out.state};
     }
   }
 };
 
-template <class Cell, class Memory>
+template <class Cell, class Memory, bool kMasked = false>
 struct BackwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
+  using Item = BackwardItem<Cell, Memory, kMasked>;
+  using Sized = BackwardSource<Cell, Memory>;
+  static constexpr bool kReadsUnstaged = kMasked;
   static constexpr int kStreams = Cell::kGates + 2 + Cell::kReadout + kReadsX<Cell>;
   static constexpr bool kLifts = true, kLastDiffers = true, kComposes = !Cell::kDiagonal;
   static constexpr int kStates = 2, kSkip = 2 + Cell::kReadout;  // where they are after the gates
@@ -213,6 +234,7 @@ struct BackwardSource {
   Strided<const T> initial;  // h_0, or absent: zeros
   Strided<const T> dy;       // or absent: zeros
   Index last;                // the index of the first step in time
+  MasksIf<kMasked> masks = {};
   Strided<const T> previous{states.data ? states.at(1) : nullptr, states.line, states.step};
 
   // After the gates: dy, the states a step before, for a readout the states, and x.
@@ -223,6 +245,12 @@ struct BackwardSource {
     if (at == kSkip) return {skip.data, skip.step, last + 1};
     if (at == kStates) return {states.data, states.step, last + 1};
     return gates.stream(i, last + 1);
+  }
+  SCANRNN_HD Sized undrawn() const { return {gates, skip, states, initial, dy, last}; }
+  SCANRNN_HD BackwardSource from(Index row, Index t) const {
+    BackwardSource out = *this;
+    out.masks = masks.from(row, t);
+    return out;
   }
   template <class Tiles>
   SCANRNN_HD BackwardSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
@@ -235,6 +263,7 @@ struct BackwardSource {
             {initial.data ? initial.data + row : nullptr, initial.line, initial.step},
             at(0, dy.data),
             t == scan::kInside ? std::numeric_limits<Index>::max() : last - t,
+            t == scan::kInside ? masks : masks.from(row, t),
             at(1, states.data)};
   }
 
@@ -246,12 +275,14 @@ struct BackwardSource {
     out.previous = previous.at_line(i);
     out.initial = initial.at_line(i);
     out.dy = dy.at_line(i);
+    out.masks = masks.at_line(i);
     return out;
   }
   // A sequence of `count` steps, on a line from `first` on, with an h_0 of its own.
   SCANRNN_HD BackwardSource part(Index i, Index sequence, Index first, Index count) const {
     BackwardSource out = line(i);
     out.initial = initial.at_line(sequence);
+    out.masks = masks.part(i, sequence, first);
     out.gates.preactivations = out.gates.preactivations.from(0, first);
     for (Strided<const T>* tensor : {&out.skip, &out.states, &out.previous, &out.dy}) {
       *tensor = tensor->from(0, first);
@@ -259,9 +290,10 @@ struct BackwardSource {
     out.last = count - 1;
     return out;
   }
-  SCANRNN_HD BackwardItem<Cell, Memory> load(Index row, Index t) const {
+  SCANRNN_HD Item load(Index row, Index t) const {
     const Index hidden = gates.hidden;
-    BackwardItem<Cell, Memory> item{gates.load(row, t), V(0), V(0), V(0)};
+    Item item{gates.template load<kMasked>(row, t, masks.template at<Memory>(row, t)), V(0), V(0),
+              V(0)};
     if constexpr (kReadsX<Cell>) item.unit.own.x = Memory::read(skip.at(t), row, hidden);
     if constexpr (Cell::kReadout) item.state = Memory::read(states.at(t), row, hidden);
     if (t < last) {
@@ -272,9 +304,7 @@ struct BackwardSource {
     if (dy.data) item.dy = Memory::read(dy.at(t), row, hidden);
     return item;
   }
-  SCANRNN_HD scan::Affine<V> step(const BackwardItem<Cell, Memory>& item) const {
-    return item.step();
-  }
+  SCANRNN_HD scan::Affine<V> step(const Item& item) const { return item.step(); }
 };
 
 template <class Cell, class Memory>
@@ -298,10 +328,11 @@ struct BackwardSink {
     if (kReadsX<Cell>) dskip.next();
     if (Cell::kVectors > 0) dvectors.next();
   }
-  SCANRNN_HD void store(Index row, Index t, const BackwardItem<Cell, Memory>& item,
+  template <bool kMasked>
+  SCANRNN_HD void store(Index row, Index t, const BackwardItem<Cell, Memory, kMasked>& item,
                         const scan::Carried<V>& before, const scan::Carried<V>&) const {
     const auto r = item.readout();
-    const V lambda = r.state + before.h;
+    const V lambda = item.unit.updated(r.state + before.h);
     const auto d = item.unit.lift_vjp(item.gates(), {lambda * item.previous, lambda});
     V of[Cell::kGates];
     Cell::template scatter<V>(d.gates, [&](int gate, V value) { of[gate] = value; });
@@ -366,6 +397,7 @@ struct ForwardKernelArgs {
   const T *bias = nullptr, *vectors = nullptr;
   Strided<const T> skip;
   Strided<T> y, states;
+  Masks masks = {};
 };
 
 template <class T>
@@ -374,6 +406,7 @@ struct BackwardKernelArgs {
   const T *bias = nullptr, *vectors = nullptr;
   Strided<const T> skip, states, initial, dy;
   Strided<T> dpreactivations, dskip, dvectors;
+  Masks masks = {};
 };
 
 }  // namespace scanrnn

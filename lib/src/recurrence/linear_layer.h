@@ -19,10 +19,11 @@ Strided<T> highway_block(const LayerCall& call, Strided<T> preactivations) {
 template <class T>
 ForwardKernelArgs<T> forward_args(const LayerCall& call, const Strided<const T>& preactivations,
                                   const T* bias, const T* vectors, const Strided<const T>& x,
-                                  const Strided<T>& y, const Strided<T>& states) {
+                                  const Strided<T>& y, const Strided<T>& states,
+                                  const Masks& masks) {
   const bool projected = call.highway_projection();
   return {preactivations, bias, vectors, projected ? highway_block(call, preactivations) : x, y,
-          states};
+          states,         masks};
 }
 
 // The whole call, walked against the order of forward. dgates are the pre-activations' cotangents
@@ -39,6 +40,7 @@ BackwardKernelArgs<T> backward_args(const LayerCall& call, const T* bias, const 
   };
   BackwardKernelArgs<T> args;
   args.preactivations = as_const(walk(tokens(call.preactivations, call.width())));
+  args.masks = walked(call, {0, call.steps, 0, call.batch}, !call.reverse);
   args.bias = bias;
   args.vectors = vectors;
   args.states = as_const(walk(call.states ? tokens(call.states, call.hidden) : call.y));

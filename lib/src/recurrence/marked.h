@@ -55,9 +55,10 @@ template <class Cell, class Memory>
 struct MarkedForwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
-  using Plain = ForwardSource<Cell, Memory>;
+  using Plain = ForwardSource<Cell, Memory, true>;
   static constexpr int kStreams = Plain::kStreams;
   static constexpr bool kLifts = true, kLastDiffers = false, kMarked = true;
+  static constexpr bool kReadsUnstaged = true;
   static constexpr bool kComposes = Plain::kComposes;
   static constexpr std::uint32_t kSays = mark::kFlags;
   Plain plain;
@@ -67,6 +68,9 @@ struct MarkedForwardSource {
 
   SCANRNN_HD bool runs() const { return ways.runs(false); }
   SCANRNN_HD scan::Stream<T> stream(int i) const { return plain.stream(i); }
+  SCANRNN_HD MarkedForwardSource from(Index row, Index t) const {
+    return {plain.from(row, t), marks, initial, ways};
+  }
   template <class Tiles>
   SCANRNN_HD MarkedForwardSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
     return {plain.staged(tiles, step, row, t), marks.staged(tiles.marks(kStreams)),
@@ -118,9 +122,10 @@ template <class Cell, class Memory>
 struct MarkedBackwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
-  using Plain = BackwardSource<Cell, Memory>;
+  using Plain = BackwardSource<Cell, Memory, true>;
   static constexpr int kStreams = Plain::kStreams;
   static constexpr bool kLifts = true, kLastDiffers = false, kMarked = true;
+  static constexpr bool kReadsUnstaged = true;
   static constexpr bool kComposes = Plain::kComposes;
   static constexpr std::uint32_t kSays = mark::kFlags;
   Plain plain;  // without an initial state
@@ -130,11 +135,15 @@ struct MarkedBackwardSource {
 
   SCANRNN_HD bool runs() const { return ways.runs(false); }
   SCANRNN_HD scan::Stream<T> stream(int i) const { return plain.stream(i); }
+  SCANRNN_HD MarkedBackwardSource from(Index row, Index t) const {
+    return {plain.from(row, t), marks, initial, dfinal, ways};
+  }
   // What comes before a step that a sequence begins with is not read from a tile; of others, all is
   // there.
   template <class Tiles>
-  SCANRNN_HD MarkedBackwardSource staged(const Tiles& tiles, Index step, Index row, Index) const {
-    return {plain.staged(tiles, step, row, scan::kInside), marks.staged(tiles.marks(kStreams)),
+  SCANRNN_HD MarkedBackwardSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
+    const Plain& at = t == scan::kInside ? plain : plain.from(row, t);
+    return {at.staged(tiles, step, row, scan::kInside), marks.staged(tiles.marks(kStreams)),
             initial.from(row), dfinal.from(row), ways};
   }
   SCANRNN_HD MarkedBackwardSource line(Index i) const {

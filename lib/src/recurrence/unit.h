@@ -4,14 +4,13 @@
 // is its adjoint, in which the state before has a part by the gates, too.
 #pragma once
 
+#include "recurrence/masks.h"
 #include "scanrnn/cells/linear_cell.h"
 
 namespace scanrnn {
 
-using scan::fma;
-
-template <class Cell, class V>
-struct Unit {
+template <class Cell, class V, bool kMasked = false>
+struct Unit : Drawn<V, kMasked> {
   using Gates = typename Cell::template Gates<V>;
   Gates gates;
   cell::Own<V, Cell::kVectors> own;
@@ -59,22 +58,23 @@ struct Unit {
 };
 
 // A step forward: the affine map, or of a diagonal cell what becomes one when it is applied.
-template <class Cell, class V>
+template <class Cell, class V, bool kMasked>
 struct DiagonalStep {
-  Unit<Cell, V> unit;
+  Unit<Cell, V, kMasked> unit;
 };
-template <class Cell, class V>
-SCANRNN_HD scan::Carried<V> apply(const DiagonalStep<Cell, V>& f, const scan::Carried<V>& s) {
-  const auto step = f.unit.lift(f.unit.seen(s.h));
-  if constexpr (Cell::kForgets) return scan::carried(step.b);
+template <class Cell, class V, bool kMasked>
+SCANRNN_HD scan::Carried<V> apply(const DiagonalStep<Cell, V, kMasked>& f,
+                                  const scan::Carried<V>& s) {
+  const auto step = f.unit.step(f.unit.lift(f.unit.seen(s.h)));
+  if constexpr (Cell::kForgets && !kMasked) return scan::carried(step.b);
   return scan::apply(step, s);
 }
-template <class Cell, class V>
-SCANRNN_HD auto step_of(const Unit<Cell, V>& unit) {
+template <class Cell, class V, bool kMasked>
+SCANRNN_HD auto step_of(const Unit<Cell, V, kMasked>& unit) {
   if constexpr (Cell::kDiagonal) {
-    return DiagonalStep<Cell, V>{unit};
+    return DiagonalStep<Cell, V, kMasked>{unit};
   } else {
-    return unit.lift(unit.gates);
+    return unit.step(unit.lift(unit.gates));
   }
 }
 

@@ -38,6 +38,13 @@ class Arena {
   std::size_t used_ = 0, peak_ = 0;
 };
 
+// A row-major matrix of a product, or its transpose.
+struct Factor {
+  const void* data;
+  Index stride;  // between rows as they lie in memory
+  bool transposed = false;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -60,6 +67,22 @@ class Backend {
   virtual void copy(const TensorView& from, const TensorView& to) = 0;
   // to = from with elements dropped; [T,B,.], and `to` may be `from`.
   virtual void dropout(const TensorView& from, const TensorView& to, const Drop& drop) = 0;
+
+  // c[m,n] = a[m,k] b[k,n] + (accumulate ? c : 0)
+  virtual void product(Dtype dtype, Index m, Index n, Index k, const Factor& a, const Factor& b,
+                       void* c, Index c_stride, bool accumulate, Arena& workspace) = 0;
+  // The block-diagonal matrix [G*H,H] of the weights of heads, [G*H,H/heads]; or, with `back`, the
+  // other way round.
+  virtual void spread_heads(const TensorView& from, const TensorView& to, bool back) = 0;
+  // Rows of each sequence, [N,.], added to the last of its steps in the walk, of [T,B,.]; and the
+  // last steps, where there are any, to the rows.
+  virtual void add_to_last(const LayerCall& call, const TensorView& rows,
+                           const TensorView& tokens) = 0;
+  virtual void take_last(const LayerCall& call, const TensorView& tokens,
+                         const TensorView& rows) = 0;
+  // Rows of `to` are those of `from`, or zeros where that is absent, for sequences without a step.
+  virtual void pass_states(const SequenceBounds& sequences, const TensorView& from,
+                           const TensorView& to) = 0;
 
   // Ragged batches. What layer calls of one stack share, in memory of the workspace.
   virtual RaggedTables prepare(const dispatch::Plan& /*plan*/, const Ragged& /*ragged*/,

@@ -13,24 +13,48 @@ struct Drops {
   bool training;
   std::uint64_t seed;
 
+  Drops(const LayerOptions& options, bool training, std::uint64_t seed)
+      : options(options), training(training && options.draws), seed(seed) {}
+
   bool after_layers() const { return training && options.dropout > 0; }
   bool from_input() const { return training && options.input_dropout > 0; }
   bool from_matrix() const { return training && options.dropconnect > 0; }
 
   // Behind a layer; from what a layer reads; from the matrix R of a layer call.
-  Drop behind(int layer) const { return {options.dropout, seed_of(layer, seed)}; }
+  Drop behind(int layer) const { return {{options.dropout, seed_of(layer, seed)}}; }
   Drop of_input(int layer, const SequenceBounds& sequences) const {
-    return {options.input_dropout, seed_of(layer, mix(seed ^ kOfInput)), false, &sequences};
+    return {{options.input_dropout, seed_of(layer, mix(seed ^ kOfInput))}, false, &sequences};
   }
   Drop of_matrix(const LayerCall& call) const {
-    return {options.dropconnect, seed_of(call.layer * 2 + call.reverse, mix(seed ^ kOfMatrix))};
+    return {{options.dropconnect, seed_of(call, kOfMatrix)}};
+  }
+  // Inside a layer call's recurrence; zoneout is there in inference, too, by its mean.
+  bool in_recurrence() const {
+    return options.zoneout > 0 || options.zoneout_cell > 0 ||
+           (training && options.state_dropout > 0);
+  }
+  Masks in_recurrence(const LayerCall& call) const {
+    Masks out;
+    out.state = {{options.zoneout, seed_of(call, kOfState)}, training};
+    out.cell = {{options.zoneout_cell, seed_of(call, kOfCell)}, training};
+    if (!training || options.state_dropout == 0) return out;
+    const Drop readout{{options.state_dropout, seed_of(call, kOfReadout)}};
+    out.scale = readout.scale();
+    out.readout_seed = readout.seed;
+    out.readout_threshold = readout.threshold();
+    return out;
   }
 
  private:
-  static constexpr std::uint64_t kOfInput = 0x696e707574, kOfMatrix = 0x6d6174726978;
+  static constexpr std::uint64_t kOfInput = 0x696e707574, kOfMatrix = 0x6d6174726978,
+                                 kOfState = 0x7374617465, kOfCell = 0x63656c6c,
+                                 kOfReadout = 0x726561646f7574;
 
   static std::uint64_t seed_of(int place, std::uint64_t seed) {
     return seed + static_cast<std::uint64_t>(place) * 0x9e3779b97f4a7c15u;
+  }
+  std::uint64_t seed_of(const LayerCall& call, std::uint64_t what) const {
+    return seed_of(call.layer * 2 + call.reverse, mix(seed ^ what));
   }
 };
 

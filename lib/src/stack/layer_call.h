@@ -19,29 +19,38 @@ struct LayerCall {
   bool reverse = false;      // time runs from T-1 to 0
   bool batch_major = false;  // order of the tokens in the pre-activations: [B,T] instead of [T,B]
   Index steps = 0, batch = 0, input = 0, hidden = 0;
-  int gates = 0;  // row blocks of weight, the highway projection included
+  Index skip_size = 0;  // features of what a highway reads
+  int gates = 0;        // row blocks of weight, the highway projection included
 
   TensorView x;             // [T,B,C]
   TensorView skip;          // what a highway reads, where that is another tensor than x
   TensorView weight, bias;  // [gates*H,C]; absent, or the bias of the row blocks that have one
   TensorView recurrent_weight, recurrent_bias;  // of a dense cell: [gates*H,H], [gates*H] or absent
   TensorView vectors;                           // of a cell that has any: [vectors*H]
-  TensorView h0, hn;                            // [B,H], may be absent
-  TensorView c0, cn;                            // the same, where the state is a pair
-  TensorView y;                                 // [T,B,H]
+  TensorView projection;                        // of LSTM's h, [P,H], or of what SRU reads, [P,C]
+  // The product of the first step of a sequence with what is fed back, where that is of another
+  // size than h, [B,P] times [gates*H,P]; h0 is absent then.
+  TensorView first, first_weight;
+  TensorView h0, hn;  // [B,H], may be absent
+  TensorView c0, cn;  // the same, where the state is a pair
+  TensorView y;       // [T,B,H]
   // Which steps there are; of a packed batch B is 1, and states are [sequences,H].
   dispatch::Batch layout = dispatch::Batch::rectangular;
   Ragged ragged;
   RaggedTables tables;  // what the backend has prepared of it
+  Masks masks;          // by seeds and shares
   Index sequences = 0;
   void* preactivations = nullptr;  // kept for backward: [tokens, kept_width()]; null in inference
   void* states = nullptr;          // the same, [tokens,H]: the states that the output does not show
+  // The same, of a call with a projection: what its product with W reads, [T,B,P]; what its cell
+  // gives, [T,B,H].
+  TensorView read, given;
 
   // Backward only; those that are absent are zeros, or not wanted.
   TensorView dy, dhn, dcn, dx, dh0, dc0, dweight, dbias, drecurrent_weight, drecurrent_bias,
-      dvectors;
+      dvectors, dprojection, dfirst, dfirst_weight;
   TensorView dskip;  // where the highway's share of dx goes, where not to dx
-  bool accumulate_dx = false;
+  bool accumulate_dx = false, accumulate_dskip = false;
 
   const TensorView& highway() const { return skip ? skip : x; }
   Index width() const { return gates * hidden; }
@@ -49,13 +58,16 @@ struct LayerCall {
   Index kept_width() const { return is_dense() ? info(cell).preactivations * hidden : width(); }
   bool is_dense() const { return info(cell).recurrence == dispatch::Recurrence::dense; }
   bool is_ragged() const { return layout != dispatch::Batch::rectangular; }
+  // Draws are made where a ragged batch's are, by kernels that know each token's place.
+  bool has_marks() const { return is_ragged() || masks; }
   bool pair() const { return info(cell).states == 2; }
   Index tokens() const { return steps * batch; }
+  bool feeds_first() const { return first_weight.rank > 0; }
   bool is_diagonal() const { return info(cell).recurrence == dispatch::Recurrence::diagonal; }
   // Values of its vectors.
   Index vector_values() const { return info(cell).vectors * hidden; }
   // The highway input comes from the last row block, or is x itself.
-  bool highway_projection() const { return info(cell).highway && input != hidden; }
+  bool highway_projection() const { return info(cell).highway && skip_size != hidden; }
   // Whether the highway carries x itself, whose cotangent then has a part that no product gives.
   bool carries_input() const { return info(cell).highway && !highway_projection(); }
   // The row blocks [first, second) that have a bias: the last ones of the cell's own gates.
@@ -152,28 +164,25 @@ void for_pairs(const LayerCall& call, const TensorView& a, const TensorView& b, 
   }
 }
 
-// One pseudo-random number for each element, a function of seed and position alone (the finaliser
-// of splitmix64), so that backward finds the same mask.
-SCANRNN_HD std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 // What is dropped of a tensor: the share of the elements whose number is below the threshold, all
 // others are scaled up. Where there are sequences one number serves all steps of each.
-struct Drop {
-  double share = 0;
-  std::uint64_t seed = 0;
+struct Drop : Draw {
   bool adds = false;  // to what is there
   const SequenceBounds* sequences = nullptr;
+  double times = 1;  // all of it
 
-  std::uint64_t threshold() const {
-    return static_cast<std::uint64_t>(share *
-                                      18446744073709549568.0);  // the last double below 2^64
-  }
-  double scale() const { return 1.0 / (1.0 - share); }
+  double scale() const { return times / (1.0 - share); }
 };
+
+// The draws of a tile, as the engine walks it.
+inline Masks walked(const LayerCall& call, const Tile& tile, bool reverse) {
+  Masks out = call.masks;
+  out.hidden = call.hidden;
+  out.line = 1;
+  out.step = reverse ? -call.batch : call.batch;
+  out.token = (tile.first_step + (reverse ? tile.steps - 1 : 0)) * call.batch + tile.first_line;
+  out.sequence = tile.first_line;
+  return out;
+}
 
 }  // namespace scanrnn

@@ -13,9 +13,9 @@ import numpy as np
 from .. import arguments
 from ..arguments import Array, dtype_name, short_name
 from ..call import Call
-from ..description import Description
+from ..description import SHARES, Description
 from ..jax import calls, scans
-from ..jax.layers import STATE_AXES
+from ..jax.layers import state_axes
 from ..scan_call import ScanCall
 from .base import ArrayLibrary
 from .identify import TITLES, TRACED, described, device_of, library_of
@@ -81,22 +81,24 @@ class Jax(calls.Operands, ArrayLibrary):
     # The library itself checks when a compiled function runs, which is too late for ValueError.
     def checked(self, call: Call, names: Sequence[str], values: Sequence[Any]) -> Any:
         """States, without gaps; () where nothing is given."""
-        shape, dtype = call.planned.state, call.x.dtype
-        for name, value in zip(names, values, strict=False):
+        shapes, dtype = call.planned.states, call.x.dtype
+        for name, value, shape in zip(names, values, shapes, strict=False):
             if value is not None:
-                calls.check(name, value, shape, dtype, STATE_AXES)
-        given = any(value is not None for value in values)
-        return tuple(jnp.zeros(shape, dtype) if v is None else v for v in values) if given else ()
+                calls.check(name, value, shape, dtype, state_axes(call.stack.description, name))
+        if all(value is None for value in values):
+            return ()
+        pairs = zip(values, shapes, strict=True)
+        return tuple(jnp.zeros(shape, dtype) if v is None else v for v, shape in pairs)
 
     def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
         told, x = call.stack.description, call.x
-        for name in ("dropout", "dropconnect", "input_dropout"):
-            share = getattr(told, name)
-            if call.training and share:
-                raise ValueError(
-                    f"{name}: expected 0 for JAX arrays, got {share}: a seed would be fixed when "
-                    "jit compiles, so drop between layers of your own"
-                )
+        if call.training and told.drops:
+            shares = {"dropout": told.dropout} | told.own_options
+            name = next(name for name in ("dropout", *SHARES) if shares.get(name, 0) > 0)
+            raise ValueError(
+                f"{name}: expected 0 for JAX arrays, got {shares[name]}: a seed would be fixed "
+                "when jit compiles, so drop between layers of your own"
+            )
         if call.one_step and told.bidirectional:
             raise ValueError(
                 "step: a bidirectional layer needs the whole sequence, so it cannot step"
@@ -123,8 +125,7 @@ class Jax(calls.Operands, ArrayLibrary):
         x = call.x
 
         def zeros() -> tuple[Any, ...]:
-            shape = call.planned.state
-            return tuple(jnp.zeros(shape, x.dtype) for _ in range(call.stack.states))
+            return tuple(jnp.zeros(shape, x.dtype) for shape in call.planned.states)
 
         given = self.checked(call, ("h_0", "c_0"), call.h_0) or zeros()
         dfinals = self.checked(call, ("dh_n", "dc_n"), dh_n) or zeros()

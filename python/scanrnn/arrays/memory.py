@@ -73,9 +73,7 @@ class Memory(ArrayLibrary):
         if call.pooled:
             h_n, h_0, results = call.h_0, [on.in_place(h, value) for value in call.h_0], []
         else:
-            h_n = [on.empty(planned.state, x)]
-            if stack.states == 2:
-                h_n.append(on.empty(planned.state, x))
+            h_n = [on.empty(shape, x) for shape in planned.states]
             h_0, results = on.all_given(h, call.h_0), on.all_results("h_n", h_n)
         reserve = on.reserve(call, planned.reserve) if call.training else None
         _core.forward(
@@ -92,7 +90,7 @@ class Memory(ArrayLibrary):
     ) -> tuple[Any, list[Any], list[Any]]:
         on, stack, planned, x = self.for_call(), call.stack, call.planned, call.x
         dx = on.empty(x.shape, x)
-        dh_0 = [on.empty(planned.state, x) for _ in range(stack.states)]
+        dh_0 = [on.empty(shape, x) for shape in planned.states]
         dparams = [on.empty(shape, x) for shape in stack.shapes.values()]
         _core.backward(
             stack.core, planned.plan, on.stream(), on.params(stack.placed),

@@ -30,8 +30,8 @@ for _name, (_cpu, _cuda) in _core.jax_targets().items():
 def attributes(description: Description) -> dict[str, Any]:
     """A description as what a custom call may have: texts and numbers, and no dropout."""
     told = description._replace(strategy=description.strategy or "")._asdict()
-    kept = {k: v for k, v in told.items() if k not in ("dropout", "dropconnect", "input_dropout")}
-    return {k: v if isinstance(v, str) else np.int64(v) for k, v in kept.items()}
+    del told["dropout"]
+    return {k: v if isinstance(v, str) else np.int64(v) for k, v in told.items()}
 
 
 def call(target: str, results: list[jax.ShapeDtypeStruct], *args: Any, **attributes: Any) -> Any:
@@ -84,10 +84,10 @@ def forward(
     """(y, states, reserve); h_0 and the states are tuples, h_0 () for zeros."""
     d, batch, steps = description, description.batch(x.shape, ragged), _steps(ragged)
     count, sizes = d.states, _sizes(d, x, batch, training)
-    state = jax.ShapeDtypeStruct(d.state_shape(batch.sequences), x.dtype)
+    states = [jax.ShapeDtypeStruct(s, x.dtype) for s in d.state_shapes(batch.sequences)]
     y = jax.ShapeDtypeStruct(d.output_shape(x.shape), x.dtype)
     y, *rest = call(
-        "scanrnn_forward", [y, *[state] * count, sizes.reserve, sizes.workspace],
+        "scanrnn_forward", [y, *states, sizes.reserve, sizes.workspace],
         x, *h_0, *steps.values(), *params,
         training=np.int64(training), initial=np.int64(len(h_0)), states=np.int64(count),
         ragged=" ".join(steps), **attributes(d),

@@ -9,12 +9,17 @@ import jax
 import jax.numpy as jnp
 
 from .. import arguments, initial
-from ..description import Batch, Description
+from ..description import Batch, Description, options_text
 from ..ragged import checked, of_sequence
 from ..registry import CellInfo, signature
 from .calls import Operands, check, check_sizes, layer, shape_of
 
-STATE_AXES = "(num_layers * num_directions, batch, hidden_size)"
+
+def state_axes(description: Description, name: str) -> str:
+    """The axes of the tensor of a state that errors call by this name."""
+    projected = description.output_size != description.hidden_size and "h" in name
+    size = "proj_size" if projected else "hidden_size"
+    return f"(num_layers * num_directions, batch, {size})"
 
 
 class Layer:
@@ -22,7 +27,8 @@ class Layer:
 
     `params = rnn.init(key)` is a dict by torch's names; `y, h_n = rnn(params, x, h_0)`: x [T,B,C],
     or [B,T,C] with batch_first, or [T,C]; y likewise with D*H; h_0 and h_n [L*D,B,H], or [L*D,H],
-    and for LSTM the pair (h, c). There is no dropout: put it between layers of your own.
+    and for LSTM the pair (h, c). Nothing is dropped, as a seed would be fixed
+    when jit compiles: put dropout between layers of your own.
     """
 
     _cell: CellInfo
@@ -41,7 +47,7 @@ class Layer:
         strategy: str | None = None,
         **own: Any,
     ) -> None:
-        options = arguments.own_options(self._cell.own_options(), type(self).__name__, own)
+        options = arguments.own_options(self._cell.undrawn_options(), type(self).__name__, own)
         cell = self._cell.chosen(options)
         self.__dict__.update(options, _cell=cell, _own=options)
         arguments.domain(cell, domain)
@@ -55,6 +61,7 @@ class Layer:
             bidirectional=arguments.flag("bidirectional", bidirectional),
             variant=options.get(cell.variant_option, ""),
             domain=domain,
+            options=options_text(cell, options),
             strategy=arguments.strategy_name(strategy),
         )
         core = self.description.layer(self.input_size, str(self.dtype))
@@ -65,7 +72,7 @@ class Layer:
         out = f"{type(self).__name__}({self.input_size}, {self.description.hidden_size}"
         for name, default in (
             ("num_layers", 1), ("bias", True), ("batch_first", False), ("bidirectional", False),
-            ("domain", "log"), ("strategy", None), *type(self)._cell.own_options().items(),
+            ("domain", "log"), ("strategy", None), *type(self)._cell.undrawn_options().items(),
         ):  # fmt: skip
             if told[name] != default:
                 out += f", {name}={told[name]!r}"
@@ -75,7 +82,7 @@ class Layer:
         """U(-1/sqrt(H), 1/sqrt(H)), as torch does; RG-LRU's decays begin in [0.9, 0.999]."""
         keys, values = jax.random.split(key, len(self.shapes)), {}
         for k, (name, shape) in zip(keys, self.shapes.items(), strict=True):
-            low, high, made = initial.of(name, self.description.hidden_size)
+            low, high, made = initial.of(name, self.description.hidden_size, self._own)
             dtype = jnp.promote_types(self.dtype, "float32") if made else self.dtype
             drawn = jax.random.uniform(k, shape, dtype, low, high)
             values[name] = made(jnp, drawn).astype(self.dtype) if made else drawn
@@ -137,10 +144,11 @@ class Layer:
             many = isinstance(h_0, (tuple, list))
             got = f"{len(states)} of them" if many else arguments.type_name(h_0)
             raise TypeError(f"h_0: expected {wanted}, got {got}")
-        rows, sequences, size = d.state_shape(batch.sequences)
-        shape = (rows, size) if single else (rows, sequences, size)
-        axes = STATE_AXES.replace(" batch,", "") if single else STATE_AXES
-        for name, state in zip(("h_0", "c_0"), states, strict=False):
+        shapes = d.state_shapes(batch.sequences)
+        for name, state, shape in zip(("h_0", "c_0"), states, shapes, strict=False):
+            axes = state_axes(d, name)
+            if single:
+                shape, axes = (shape[0], shape[2]), axes.replace(" batch,", "")
             check(name, state, shape, self.dtype, axes)
         return tuple(state[:, None] for state in states) if single else states
 
@@ -155,5 +163,5 @@ def _dtype(value: Any) -> Any:
 def make_layer(cell: CellInfo) -> type[Layer]:
     doc = f"{cell.name}, {cell.words()}\n\n{Layer.__doc__}"
     members = {"__module__": "scanrnn.jax", "__doc__": doc, "_cell": cell}
-    members["__signature__"] = signature(Layer, cell.own_options())
+    members["__signature__"] = signature(Layer, cell.undrawn_options())
     return type(cell.name, (Layer,), members)

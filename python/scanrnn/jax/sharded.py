@@ -59,7 +59,7 @@ def time_sharded(
         d = rnn.description
         states = rnn._states(d.batch(x.shape), h_0, single=False)
         if not states:
-            states = (jnp.zeros(d.state_shape(rows), x.dtype),) * d.states
+            states = tuple(jnp.zeros(shape, x.dtype) for shape in d.state_shapes(rows))
         ordered = tuple(params[name] for name in rnn.shapes)
         body = functools.partial(_on_device, rnn, axis, devices, groups)
         # The library's calls say nothing of the axes over which their results vary.

@@ -238,6 +238,8 @@ _TENSORFLOW = {
 
 # ---- ONNX: a node's inputs, and the attribute that says which GRU it is
 
+ONNX_ROWS = {"LSTM": "iofg", "GRU": "zrn", "RNN": "h"}  # by operator, in the order of its rows
+
 
 def _of_node(first: First) -> Sizes:
     return first.shape[2], first.shape[1] // first.count
@@ -289,7 +291,7 @@ LAYOUTS = {
     ),
     "keras": Layout(_KERAS, _of_columns, listed=True, coming=_reset_after),
     "onnx": Layout(
-        {"LSTM": _node("iofg"), "GRU": _node("zrn"), "RNN": _node("h")},
+        {name: _node(rows) for name, rows in ONNX_ROWS.items()},
         _of_node, axes=3, joined=True, raw=("linear_before_reset",), coming=_of_its_kind,
         going=_saying_its_kind,
     ),

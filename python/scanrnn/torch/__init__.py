@@ -7,18 +7,21 @@ and CUDA graphs go through it.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 try:
-    import torch  # noqa: F401
+    import torch
 except ImportError:
     raise ImportError("scanrnn.torch needs torch: pip install 'scanrnn[torch]'") from None
 from torch import Tensor
 
-from ..registry import classes
+from ..registry import CellInfo, classes, signature
 from ..scan_call import checked
-from . import scan_op, tensors
-from .modules import Recurrent, make_module
+from . import replacing, scan_op, tensors
+from .modules import Recurrent
+from .switches import TORCHS_OWN
+from .torchs_own import Elman, TorchsOwn
 
 
 def scan(
@@ -63,11 +66,37 @@ def _scan(
 ) -> tuple[Tensor, Tensor | None]:
     like = tensors.Operands(*next(iter(operands.items())))
     call = checked(like, operands, h_0, reverse, axis, reset, log_output)
-    tensors.refuse_transforms("scan", *call[3:])
+    tensors.refuse_forward_mode("scan", *call[3:])
     return scan_op.scan(call)
 
 
-_modules = classes(make_module)
+def replace(module: torch.nn.Module) -> list[str]:
+    """Every torch.nn.LSTM, GRU and RNN inside becomes ours; gives the names of those that did.
+
+    They change where they stand: the objects, their Parameters, hooks, mode and whatever a program
+    has put there stay, so that optimisers, checkpoints and who holds a module go on. So does the
+    module itself, whose name is "". One that cannot be is left and named in one warning, with the
+    reason: a subclass, a parametrised module, an option or a dtype that ours has not.
+    """
+    return replacing.replace(module, _modules)
+
+
+def _make_module(cell: CellInfo) -> type[Recurrent]:
+    doc = f"{cell.name}, {cell.words()}\n\n{Recurrent.__doc__}"
+    own = TorchsOwn if cell.name in TORCHS_OWN else Recurrent
+    base = Elman if cell.name == "RNN" else own
+    members = {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell}
+    found = signature(Recurrent, cell.own_options())
+    if base is Elman:
+        named = dict(found.parameters)
+        first = named.pop("nonlinearity").replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        *rest, last = named.values()
+        found = found.replace(parameters=[*rest[:3], first, *rest[3:], last])
+    members["__signature__"] = found
+    return type(cell.name, (base,), members)
+
+
+_modules = classes(_make_module)
 globals().update(_modules)
 
 if TYPE_CHECKING:
@@ -75,4 +104,4 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> type[Recurrent]: ...
 
 
-__all__ = ["Recurrent", "scan", "scan_log", *_modules]
+__all__ = ["Recurrent", "replace", "scan", "scan_log", *_modules]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor, nn
 
 from .. import arguments, initial
 from ..arguments import short_name
-from ..description import Batch, Description
+from ..description import Description, options_text
 from ..ragged import checked, of_sequence
-from ..registry import CellInfo, signature
+from ..registry import CellInfo
 from . import ops, packed, tensors
+
+Shapes = Sequence[tuple[Any, ...]]
 
 
 class Recurrent(nn.Module):
@@ -47,9 +50,13 @@ class Recurrent(nn.Module):
     ) -> None:
         """As torch.nn.LSTM's, and `domain`, `strategy` and the cell's own options as scanrnn's."""
         super().__init__()
-        if proj_size != 0:
-            raise ValueError(f"proj_size: expected 0, there are no projections, got {proj_size}")
-        known = self._cell.own_options() | self._cell.shares()
+        known = self._cell.own_options()
+        if "proj_size" in known:
+            own["proj_size"] = proj_size
+        elif proj_size != 0:
+            raise ValueError(
+                f"proj_size: expected 0, {self._cell.name} has no projections, got {proj_size}"
+            )
         self._own = arguments.own_options(known, type(self).__name__, own)
         self._cell = cell = self._cell.chosen(self._own)
         self.input_size = arguments.integer("input_size", input_size)
@@ -59,7 +66,7 @@ class Recurrent(nn.Module):
         self.batch_first = arguments.flag("batch_first", batch_first)
         self.dropout = arguments.real("dropout", dropout)
         self.bidirectional = arguments.flag("bidirectional", bidirectional)
-        self.proj_size = 0
+        self.proj_size = 0  # unless it is one of these
         self.domain = arguments.domain(cell, domain)
         self.strategy = arguments.strategy_name(strategy)
         for name, value in self._own.items():
@@ -76,18 +83,17 @@ class Recurrent(nn.Module):
         self.reset_parameters()
 
     def _description(self) -> Description:
-        shares = {name: self._own[name] for name in self._cell.shares()}
         return Description(
             self._cell.name, self.hidden_size, self.num_layers, self.bias, self.batch_first,
             self.dropout, bidirectional=self.bidirectional,
             variant=self._own.get(self._cell.variant_option, ""), domain=self.domain,
-            strategy=self.strategy, **shares,
+            options=options_text(self._cell, self._own), strategy=self.strategy,
         )  # fmt: skip
 
     def reset_parameters(self) -> None:
         """U(-1/sqrt(H), 1/sqrt(H)), as torch does; RG-LRU's decays begin in [0.9, 0.999]."""
         for name, parameter in self.named_parameters():
-            low, high, made = initial.of(name, self.hidden_size)
+            low, high, made = initial.of(name, self.hidden_size, self._own)
             if made is None:
                 nn.init.uniform_(parameter, low, high)
                 continue
@@ -131,15 +137,16 @@ class Recurrent(nn.Module):
             x = x.unsqueeze(batch_axis)
             if ragged is not None:
                 ragged = ragged._replace(reset=ragged.reset.unsqueeze(batch_axis))
-        states = self._states(told.batch(x.shape, ragged), hx, single)
-        tensors.refuse_transforms(type(self).__name__, x, *states, *params)
+        shapes = told.state_shapes(told.batch(x.shape, ragged).sequences)
+        states = self._states(shapes, hx, single)
+        tensors.refuse_forward_mode(type(self).__name__, x, *states, *params)
         target = _autocast_dtype(x)
         if target is not None:
             x, *states = (value.to(target) for value in (x, *states))
             params = [parameter.to(target) for parameter in params]
         names = ["input", "h_0", "c_0"]
         for name, value in zip(names, [x, *states], strict=False):
-            _like_parameters(name, value, params[0])
+            self._check_like(name, value, params[0])
         wanted = torch.is_grad_enabled() and any(map(_may_want_grad, (x, *states, *params)))
         # A number of torch's own generator, so that manual_seed and checkpointing govern it.
         seed = torch.randint(2**62, (), device="cpu") if drops else None
@@ -160,8 +167,8 @@ class Recurrent(nn.Module):
                 f"{tuple(input.shape)}"
             )
 
-    def _states(self, batch: Batch, hx: Any, single: bool) -> list[Tensor]:
-        """Each [L*D,B,H]."""
+    def _states(self, shapes: Shapes, hx: Any, single: bool) -> list[Tensor]:
+        """Each [L*D,B,H], as the shapes say."""
         count = self._cell.states
         if hx is None:
             return []
@@ -169,44 +176,43 @@ class Recurrent(nn.Module):
         if states is None or len(states) != count or not all(isinstance(s, Tensor) for s in states):
             wanted = "a tensor" if count == 1 else "a pair of tensors (h_0, c_0)"
             raise TypeError(f"h_0: expected {wanted}, got {type(hx).__name__}")
-        rows = self.num_layers * (2 if self.bidirectional else 1)
-        shape: tuple[Any, ...] = rows, batch.sequences, self.hidden_size
-        shape = (rows, self.hidden_size) if single else shape
-        for name, state in zip(("h_0", "c_0"), states, strict=False):
-            if tuple(state.shape) != shape:
-                raise ValueError(
-                    f"{name}: expected shape {shape} = (num_layers * num_directions, "
-                    f"{'' if single else 'batch, '}hidden_size), got {tuple(state.shape)}"
-                )
+        for index, (state, shape) in enumerate(zip(states, shapes, strict=True)):
+            self._check_state(index, state, (shape[0], shape[2]) if single else shape)
         return [state.unsqueeze(1) for state in states] if single else states
+
+    def _check_state(self, index: int, state: Tensor, shape: tuple[Any, ...]) -> None:
+        if tuple(state.shape) != shape:
+            batch = "batch, " if len(shape) == 3 else ""
+            size = "proj_size" if self.proj_size and index == 0 else "hidden_size"
+            raise ValueError(
+                f"{('h_0', 'c_0')[index]}: expected shape {shape} = (num_layers * num_directions, "
+                f"{batch}{size}), got {tuple(state.shape)}"
+            )
+
+    def _check_like(self, name: str, value: Tensor, parameter: Tensor) -> None:
+        if value.dtype != parameter.dtype:
+            raise TypeError(
+                f"{name}: expected dtype {parameter.dtype}, that of the parameters, got "
+                f"{value.dtype}: cast one of them, or use torch.autocast"
+            )
+        if value.layout != torch.strided:
+            raise TypeError(f"{name}: expected a dense tensor, got layout {value.layout}")
+        if value.device != parameter.device:
+            raise TypeError(
+                f"{name}: expected device {parameter.device}, where the parameters are, got "
+                f"{value.device}: move one of them with .to()"
+            )
 
     def extra_repr(self) -> str:
         out = f"{self.input_size}, {self.hidden_size}"
         for name, default in (
             ("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0),
             ("bidirectional", False), ("domain", "log"), ("strategy", None),
-            *type(self)._cell.own_options().items(), *self._cell.shares().items(),
+            *type(self)._cell.own_options().items(),
         ):  # fmt: skip
             if getattr(self, name) != default:
                 out += f", {name}={getattr(self, name)!r}"
         return out
-
-
-class Elman(Recurrent):
-    """What cell RNN's class comes from: torch.nn.RNN has its option before `bias`."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        nonlinearity: str = "tanh",
-        *args: Any,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            input_size, hidden_size, num_layers, *args, nonlinearity=nonlinearity, **options
-        )
 
 
 def _autocast_dtype(x: Tensor) -> torch.dtype | None:
@@ -220,31 +226,8 @@ def _autocast_dtype(x: Tensor) -> torch.dtype | None:
 
 
 def _may_want_grad(value: Tensor) -> bool:
-    """Inside vmap a tensor does not say whether the one that it is a part of requires grad."""
+    """Inside torch.func's transformations a tensor does not say whether the one that it stands for
+    requires grad."""
     if value.requires_grad or torch.compiler.is_compiling():
         return value.requires_grad
-    return torch._C._functorch.is_batchedtensor(value)
-
-
-def _like_parameters(name: str, value: Tensor, parameter: Tensor) -> None:
-    if value.dtype != parameter.dtype:
-        raise TypeError(
-            f"{name}: expected dtype {parameter.dtype}, that of the parameters, got {value.dtype}: "
-            f"cast one of them, or use torch.autocast"
-        )
-    if value.layout != torch.strided:
-        raise TypeError(f"{name}: expected a dense tensor, got layout {value.layout}")
-    if value.device != parameter.device:
-        raise TypeError(
-            f"{name}: expected device {parameter.device}, where the parameters are, got "
-            f"{value.device}: move one of them with .to()"
-        )
-
-
-def make_module(cell: CellInfo) -> type[Recurrent]:
-    doc = f"{cell.name}, {cell.words()}\n\n{Recurrent.__doc__}"
-    base = Elman if cell.name == "RNN" else Recurrent
-    members = {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell}
-    if base is Recurrent:
-        members["__signature__"] = signature(base, cell.own_options() | cell.shares())
-    return type(cell.name, (base,), members)
+    return torch._C._functorch.is_functorch_wrapped_tensor(value)

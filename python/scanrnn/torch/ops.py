@@ -22,31 +22,32 @@ from ..arguments import short_name
 from ..call import log
 from ..description import Batch, Description, Planned
 from ..ragged import PACKED, Ragged, of_sequence
+from . import onnx_form
+from .operators import Operator
+from .second import Call, backward_vjp
+from .switches import followed
 from .tensors import device_of, is_eager, ready, stream_of, workspace
-
-library = torch.library.Library("scanrnn", "DEF")
 
 # What both operators of a layer are told about it; `description` packs the same.
 _DESCRIPTION = (
     "str cell, int hidden_size, int num_layers, bool bias, bool batch_first, float dropout, "
-    "float dropconnect, float input_dropout, bool bidirectional, str variant, str domain, "
-    "str? strategy"
+    "bool bidirectional, str variant, str domain, str options, str? strategy"
 )
 # Absent where the batch is rectangular.
 _STEPS = "Tensor? lengths, Tensor? cu_seqlens, Tensor? reset"
 _RECTANGULAR: tuple[Any, Any, Any] = (None, None, None)
 # reserve is what backward needs and nobody else; c_n is empty for a cell whose state is one tensor.
-library.define(
-    f"layer(Tensor x, Tensor[] h_0, Tensor[] params, {_STEPS}, Tensor? seed, bool training,"
+_layer_operator = Operator(
+    "layer",
+    f"(Tensor x, Tensor[] h_0, Tensor[] params, {_STEPS}, Tensor? seed, bool training,"
     f" {_DESCRIPTION}) -> (Tensor y, Tensor h_n, Tensor c_n, Tensor reserve)",
-    tags=(torch.Tag.pt2_compliant_tag,),
 )
 # [dx, *dh_0, *dparams]: dx is empty when it is not needed, dparams are absent.
-library.define(
-    "layer_backward(Tensor? dy, Tensor[] dh_n, Tensor x, Tensor[] h_0, Tensor y, Tensor[] params,"
+_backward_operator = Operator(
+    "layer_backward",
+    "(Tensor? dy, Tensor[] dh_n, Tensor x, Tensor[] h_0, Tensor y, Tensor[] params,"
     f" {_STEPS}, Tensor reserve, Tensor? seed, bool need_x, bool need_params, {_DESCRIPTION})"
     " -> Tensor[]",
-    tags=(torch.Tag.pt2_compliant_tag,),
 )
 
 
@@ -76,8 +77,7 @@ def _reserve_shape(layer: _core.Layer, device: torch.device, batch: Batch) -> tu
 
 def _outputs(x: Tensor, batch: Batch, training: bool, description: Description) -> Any:
     y = x.new_empty(description.output_shape(x.shape))
-    h_n = x.new_empty(description.state_shape(batch.sequences))
-    c_n = x.new_empty(h_n.shape if description.states == 2 else (0,))
+    h_n, c_n = map(x.new_empty, (*description.state_shapes(batch.sequences), (0,))[:2])
     shape = (0, 0)
     if training:
         shape = _reserve_shape(_layer_of(x, description), x.device, batch)
@@ -101,13 +101,14 @@ def _layer(
     description, ragged = Description(*described), of_sequence(lengths, cu_seqlens, reset)
     batch = description.batch(x.shape, ragged)
     y, h_n, c_n, reserve = _outputs(x, batch, training, description)
-    planned = _planned(x, batch, training, description)
-    _core.forward(
-        _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)), ready(x),
-        list(map(ready, h_0)), y, (h_n, c_n)[: description.states],
-        workspace(x, planned.workspace), reserve if training else None,
-        0 if seed is None else seed.item(), False, ragged,
-    )  # fmt: skip
+    with followed(description.cell, x):
+        planned = _planned(x, batch, training, description)
+        _core.forward(
+            _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)),
+            ready(x), list(map(ready, h_0)), y, (h_n, c_n)[: description.states],
+            workspace(x, planned.workspace), reserve if training else None,
+            0 if seed is None else seed.item(), False, ragged,
+        )  # fmt: skip
     return y, h_n, c_n, reserve
 
 
@@ -137,7 +138,7 @@ def _layer_vjp(ctx: Any, dy: Any, dh_n: Any, dc_n: Any, _: Any) -> Any:
             "scanrnn.torch's modules pass it when a gradient may be wanted"
         )
     needs = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2])
-    found = _pulled_back(ctx, torch.ops.scanrnn.layer_backward, needs, [dy, dh_n, dc_n])
+    found = _pulled_back(ctx, _backward_operator, needs, [dy, dh_n, dc_n])
     return *found, *nothing
 
 
@@ -152,8 +153,9 @@ def _pulled_back(
     dy, *finals = cotangents[: 1 + ctx.description.states]
     if any(d is not None for d in finals):
         batch = ctx.description.batch(x.shape, of_sequence(lengths, cu_seqlens, reset))
-        shape = ctx.description.state_shape(batch.sequences)
-        finals = [x.new_zeros(shape) if d is None else d for d in finals]
+        shapes = ctx.description.state_shapes(batch.sequences)
+        pairs = zip(finals, shapes, strict=True)
+        finals = [x.new_zeros(shape) if d is None else d for d, shape in pairs]
     else:
         finals = []
     dx, *others = backward(
@@ -182,16 +184,17 @@ def _layer_backward(
     out = _gradients(x, h_0, params, need_x, need_params)
     dx, dh_0, dparams = out[0], out[1 : 1 + len(h_0)], out[1 + len(h_0) :]
     description, ragged = Description(*described), of_sequence(lengths, cu_seqlens, reset)
-    planned = _planned(x, description.batch(x.shape, ragged), True, description)
     alignment = 128 if x.is_cuda else 64
     if reserve.data_ptr() % alignment or not reserve.is_contiguous():
         reserve = reserve.clone(memory_format=torch.contiguous_format)  # somebody has moved it
-    _core.backward(
-        _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)), ready(x),
-        list(map(ready, h_0)), ready(y), None if dy is None else ready(dy), list(map(ready, dh_n)),
-        dx if need_x else None, dh_0, dparams, workspace(x, planned.workspace), reserve,
-        0 if seed is None else seed.item(), ragged,
-    )  # fmt: skip
+    with followed(description.cell, x):
+        planned = _planned(x, description.batch(x.shape, ragged), True, description)
+        _core.backward(
+            _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)),
+            ready(x), list(map(ready, h_0)), ready(y), None if dy is None else ready(dy),
+            list(map(ready, dh_n)), dx if need_x else None, dh_0, dparams,
+            workspace(x, planned.workspace), reserve, 0 if seed is None else seed.item(), ragged,
+        )  # fmt: skip
     return out
 
 
@@ -202,11 +205,26 @@ def _layer_backward_fake(
     return _gradients(x, h_0, params, need_x, need_params)
 
 
-def _no_second_derivative(ctx: Any, *_: Any) -> Any:
-    raise NotImplementedError(
-        "scanrnn::layer_backward: second derivatives of a layer are not there; build the layer "
-        "from scanrnn.torch.scan, which has them, or from torch's own operators"
-    )
+def _save_back(ctx: Any, inputs: Any, output: Any) -> None:
+    dy, dh_n, x, h_0, _, params, *steps, _, seed, ctx.need_x, ctx.need_params = inputs[:13]
+    ctx.set_materialize_grads(False)
+    ctx.description, ctx.counts = Description(*inputs[13:]), (len(dh_n), len(h_0))
+    ctx.save_for_backward(dy, x, *steps, seed, *dh_n, *h_0, *params)
+
+
+def _layer_backward_vjp(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
+    """y and the reserve follow from x, h_0 and the parameters, which answer for them."""
+    dy, x, *steps, seed = ctx.saved_tensors[:6]
+    finals, states = ctx.counts
+    rest = list(ctx.saved_tensors[6:])
+    dh_n, h_0, params = rest[:finals], rest[finals : finals + states], rest[finals + states :]
+    dx, dh_0, dparams = cotangents[0], cotangents[1 : 1 + states], cotangents[1 + states :]
+    nothing = (None,) * (7 + len(ctx.description))
+    if all(d is None for d in cotangents):
+        return None, [None] * finals, None, [None] * states, None, [None] * len(params), *nothing
+    call = Call(dy, dh_n, x, h_0, params, Ragged(*steps), seed, ctx.description)
+    of_dy, of_dh_n, of_x, of_h_0, of_params = backward_vjp(call, dx, dh_0, dparams)
+    return of_dy, of_dh_n, of_x, of_h_0, None, of_params, *nothing
 
 
 # ---- eager mode: the same two functions without the operators' way through torch's dispatcher,
@@ -228,9 +246,9 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        # With create_graph the operator, whose derivative says that there is none.
+        # With create_graph the operator, which has a derivative.
         plain = not torch.is_grad_enabled() and is_eager([d for d in cotangents if d is not None])
-        backward = _layer_backward if plain else torch.ops.scanrnn.layer_backward
+        backward = _layer_backward if plain else _backward_operator
         needs = ctx.needs_input_grad[4], any(ctx.needs_input_grad[5 + ctx.states :])
         dx, dh_0, dparams = _pulled_back(ctx, backward, needs, list(cotangents))
         return None, None, None, None, dx, *dh_0, *dparams
@@ -245,12 +263,15 @@ def run(
     if ragged is not None:
         steps = ragged[:3]
         tensors += [value for value in steps if value is not None]
-    if not is_eager(tensors):
-        out = torch.ops.scanrnn.layer(x, h_0, params, *steps, seed, training, *description)
-    elif wanted:
-        out = _Eager.apply(description, len(h_0), steps, seed, x, *h_0, *params)
+    if is_eager(tensors):
+        if wanted:
+            out = _Eager.apply(description, len(h_0), steps, seed, x, *h_0, *params)
+        else:
+            out = _layer(x, h_0, params, *steps, seed, training, *description)
+    elif torch.onnx.is_in_onnx_export():
+        return onnx_form.run(x, h_0, params, Ragged(*steps), description)
     else:
-        out = _layer(x, h_0, params, *steps, seed, training, *description)
+        out = _layer_operator(x, h_0, params, *steps, seed, training, *description)
     return list(out[: 1 + description.states])
 
 
@@ -287,7 +308,7 @@ def _layer_mapped(
     x_dim, h_dims, param_dims, *_ = in_dims
     seed_dim, ragged = in_dims[6], any(value is not None for value in steps)
     if training or ragged or seed_dim is not None or any(d is not None for d in param_dims):
-        return _call_by_call(torch.ops.scanrnn.layer)(
+        return _call_by_call(_layer_operator)(
             info, in_dims, x, h_0, params, *steps, seed, training, *description
         )
     count, batch_axis = info.batch_size, Description(*description).batch_axis
@@ -301,7 +322,7 @@ def _layer_mapped(
     def unfold(value: Tensor, axis: int) -> Tensor:
         return value.unflatten(axis, (count, value.shape[axis] // count))
 
-    y, h_n, c_n, reserve = torch.ops.scanrnn.layer(
+    y, h_n, c_n, reserve = _layer_operator(
         fold(x, x_dim, batch_axis),
         [fold(h, dim, 1) for h, dim in zip(h_0, h_dims, strict=True)],
         params, *steps, seed, training, *description,
@@ -311,14 +332,13 @@ def _layer_mapped(
     return out, (batch_axis, 1, 1 if pair else None, None)
 
 
-for _device_type in ("CPU", "CUDA"):
-    library.impl("layer", _layer, _device_type)
-    library.impl("layer_backward", _layer_backward, _device_type)
-torch.library.register_fake("scanrnn::layer", _layer_fake, lib=library)
-torch.library.register_fake("scanrnn::layer_backward", _layer_backward_fake, lib=library)
-torch.library.register_autograd("scanrnn::layer", _layer_vjp, setup_context=_save, lib=library)
-torch.library.register_autograd("scanrnn::layer_backward", _no_second_derivative, lib=library)
-torch.library.register_vmap("scanrnn::layer", _layer_mapped, lib=library)
-torch.library.register_vmap(
-    "scanrnn::layer_backward", _call_by_call(torch.ops.scanrnn.layer_backward), lib=library
+_layer_operator.register(
+    work=_layer, fake=_layer_fake, mapped=_layer_mapped, gradient=_layer_vjp, setup=_save
+)
+_backward_operator.register(
+    work=_layer_backward,
+    fake=_layer_backward_fake,
+    mapped=_call_by_call(_backward_operator),
+    gradient=_layer_backward_vjp,
+    setup=_save_back,
 )

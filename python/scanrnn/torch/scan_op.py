@@ -18,22 +18,22 @@ from ..adjoint import scan_vjp
 from ..arrays.identify import of_torch
 from ..arrays.torch import Torch
 from ..scan_call import LINEAR, LOG_OUTPUT, ScanCall
-from .ops import library
+from .operators import Operator
 from .tensors import is_eager
 
 # reset has as many axes as a, each of a's size or of size 1. sign_h is empty but for log_output.
 _HOW = "str form, bool reverse, int axis"
-library.define(
-    f"scan({_HOW}, Tensor a, Tensor b, Tensor? sign_b, Tensor? reset, Tensor? h_0,"
+_scan_operator = Operator(
+    "scan",
+    f"({_HOW}, Tensor a, Tensor b, Tensor? sign_b, Tensor? reset, Tensor? h_0,"
     " Tensor? sign_h_0) -> (Tensor h, Tensor sign_h)",
-    tags=(torch.Tag.pt2_compliant_tag,),
 )
 # b is absent in the linear form; what is not needed comes back empty.
-library.define(
-    f"scan_backward({_HOW}, Tensor a, Tensor? b, Tensor? sign_b, Tensor? reset, Tensor? h_0,"
+_backward_operator = Operator(
+    "scan_backward",
+    f"({_HOW}, Tensor a, Tensor? b, Tensor? sign_b, Tensor? reset, Tensor? h_0,"
     " Tensor? sign_h_0, Tensor h, Tensor? sign_h, Tensor dh, bool[] needs)"
     " -> (Tensor da, Tensor db, Tensor dh_0)",
-    tags=(torch.Tag.pt2_compliant_tag,),
 )
 _ARGUMENTS = len(ScanCall._fields)
 
@@ -42,7 +42,7 @@ def scan(call: ScanCall) -> tuple[Tensor, Tensor | None]:
     """The states, and their signs where they are logarithms."""
     given = [value for value in call[3:] if value is not None]
     if not is_eager(given):
-        h, sign_h = torch.ops.scanrnn.scan(*call)
+        h, sign_h = _scan_operator(*call)
     elif torch.is_grad_enabled() and any(value.requires_grad for value in given):
         h, sign_h = _Eager.apply(*call)
     else:
@@ -109,7 +109,7 @@ def _vjp(ctx: Any, backward: Any, dh: Tensor | None) -> Any:
 
 
 def _scan_vjp(ctx: Any, dh: Tensor | None, _: Any) -> Any:
-    return _vjp(ctx, torch.ops.scanrnn.scan_backward, dh)
+    return _vjp(ctx, _backward_operator, dh)
 
 
 def _save_back(ctx: Any, inputs: Any, output: Any) -> None:
@@ -119,25 +119,21 @@ def _save_back(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _scan_backward_vjp(ctx: Any, *cotangents: Tensor) -> Any:
     """By torch's own operators and further scans, so that this has derivatives, too."""
-    again, given = torch.is_grad_enabled(), ctx.saved_tensors
-    needs = ctx.needs_input_grad[3:-1]
-    with torch.enable_grad():
-        # Views: what comes in may depend on what else comes in, and that is not asked for here.
-        inputs = [v.view_as(v) if need else v for v, need in zip(given, needs, strict=True)]
+    needs, given = ctx.needs_input_grad[3:-1], list(ctx.saved_tensors)
+    wanted = [index for index, need in enumerate(needs) if need]
+
+    def gradients(*inputs: Tensor) -> tuple[Tensor, ...]:
+        for index, value in zip(wanted, inputs, strict=True):
+            given[index] = value
         count = _ARGUMENTS - 3
-        told = ScanCall(*ctx.how, *inputs[:count])
-        found = scan_vjp(torch, _states, told, *inputs[count:], conj=torch.conj)
-        pairs = [
-            (value, cotangent)
-            for value, cotangent, need in zip(found, cotangents, ctx.needs, strict=True)
-            if need and value.requires_grad
-        ]
-        wanted = [value for value, need in zip(inputs, needs, strict=True) if need]
-        values, seeds = zip(*pairs, strict=True) if pairs else ((), ())
-        gradients = iter(
-            torch.autograd.grad(values, wanted, seeds, create_graph=again, allow_unused=True)
-        )
-    return None, None, None, *(next(gradients) if need else None for need in needs), None
+        told = ScanCall(*ctx.how, *given[:count])
+        found = scan_vjp(torch, _states, told, *given[count:], conj=torch.conj)
+        return tuple(value for value, need in zip(found, ctx.needs, strict=True) if need)
+
+    _, pull = torch.func.vjp(gradients, *(given[index] for index in wanted))
+    needed = (value for value, need in zip(cotangents, ctx.needs, strict=True) if need)
+    found = iter(pull(tuple(needed)))
+    return None, None, None, *(next(found) if need else None for need in needs), None
 
 
 def _states(call: ScanCall) -> Tensor:
@@ -157,7 +153,7 @@ class _Eager(torch.autograd.Function):
     def backward(ctx: Any, dh: Tensor | None, _: Any) -> Any:
         # With create_graph the operator, which has a derivative.
         plain = dh is None or (not torch.is_grad_enabled() and is_eager([dh]))
-        return _vjp(ctx, _scan_backward if plain else torch.ops.scanrnn.scan_backward, dh)
+        return _vjp(ctx, _scan_backward if plain else _backward_operator, dh)
 
 
 # ---- vmap
@@ -178,7 +174,7 @@ def _mapped_first(info: Any, dims: Sequence[Any], values: Sequence[Any]) -> list
 
 def _scan_mapped(info: Any, in_dims: Any, form: str, reverse: bool, axis: int, *values: Any) -> Any:
     values = _mapped_first(info, in_dims[3:], values)
-    h, sign_h = torch.ops.scanrnn.scan(form, reverse, axis + 1, *values)
+    h, sign_h = _scan_operator(form, reverse, axis + 1, *values)
     return (h, sign_h), (0, 0 if form == LOG_OUTPUT else None)
 
 
@@ -187,18 +183,17 @@ def _scan_backward_mapped(
 ) -> Any:
     *values, needs = rest
     values = _mapped_first(info, in_dims[3:-1], values)
-    out = torch.ops.scanrnn.scan_backward(form, reverse, axis + 1, *values, needs)
+    out = _backward_operator(form, reverse, axis + 1, *values, needs)
     return out, tuple(0 if need else None for need in needs)
 
 
-for _device_type in ("CPU", "CUDA"):
-    library.impl("scan", _scan, _device_type)
-    library.impl("scan_backward", _scan_backward, _device_type)
-for _name, _fake, _mapped, _gradient, _setup in (
-    ("scan", _scan_fake, _scan_mapped, _scan_vjp, _save),
-    ("scan_backward", _scan_backward_fake, _scan_backward_mapped, _scan_backward_vjp, _save_back),
-):
-    _full = f"scanrnn::{_name}"
-    torch.library.register_fake(_full, _fake, lib=library)
-    torch.library.register_autograd(_full, _gradient, setup_context=_setup, lib=library)
-    torch.library.register_vmap(_full, _mapped, lib=library)
+_scan_operator.register(
+    work=_scan, fake=_scan_fake, mapped=_scan_mapped, gradient=_scan_vjp, setup=_save
+)
+_backward_operator.register(
+    work=_scan_backward,
+    fake=_scan_backward_fake,
+    mapped=_scan_backward_mapped,
+    gradient=_scan_backward_vjp,
+    setup=_save_back,
+)

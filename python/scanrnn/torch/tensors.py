@@ -16,6 +16,7 @@ from .. import _core, arguments
 from ..arguments import Array
 from ..arrays.in_place import walkable
 
+DEVICE_TYPES = ("cpu", "cuda", "meta")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -111,11 +112,8 @@ def workspace(like: Tensor, size: int) -> Tensor | None:
     return like.new_empty(size, dtype=torch.uint8) if like.is_cuda else None
 
 
-def refuse_transforms(what: str, *values: Tensor | None) -> None:
-    """Derivatives that formulas registered by torch.library take no part in.
-
-    In forward mode torch would drop the tangents without a word.
-    """
+def refuse_forward_mode(what: str, *values: Tensor | None) -> None:
+    """In forward mode torch would drop the tangents of an operator without a word."""
     given = [value for value in values if value is not None]
     if forward_ad._current_level >= 0 and any(
         forward_ad.unpack_dual(value).tangent is not None for value in given
@@ -123,12 +121,4 @@ def refuse_transforms(what: str, *values: Tensor | None) -> None:
         raise NotImplementedError(
             f"{what}: there are no derivatives in forward mode (torch.func.jvp, jacfwd): use "
             "backward()"
-        )
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return
-    wrapped = torch._C._functorch.is_gradtrackingtensor
-    if any(value.requires_grad and wrapped(value) for value in given):
-        raise NotImplementedError(
-            f"{what}: there are no derivatives by torch.func.grad, vjp or jacrev: use backward() "
-            "or torch.autograd.grad"
         )

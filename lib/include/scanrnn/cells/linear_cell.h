@@ -9,8 +9,9 @@
 //   lift(gates)                   the affine map (a, 1 - a, b)
 //   lift_vjp(gates, cotangent)    the adjoint of lift
 //   kReadout, kHighway            whether the output differs from the state, and reads x; if so:
-//   readout(gates, state, skip)   the output; skip is the highway input x', zero without kHighway
-//   readout_vjp(...)              its adjoint
+//   readout(gates, state, skip, keep)   the output; skip is the highway input x', zero without
+//                                 kHighway; keep is what training multiplies the state's part by
+//   readout_vjp(..., dh)          its adjoint
 // A cell may have kVectors vectors, parameters of one value a unit. Those of a diagonal cell,
 //   kDiagonal, peek(k)            are times h_{t-1}: vector k adds to row block peek(k), before
 //                                 anything reads the gates

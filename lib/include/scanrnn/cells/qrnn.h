@@ -41,13 +41,15 @@ struct QRNN : LinearCell {
   }
 
   template <class V>
-  SCANRNN_HD static V readout(const Gates<V>& g, V c, V) {
-    return logistic(g.q).value * c;
+  SCANRNN_HD static V readout(const Gates<V>& g, V c, V, V keep) {
+    return logistic(g.q).value * (c * keep);
   }
   template <class V>
-  SCANRNN_HD static ReadoutCotangent<V, Gates<V>> readout_vjp(const Gates<V>& g, V c, V, V dh) {
+  SCANRNN_HD static ReadoutCotangent<V, Gates<V>> readout_vjp(const Gates<V>& g, V c, V, V keep,
+                                                              V dh) {
     const auto o = logistic(g.q);
-    return {{V(0), V(0), dh * c * o.value * o.complement}, dh * o.value, V(0)};
+    const V kept = dh * keep;
+    return {{V(0), V(0), kept * c * o.value * o.complement}, kept * o.value, V(0)};
   }
 };
 

@@ -3,9 +3,15 @@
 // ("Training RNNs as Fast as CNNs", arXiv 1709.02755, eq. 3-7; u = W x, without a bias.)
 #pragma once
 
+#include <cmath>
+
 #include "scanrnn/cells/linear_cell.h"
 
 namespace scanrnn::cell {
+
+// What x' is multiplied by where it is rescaled, so that outputs are as large as inputs while r is
+// what its initial bias makes it (section 3.2).
+inline double highway_scale(double bias) { return std::sqrt(1 + 2 * std::exp(bias)); }
 
 // Activation, g in the equation, is one of Activations. The state is c, the output h; x' is the
 // highway input.
@@ -41,17 +47,17 @@ struct SRU : LinearCell {
   }
 
   template <class V>
-  SCANRNN_HD static V readout(const Gates<V>& g, V c, V skip) {
+  SCANRNN_HD static V readout(const Gates<V>& g, V c, V skip, V keep) {
     const auto r = logistic(g.q);
-    return fma(r.value, Activation::value(c), r.complement * skip);
+    return fma(r.value, Activation::value(c) * keep, r.complement * skip);
   }
   template <class V>
   SCANRNN_HD static ReadoutCotangent<V, Gates<V>> readout_vjp(const Gates<V>& g, V c, V skip,
-                                                              V dh) {
+                                                              V keep, V dh) {
     const auto r = logistic(g.q);
-    const V dr = dh * (Activation::value(c) - skip);
+    const V dr = dh * (Activation::value(c) * keep - skip);
     return {{V(0), V(0), dr * r.value * r.complement},
-            dh * r.value * Activation::slope(c),
+            dh * keep * r.value * Activation::slope(c),
             dh * r.complement};
   }
 };

@@ -39,10 +39,10 @@ class WalkedLines {
   // A tensor at step t of a line.
   template <class U>
   U* at(const Strided<U>& tensor, Index line, Index t) const {
-    if (!of_.sequences) return tensor.at_line(line).at(t);
-    const Sequence& s = of_.sequences[line];
-    const Index first = kBackward ? of_.steps - s.first - s.count : s.first;
-    return tensor.at_line(s.line).at(first + t);
+    return tensor.at_line(place(line)).at(first(line) + t);
+  }
+  DenseDraws draws(const Masks& masks, Index line, Index t) const {
+    return {masks, masks.token + place(line) * masks.line + (first(line) + t) * masks.step};
   }
   // Whether the state before step t, counted forward, is zero.
   bool resets(Index line, Index t) const {
@@ -51,6 +51,14 @@ class WalkedLines {
   }
 
  private:
+  // Where a line's tokens are.
+  Index place(Index line) const { return of_.sequences ? of_.sequences[line].line : line; }
+  Index first(Index line) const {
+    if (!of_.sequences) return 0;
+    const Sequence& s = of_.sequences[line];
+    return kBackward ? of_.steps - s.first - s.count : s.first;
+  }
+
   const DenseLines& of_;
   Index steps_, first_, apart_ = 1, left_;
 };
@@ -86,7 +94,7 @@ void dense_forward(const DenseSchedule<T>& s, const DenseForwardArgs<T>& a) {
     cell::StepState<V> state{before ? Memory::read(before, vector, s.hidden) : V(0), V(0)};
     T* c = Cell::kPair ? s.c + line * carry + vector * V::kLanes : nullptr;
     if (Cell::kPair && !lines.resets(line, t)) state.c = V::load(c);
-    state = Cell::step(sum.gates(), state);
+    state = dense_step<Cell, Memory>(sum, state, lines.draws(a.masks, line, t), vector);
     if constexpr (Cell::kPair) state.c.store(c);
     const DenseSink<Cell, Memory> sink{lines.at(a.y, line, t), a.keep ? sums : nullptr,
                                        a.cells.data ? lines.at(a.cells, line, t) : nullptr,
@@ -158,7 +166,8 @@ void dense_backward(const DenseSchedule<T>& s, const DenseBackwardArgs<T>& a) {
     const auto sums =
         DenseSums<Cell, V>::template read<Memory>(lines.at(a.sums, line, t), vector, s.hidden);
     const auto back =
-        dense_step_vjp<Cell, V>(sums, at ? Memory::read(at, vector, s.hidden) : V(0), d);
+        dense_step_vjp<Cell, Memory>(sums, at ? Memory::read(at, vector, s.hidden) : V(0), d,
+                                     lines.draws(a.masks, line, t), vector);
     back.sums.template write<Memory>(lines.at(a.dsums, line, t), vector, s.hidden);
     back.before.h.store(h);
     if constexpr (Cell::kPair) back.before.c.store(c);

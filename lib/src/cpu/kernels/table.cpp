@@ -31,22 +31,25 @@ void run_in_domain(const CpuSchedule& s, const Source& source, const Sink& sink)
 template <class Cell, class T>
 void forward(const CpuSchedule& s, const ForwardKernelArgs<T>& a) {
   using Memory = Lanes<T>;
-  run_in_domain<T>(
-      s, ForwardSource<Cell, Memory>{{a.preactivations, a.bias, a.vectors, s.hidden}, a.skip},
-      ForwardSink<Cell, Memory>{a.y, a.states, s.hidden});
+  run_in_domain<T>(s,
+                   ForwardSource<Cell, Memory, true>{
+                       {a.preactivations, a.bias, a.vectors, s.hidden}, a.skip, 0, a.masks},
+                   ForwardSink<Cell, Memory>{a.y, a.states, s.hidden});
 }
 
 template <class Cell, class T>
 void backward(const CpuSchedule& s, const BackwardKernelArgs<T>& a) {
   using Memory = Lanes<T>;
-  run_in_domain<T>(s,
-                   BackwardSource<Cell, Memory>{{a.preactivations, a.bias, a.vectors, s.hidden},
-                                                a.skip,
-                                                a.states,
-                                                a.initial,
-                                                a.dy,
-                                                s.steps - 1},
-                   BackwardSink<Cell, Memory>{a.dpreactivations, a.dskip, a.dvectors, s.hidden});
+  run_in_domain<T>(
+      s,
+      BackwardSource<Cell, Memory, true>{{a.preactivations, a.bias, a.vectors, s.hidden},
+                                         a.skip,
+                                         a.states,
+                                         a.initial,
+                                         a.dy,
+                                         s.steps - 1,
+                                         a.masks},
+      BackwardSink<Cell, Memory>{a.dpreactivations, a.dskip, a.dvectors, s.hidden});
 }
 
 // What the kernels read of a cell's vectors, and their cotangents from what they summed.

@@ -71,6 +71,15 @@ struct CudaDenseArgs {
   bool reverse = false;
   Strided<const std::uint8_t> reset;  // of each token, or absent
 
+  Masks masks;  // of the layer call; of a ragged batch in the order of time
+
+  // The draws of step t of line i in this launch.
+  SCANRNN_HD DenseDraws draws(Index i, Index t) const {
+    if (!lines) return {masks, masks.token + i * masks.line + t * masks.step};
+    const RaggedLine own = lines[i];
+    const Index step = against_time ? own.count - 1 - first_step - t : first_step + t;
+    return {masks, masks.token + own.line * masks.line + (own.first + step) * masks.step};
+  }
   // Line i of a tensor of tokens, from this launch's first step on; of a ragged batch there is one.
   template <class U>
   SCANRNN_HD Strided<U> walked(const Strided<U>& tensor, Index i) const {

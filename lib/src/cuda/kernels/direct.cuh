@@ -33,13 +33,14 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
     const bool has = a.bias && gate >= a.first_bias && gate < a.last_bias;
     bias[gate] = has ? Memory::read(a.bias + (gate - a.first_bias) * hidden, unit, hidden) : V(0);
   }
-  Unit<Cell, V> item{{}, {V(0)}};
+  Unit<Cell, V, true> item{{}, {}, {V(0)}};
   read_vectors<Cell, Memory>(a.vectors, unit, hidden, item.own);
   const auto x = a.x.at_line(line), skip = a.skip.at_line(line);
   const auto kept = a.preactivations.at_line(line);
   const auto sink = ForwardSink<Cell, Memory>{a.y, a.states, hidden}.line(line);
   const StateEnds<Memory> ends = ends_of<Memory>(s);
   const Marks marks = s.marks.at_line(line);
+  const Masks masks = a.masks.at_line(line);
   scan::Carried<V> state = s.ragged ? scan::carried(V(0)) : ends.first(line, unit);
 
   for (Index t = 0; t < s.extent.steps; t += kDirectTokens) {
@@ -69,6 +70,7 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
       if (Marks::absent(mark)) continue;
       if (marks.enters(mark)) state = ends.first(Marks::sequence(mark), unit);
       if (marks.cut(mark)) state = scan::carried(V(0));
+      if (masks) static_cast<Drawn<V, true>&>(item) = masks.at<Memory>(unit, t + k);
       const auto before = state;
       using scan::apply;
       state = apply(step_of(item), before);

@@ -15,24 +15,27 @@ using T = SCANRNN_CUDA_TYPE;
 using Memory = LayerUnits<T>;
 
 template <class C>
-ForwardSource<C, Memory> forward_source(const CudaSchedule& s, const ForwardKernelArgs<T>& a) {
-  return {{a.preactivations, a.bias, a.vectors, s.extent.rows}, a.skip, s.extent.steps};
+ForwardSource<C, Memory, true> forward_source(const CudaSchedule& s,
+                                              const ForwardKernelArgs<T>& a) {
+  return {{a.preactivations, a.bias, a.vectors, s.extent.rows}, a.skip, s.extent.steps, a.masks};
 }
 template <class C>
-BackwardSource<C, Memory> backward_source(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
+BackwardSource<C, Memory, true> backward_source(const CudaSchedule& s,
+                                                const BackwardKernelArgs<T>& a) {
   return {{a.preactivations, a.bias, a.vectors, s.extent.rows},
           a.skip,
           a.states,
           a.initial,
           a.dy,
-          s.extent.steps - 1};
+          s.extent.steps - 1,
+          a.masks};
 }
 
 template <class C>
 cudaError_t forward(const CudaSchedule& s, const ForwardKernelArgs<T>& a) {
   const auto source = forward_source<C>(s, a);
   const ForwardSink<C, Memory> sink{a.y, a.states, s.extent.rows};
-  if (!s.ragged) return launch<Memory>(s, source, sink);
+  if (!s.ragged) return launch<Memory>(s, source.undrawn(), sink);
   const auto ends = ends_of<Memory>(s);
   const auto status = launch_sequences<Memory>(s, source, sink);
   if (status != cudaSuccess || !s.tables.ways.tokens) return status;
@@ -44,7 +47,7 @@ template <class C>
 cudaError_t backward(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
   auto source = backward_source<C>(s, a);
   const BackwardSink<C, Memory> sink{a.dpreactivations, a.dskip, a.dvectors, s.extent.rows};
-  if (!s.ragged) return launch<Memory>(s, source, sink);
+  if (!s.ragged) return launch<Memory>(s, source.undrawn(), sink);
   const auto ends = ends_of<Memory>(s);
   const auto status = launch_sequences<Memory>(s, source, sink);
   if (status != cudaSuccess || !s.tables.ways.tokens) return status;

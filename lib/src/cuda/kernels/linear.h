@@ -35,7 +35,7 @@ struct CudaSchedule {
   const void* initial = nullptr;
   void* final = nullptr;
   Index initial_line = 0, final_line = 0;
-  bool ragged = false;  // there are marks and sequences, or will be
+  bool ragged = false;  // there are marks and sequences, or will be; draws need them, too
   Marks marks;          // walked as the tokens are
   RaggedTables tables;
   const SequenceBounds* sequences = nullptr;
@@ -68,6 +68,7 @@ struct DirectKernelArgs {
   Strided<const T> x, skip;   // skip is null where the last row block projects it
   Strided<T> preactivations;  // kept for backward, or null
   Strided<T> y, states;
+  Masks masks = {};
 };
 
 template <class T>

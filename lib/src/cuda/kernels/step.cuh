@@ -36,7 +36,7 @@ struct Item {
     if (cut) before = {V(0), V(0)};
   }
   __device__ __forceinline__ void walk(const Args& a) const {
-    const auto after = C::step(sums.gates(), before);
+    const auto after = dense_step<C, Memory>(sums, before, a.draws(line, 0), unit);
     a.h_to.write(line, unit, after.h);
     if (C::kPair) a.c_to.write(line, unit, after.c);
     const DenseSink<C, Memory> sink{a.walked(a.y, line).data, a.walked(a.kept, line).data,
@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(kThreads) backward(const CudaDenseArgs<T, V> a
   const V before = from && !cut ? static_cast<V>(from[unit]) : V(0);
   V dh = a.h_from.read(line, unit);
   if (a.dy.data) dh += static_cast<V>(a.walked(a.dy, line).data[unit]);
-  const auto d =
-      dense_step_vjp<C, V>(sums, before, {dh, C::kPair ? a.c_from.read(line, unit) : V(0)});
+  const auto d = dense_step_vjp<C, Memory>(
+      sums, before, {dh, C::kPair ? a.c_from.read(line, unit) : V(0)}, a.draws(line, 0), unit);
   a.h_to.write(line, unit, cut ? V(0) : d.before.h);  // the product with R adds the rest
   if (C::kPair) a.c_to.write(line, unit, cut ? V(0) : d.before.c);
   d.sums.template write<Memory>(a.walked(a.kept, line).data, unit, a.hidden);

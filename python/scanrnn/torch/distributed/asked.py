@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...description import Description
+from ...description import SHARES, Description
 from ...ragged import checked, of_sequence
 from .. import modules, tensors
 from ..modules import Recurrent
 from . import groups as cutting
 from . import masks
 from .agree import Ranks
-from .exchange import Link
+from .exchange import Link, refuse_transforms
 from .groups import Groups, Work
 from .parts import Call, Dropped, Steps, info, may_split_units
 from .schedule import Shape, slots_of
 from .stack import Sharded, Wanted
 
-DROPS = ("dropout", "dropconnect", "input_dropout")  # what masks.py knows
+DROPS = ("dropconnect", "input_dropout")  # the shares that masks.py knows
 DIFFERING = ("steps", "wants_x", "seed")  # from rank to rank
 
 
@@ -57,17 +57,18 @@ class Asked:
         self.description = self._described()
         batch = self.description.batch(self.x.shape)
         self.steps, self.batch = int(batch.steps), int(batch.sequences)
-        self.states = rnn._states(batch, self.hx, self.single)
+        shapes = self.description.state_shapes(self.batch)
+        self.states = rnn._states(shapes, self.hx, self.single)
         self.params = [getattr(rnn, name) for name in rnn._names]
         self._check_params()
-        tensors.refuse_transforms("TimeSharded", self.x, *self.states, *self.params)
+        refuse_transforms("TimeSharded", self.x, *self.states, *self.params)
         target = modules._autocast_dtype(self.x)
         if target is not None:
             self.x, *self.states = (value.to(target) for value in (self.x, *self.states))
             self.params = [parameter.to(target) for parameter in self.params]
         names = ["input", "h_0", "c_0"]
         for name, value in zip(names, [self.x, *self.states], strict=False):
-            modules._like_parameters(name, value, self.params[0])
+            rnn._check_like(name, value, self.params[0])
         grads = torch.is_grad_enabled()
         return {
             "call": "TimeSharded",
@@ -110,11 +111,11 @@ class Asked:
         self.drops = rnn.training and told.drops
         if not self.drops:
             return told.without_drops()
-        for name in rnn._cell.shares():
-            if name not in DROPS and getattr(rnn, name):
+        for name, value in told.own_options.items():
+            if name in SHARES and name not in DROPS:
                 raise NotImplementedError(
-                    f"{name}: expected 0 in training where time is split over ranks, got "
-                    f"{getattr(rnn, name)}: its masks are numbered by the steps of one call"
+                    f"{name}: expected 0 in training where time is split over ranks, got {value}: "
+                    "its masks are numbered by the steps and rows of one call"
                 )
         return told
 
@@ -159,11 +160,11 @@ class Asked:
         shape = self._shape(len(grouped), grouped.by_units)
         link = Link(self.ranks, self.x.device, self.x.dtype)
         seed = int(every[0]["seed"])  # the first rank's, as it would be one device's
-        dropped = Dropped(self.description.dropout, self.description.input_dropout, seed)
+        between = self.description.dropout if self.drops else 0.0
+        dropped = Dropped(between, self._share("input_dropout"), seed)
         call = Call(
-            self.description._replace(dropconnect=0.0), self.rnn.input_size, self.x.dtype, grouped,
-            self.batch, self.steps, sum(counts[: self.ranks.rank]), self._steps(counts, link),
-            dropped,
+            self.description, self.rnn.input_size, self.x.dtype, grouped, self.batch, self.steps,
+            sum(counts[: self.ranks.rank]), self._steps(counts, link), dropped,
         )  # fmt: skip
         sharded = Sharded(call, link, slots_of(shape), wanted, len(self.states))
         return sharded.run(self.x, self.states, self._dropped_params(seed))
@@ -206,8 +207,11 @@ class Asked:
 
     # ---- what is dropped
 
+    def _share(self, name: str) -> float:
+        return self.description.own_options.get(name, 0.0) if self.drops else 0.0
+
     def _dropped_params(self, seed: int) -> list[Tensor]:
-        share = self.description.dropconnect
+        share = self._share("dropconnect")
         if share == 0:
             return self.params
         out = list(self.params)
@@ -216,7 +220,7 @@ class Asked:
             if what == "weight_hh":
                 layer, _, reverse = where.partition("_")
                 matrix = masks.of_matrix(seed, int(layer), int(bool(reverse)))
-                out[place] = masks.drop(out[place], share, matrix)
+                out[place] = masks.drop_rows(out[place], share, matrix)
         return out
 
     # ---- groups
@@ -245,7 +249,7 @@ class Asked:
             return may_split_units(told, rnn.input_size, self.x.dtype, groups)
 
         # A highway beside a dropped input is the library's own business: see parts.Call.
-        alone = told.input_dropout > 0 and cell.highway and hidden in sizes
+        alone = self._share("input_dropout") > 0 and cell.highway and hidden in sizes
         most_rows = 1 if alone else max(1, self.batch)
         return cutting.choose(
             work, self.x.device.type, self.batch, most_rows, hidden, may_split, self.wanted_groups

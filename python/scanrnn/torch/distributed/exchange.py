@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..tensors import refuse_forward_mode
 from .agree import Ranks
 from .schedule import Slot, Unit, following
 
@@ -139,4 +140,13 @@ def refuse_graph(what: str) -> None:
         raise NotImplementedError(
             f"{what}: there are no second derivatives over ranks: call backward() or "
             "torch.autograd.grad without create_graph"
+        )
+
+
+def refuse_transforms(what: str, *values: Tensor | None) -> None:
+    """Raises inside torch.func's transformations, and in forward mode."""
+    refuse_forward_mode(what, *values)
+    if torch._C._are_functorch_transforms_active():
+        raise NotImplementedError(
+            f"{what}: there are no transformations of torch.func over ranks: use backward()"
         )

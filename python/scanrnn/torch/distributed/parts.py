@@ -31,6 +31,11 @@ def info(description: Description) -> CellInfo:
     return _INFO[description.cell]
 
 
+def options_without(options: str, names: set[str]) -> str:
+    """A description's options but for these, which are dealt with here."""
+    return " ".join(word for word in options.split() if word.partition("=")[0] not in names)
+
+
 class Steps(NamedTuple):
     """Which of this rank's steps there are: arrays as a call takes them, or None."""
 
@@ -87,13 +92,13 @@ class Call(NamedTuple):
         return self.groups.units(unit.group, self.description.hidden_size)
 
     def state_shapes(self, unit: Unit) -> list[tuple[int, ...]]:
-        """Of each tensor of a unit's state."""
-        return [(1, self.rows(unit)[1], self.units(unit)[1])] * self.description.states
+        """Those of the tensors of a unit's state."""
+        return self.layer_of(unit).state_shapes(self.rows(unit)[1])
 
     @property
     def whole_state_shapes(self) -> list[tuple[int, ...]]:
-        """Of each tensor of the stack's, [L*D,B,H]."""
-        return [self.description.state_shape(self.batch)] * self.description.states
+        """Those of the tensors of the stack's, [L*D,B,H]."""
+        return self.description.state_shapes(self.batch)
 
     def block_rows(self, block: int) -> tuple[int, int]:
         return self.groups.rows(block, self.batch)
@@ -115,9 +120,10 @@ class Call(NamedTuple):
         return self.dropped.from_input > 0 and self.carries_input(layer)
 
     def layer_of(self, unit: Unit) -> Description:
+        gone = {"dropconnect"} | (set() if self.drops_itself(unit.layer) else {"input_dropout"})
         return self.description._replace(
             hidden_size=self.units(unit)[1], num_layers=1, bidirectional=False, dropout=0.0,
-            input_dropout=self.dropped.from_input if self.drops_itself(unit.layer) else 0.0,
+            options=options_without(self.description.options, gone),
         )  # fmt: skip
 
     def seed_of(self, unit: Unit) -> Tensor | None:
@@ -139,8 +145,8 @@ class Call(NamedTuple):
     # ---- x as the unit reads it
 
     def in_walked_order(self, unit: Unit, tokens: Tensor) -> Tensor:
-        """Of a unit against time the last step first, and again the way back. Steps that are not
-        there stay where they are."""
+        """The last step first where the unit walks against time, and again the way back. Steps that
+        are not there stay where they are."""
         if unit.direction == 0:
             return tokens
         axis = 1 - self.batch_axis
@@ -169,10 +175,9 @@ class Call(NamedTuple):
         if share == 0 or self.drops_itself(unit.layer):
             return x
         start, count = self.rows(unit)
-        width = x.shape[-1]
-        ones = torch.ones(count, width, device=x.device, dtype=x.dtype)
+        ones = torch.ones(count, x.shape[-1], device=x.device, dtype=x.dtype)
         seed = masks.of_input(self.dropped.seed, unit.layer)
-        return x * masks.drop(ones, share, seed, start * width).unsqueeze(1 - self.batch_axis)
+        return x * masks.drop_rows(ones, share, seed, start).unsqueeze(1 - self.batch_axis)
 
     def behind_layer(self, layer: int, block: int, tokens: Tensor) -> Tensor:
         """What a layer hands on to the next one; the same for cotangents."""
@@ -276,7 +281,7 @@ def may_split_units(
         return False
     # A highway beside a dropped input reads x itself, which is not what is projected.
     sizes = [input_size] + [description.directions * hidden] * (description.num_layers > 1)
-    return not (cell.highway and description.input_dropout > 0 and hidden in sizes)
+    return not (cell.highway and "input_dropout" in description.own_options and hidden in sizes)
 
 
 def states_of(states: Sequence[Tensor], call: Call, unit: Unit) -> list[Tensor]:

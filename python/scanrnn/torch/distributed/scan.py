@@ -17,7 +17,7 @@ from ...scan_call import LINEAR, ScanCall, checked
 from .. import tensors
 from . import groups as cutting
 from .agree import Ranks
-from .exchange import Link, refuse_graph
+from .exchange import Link, refuse_graph, refuse_transforms
 from .groups import Groups, Work
 from .schedule import Shape, Slot, Unit, following, slots_of
 
@@ -49,7 +49,7 @@ def scan(
         like = tensors.Operands("a_local", a_local)
         ranks.check_device("a_local", a_local.device)
         call = checked(like, {"a_local": a_local, "b_local": b_local}, h_0, False, 0, None)
-        tensors.refuse_transforms("scan", *call[3:])
+        refuse_transforms("scan", *call[3:])
         found.append(call)
         grads = torch.is_grad_enabled()
         return {

@@ -150,7 +150,7 @@ class _Forward:
         return call.as_read(unit, self.kept[key])
 
     def _input(self, layer: int, block: int) -> Tensor:
-        """Of a block, once for all units that read it."""
+        """That of a block, made once for all units that read it."""
         key = "input", layer, block
         if key not in self.kept:
             if layer == 0:
@@ -194,7 +194,7 @@ class _Backward:
         self.initial = [torch.zeros(s, device=device, dtype=self.call.dtype) for s in shapes]
 
     def run(self, cotangents: Sequence[Tensor | None]) -> Iterable[Tensor | None]:
-        """Of x, of each tensor of h_0, of each parameter."""
+        """The cotangents of x, of each tensor of h_0 and of each parameter."""
         wanted, call = self.sharded.wanted, self.call
         self.dy, *finals = cotangents
         self.finals = self._total(finals)

@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
     if (item.live) {
       float4 total;
       load_shared(part_at, total);
-      item.step(t, total);
+      item.step(a, t, total);
       keep(half);
     }
     __syncthreads();

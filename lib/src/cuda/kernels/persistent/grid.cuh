@@ -231,7 +231,7 @@ __device__ __forceinline__ void item(const typename Cut::Args& a, int t,
     own.close_at(a, t);
     if (t == steps) return;
   }
-  own.step(t, total);
+  own.step(a, t, total);
   if (Cut::kBackward || t + 1 < steps) {
     outbox.send([&](int i) { return own.sent(i); }, slot);
   }

@@ -92,21 +92,21 @@ struct Item {
     before = from.data ? Bits<T>::load(from.data) : 0;
     if (t + 1 < steps(a)) from.next();
   }
-  __device__ __forceinline__ void step(int t, const Part& total) {
+  __device__ __forceinline__ void step(const Args& a, int t, const Part& total) {
     if constexpr (!kBackward) {
       const float products[4] = {total.x, total.y, total.z, total.w};
       values = bias;
       values.add_input([&](int i) { return Bits<T>::value(in[i]); });
       values.add_recurrent([&](int i) { return cut() ? 0.0f : products[i]; });
       if (cut()) h = c = 0.0f;
-      const auto after = C::template step<float>(values.gates(), {h, c});
+      const auto after = dense_step<C, Memory>(values, {h, c}, a.draws(line, t), unit);
       h = live ? after.h : 0.0f;
       c = live ? after.c : 0.0f;
     } else {
       const auto sums = DenseSums<C, float>::of([&](int i) { return Bits<T>::value(in[i]); });
       const float dh = Bits<T>::value(dy) + (t == 0 ? h : total + direct);
       const float from_before = cut() ? 0.0f : Bits<T>::value(before);
-      const auto d = dense_step_vjp<C, float>(sums, from_before, {dh, c});
+      const auto d = dense_step_vjp<C, Memory>(sums, from_before, {dh, c}, a.draws(line, t), unit);
       direct = d.before.h;
       c = d.before.c;
       values = DenseSums<C, float>::of([&](int i) { return live ? d.sums.value[i] : 0.0f; });

@@ -41,10 +41,21 @@ template <class Source>
 using StepOf = decltype(std::declval<const typename Unmarked<Source>::Source&>().step(
     std::declval<ItemOf<Source>>()));
 
+// A Source that says so is cut into tiles as another one.
+template <class Source_, class = void>
+struct SizedAs {
+  using Source = typename Unmarked<Source_>::Source;
+};
+template <class Source_>
+struct SizedAs<Source_, std::void_t<typename Unmarked<Source_>::Source::Sized>> {
+  using Source = typename Unmarked<Source_>::Source::Sized;
+};
+
 // Steps that a thread keeps in registers: as many as an item's size allows, and one promotion. The
 // same with marks as without.
-template <class Source>
+template <class Source_>
 constexpr int steps_per_thread() {
+  using Source = typename SizedAs<Source_>::Source;
   constexpr std::size_t bytes = std::max(sizeof(ItemOf<Source>), sizeof(StepOf<Source>));
   return bytes <= 12 ? kLocalSteps : bytes <= 28 ? kLocalSteps / 2 : kLocalSteps / 4;
 }

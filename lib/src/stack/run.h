@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// What forward and backward of a stack share: the shapes, and memory in the backend's own dtype.
+#pragma once
+
+#include "stack/drops.h"
+#include "stack/stack.h"
+
+namespace scanrnn {
+
+class Run {
+ public:
+  Run(Stack& stack, const std::vector<TensorView>& params)
+      : stack_(stack), o_(stack.options), dtype_(stack.backend.inner_type(o_.dtype)) {
+    for (const TensorView& param : params) params_.push_back(inner(param));
+  }
+
+  Index directions() const { return o_.bidirectional ? 2 : 1; }
+  Index lines() const {
+    const auto& p = stack_.plan.problem;
+    return p.layout == dispatch::Batch::packed ? 1 : p.batch;
+  }
+  bool batch_major() const {
+    return o_.batch_first && stack_.plan.problem.layout != dispatch::Batch::packed;
+  }
+  // Of one direction's output, and of h.
+  Index output() const { return o_.proj_size > 0 ? o_.proj_size : o_.hidden_size; }
+  Index features() const { return directions() * output(); }
+  bool counting() const { return stack_.workspace.counting(); }
+  bool training() const { return stack_.plan.problem.training; }
+
+  // The tensor itself, or a copy of it in the backend's dtype.
+  TensorView inner(const TensorView& view) {
+    if (!present(view)) return {};
+    if (view.dtype == dtype_) return view;
+    const TensorView out = like(view);
+    if (!counting()) stack_.backend.copy(view, out);
+    return out;
+  }
+  // Memory to write `view` from with outer(); the tensor itself when the dtype is right.
+  TensorView target(const TensorView& view) {
+    return present(view) && view.dtype != dtype_ ? like(view) : view;
+  }
+  void outer(const TensorView& from, const TensorView& to) {
+    if (present(to) && from.dtype != to.dtype && !counting()) stack_.backend.copy(from, to);
+  }
+
+  // [T,B,width] in the layout of the user's tensors.
+  TensorView tokens(Arena& arena, Index width) const {
+    const auto& p = stack_.plan.problem;
+    TensorView out =
+        dense(arena.take(static_cast<std::size_t>(p.steps * lines() * width) * size_of(dtype_)),
+              p.steps, lines(), width, batch_major());
+    out.dtype = dtype_;
+    return out;
+  }
+
+  // Before the first layer call of a ragged batch, or of a linear cell with draws in its
+  // recurrence.
+  void prepare(const Ragged& ragged, const Drops& drops) {
+    if (info(o_.cell).recurrence == dispatch::Recurrence::dense || !drops.in_recurrence()) {
+      if (stack_.plan.problem.layout == dispatch::Batch::rectangular) return;
+      if (!ragged && !counting()) return;
+    }
+    tables_ = stack_.backend.prepare(stack_.plan, ragged, stack_.workspace);
+  }
+
+  LayerCall layer_call(int layer, int direction, const Ragged& ragged, const Drops& drops) const {
+    const auto& p = stack_.plan.problem;
+    const CellInfo& cell = info(o_.cell);
+    LayerCall out;
+    out.layer = layer;
+    out.cell = o_.cell;
+    out.variant = o_.variant;
+    out.reverse = direction == 1;
+    out.batch_major = batch_major();
+    out.steps = p.steps;
+    out.batch = lines();
+    // A ragged batch that is told nothing is a rectangular one.
+    out.layout = ragged || counting() ? p.layout : dispatch::Batch::rectangular;
+    out.ragged = ragged;
+    out.tables = tables_;
+    out.sequences = p.batch;
+    out.skip_size = layer == 0 ? o_.input_size : features();
+    out.input = o_.projection_size > 0 ? o_.projection_size : out.skip_size;
+    out.hidden = o_.hidden_size;
+    out.gates = cell.gates + (cell.highway && out.skip_size != out.hidden ? 1 : 0);
+    out.masks = drops.in_recurrence(out);
+    if (!params_.empty()) {
+      const auto own = parameters(params_, layer, direction);
+      out.weight = own.weight;
+      out.bias = own.bias;
+      out.recurrent_weight = own.recurrent_weight;
+      out.recurrent_bias = own.recurrent_bias;
+      out.vectors = own.vectors;
+      out.projection = own.projection;
+    }
+    return out;
+  }
+
+  // work(memory to work in), which a layer call gives up again.
+  template <class F>
+  void with_scratch(LayerCall& call, F&& work) const {
+    Arena scratch = stack_.workspace.rest();
+    work(scratch);
+    stack_.workspace.saw(scratch);
+    if (!counting() || call.layout != dispatch::Batch::ragged) return;
+    call.layout = dispatch::Batch::rectangular;  // which it may turn out to be
+    with_scratch(call, work);
+  }
+
+  // One direction's share of all parameters, or of their cotangents, in Layer's order.
+  struct Parameters {
+    TensorView weight, recurrent_weight, vectors, bias, recurrent_bias, projection;
+  };
+  Parameters parameters(const std::vector<TensorView>& all, int layer, int direction) const {
+    const CellInfo& cell = info(o_.cell);
+    const bool dense = cell.recurrence == dispatch::Recurrence::dense, vectors = cell.vectors > 0;
+    const bool projects = o_.proj_size > 0 || o_.projection_size > 0;
+    const Index each = 1 + dense + vectors + (o_.bias ? 1 + dense : 0) + projects;
+    const TensorView* own =
+        &all[static_cast<std::size_t>((layer * directions() + direction) * each)];
+    Parameters out;
+    out.weight = *own++;
+    if (dense) out.recurrent_weight = *own++;
+    if (vectors) out.vectors = *own++;
+    if (o_.bias) out.bias = *own++;
+    if (o_.bias && dense) out.recurrent_bias = *own++;
+    if (projects) out.projection = *own++;
+    return out;
+  }
+
+  // Zeros where a sequence has no steps.
+  void clear_padding(const TensorView& view, const Ragged& ragged) const {
+    if (ragged.lengths && !counting()) stack_.backend.clear_padding(view, ragged.lengths);
+  }
+  // inner(), with zeros there: a product over tokens must not meet what a caller left.
+  TensorView without_padding(const TensorView& view, const Ragged& ragged) {
+    const bool may_have = stack_.plan.problem.layout == dispatch::Batch::ragged;
+    if (!(counting() ? may_have : static_cast<bool>(ragged.lengths))) return inner(view);
+    const TensorView out = like(view);
+    if (!counting()) stack_.backend.copy(view, out);
+    clear_padding(out, ragged);
+    return out;
+  }
+
+  // Memory for a batch's rows of a pool of states; with indices, what is in them.
+  TensorView rows_of(const TensorView& pool, const TensorView& indices) {
+    if (!present(pool)) return {};
+    TensorView out = pool;
+    out.sizes[1] = stack_.plan.problem.batch;
+    out = like(out);
+    if (!counting()) stack_.backend.take_states(pool, indices, out);
+    return out;
+  }
+
+  // What forward leaves for backward.
+  void keep(LayerCall& call) {
+    if (!training()) return;
+    const auto values = static_cast<std::size_t>(call.tokens()) * size_of(dtype_);
+    call.preactivations = stack_.reserve.take(values * static_cast<std::size_t>(call.kept_width()));
+    if (info(call.cell).readout || call.pair()) {
+      call.states = stack_.reserve.take(values * static_cast<std::size_t>(call.hidden));
+    }
+  }
+
+  SequenceBounds sequences(const Ragged& ragged) const {
+    const auto& p = stack_.plan.problem;
+    return {ragged, p.steps, p.batch, p.layout == dispatch::Batch::packed};
+  }
+  void drop(const TensorView& from, const TensorView& to, const Drop& drop) const {
+    if (!counting()) stack_.backend.dropout(from, to, drop);
+  }
+  // to = from times a number, or that added to it; [T,B,.].
+  void scale(const TensorView& from, const TensorView& to, double times, bool adds) const {
+    drop(from, to, {{}, adds, nullptr, times});
+  }
+  void copy(const TensorView& from, const TensorView& to) const {
+    if (!counting()) stack_.backend.copy(from, to);
+  }
+  void spread_heads(const TensorView& from, const TensorView& to, bool back) const {
+    if (!counting()) stack_.backend.spread_heads(from, to, back);
+  }
+  void pass_states(const TensorView& from, const TensorView& to, const Ragged& ragged) const {
+    if (to && !counting()) stack_.backend.pass_states(sequences(ragged), from, to);
+  }
+  // A matrix in memory of the arena.
+  TensorView matrix(Arena& arena, Index rows, Index columns) const {
+    TensorView out = TensorView::of(nullptr, dtype_, {rows, columns});
+    out.data = arena.take(static_cast<std::size_t>(rows * columns) * size_of(dtype_));
+    return out;
+  }
+  // c = a b, or the product of their transposes, or that added to it; matrices.
+  void product(const TensorView& a, bool a_transposed, const TensorView& b, bool b_transposed,
+               const TensorView& c, bool accumulate, Arena& scratch) const {
+    Arena memory = scratch.rest();
+    stack_.backend.product(dtype_, c.sizes[0], c.sizes[1], a.sizes[a_transposed ? 0 : 1],
+                           {a.data, a.strides[0], a_transposed},
+                           {b.data, b.strides[0], b_transposed}, c.data, c.strides[0], accumulate,
+                           memory);
+    scratch.saw(memory);
+  }
+  // y = x W^T, or with `back` y (+)= x W, for all tokens, [T,B,.].
+  void project(const TensorView& x, const TensorView& weight, const TensorView& y, bool back,
+               bool accumulate, Arena& scratch) const {
+    over_tokens(x, y, scratch,
+                [&](auto* from, Index from_line, auto* to, Index to_line, Index count, bool,
+                    Arena& memory) {
+                  stack_.backend.product(dtype_, count, y.sizes[2], x.sizes[2], {from, from_line},
+                                         {weight.data, weight.strides[0], !back}, to, to_line,
+                                         accumulate, memory);
+                });
+  }
+  // dW (+)= dy^T x over all tokens.
+  void weight_cotangent(const TensorView& dy, const TensorView& x, const TensorView& dweight,
+                        bool accumulate, Arena& scratch) const {
+    if (dy.sizes[0] * dy.sizes[1] == 0 && !accumulate) clear(dweight, scratch);
+    over_tokens(dy, x, scratch,
+                [&](auto* d, Index d_line, auto* from, Index from_line, Index count, bool first,
+                    Arena& memory) {
+                  stack_.backend.product(dtype_, dy.sizes[2], x.sizes[2], count, {d, d_line, true},
+                                         {from, from_line}, dweight.data, dweight.strides[0],
+                                         accumulate || !first, memory);
+                });
+  }
+  void clear(const TensorView& weight, Arena& scratch) const {
+    Arena memory = scratch.rest();
+    stack_.backend.product(dtype_, weight.sizes[0], weight.sizes[1], 0, {weight.data, 1},
+                           {weight.data, 1}, weight.data, weight.strides[0], false, memory);
+    scratch.saw(memory);
+  }
+
+  // This direction's columns of a [T,B,D*H] tensor.
+  TensorView columns(const TensorView& view, int direction) const {
+    TensorView out = view;
+    out.sizes[2] = output();
+    if (view.data) {
+      out.data = static_cast<char*>(view.data) +
+                 direction * output() * static_cast<Index>(size_of(view.dtype));
+    }
+    return out;
+  }
+  TensorView state(const TensorView& states, int layer, int direction) const {
+    return states ? entry(states, layer * directions() + direction) : TensorView{};
+  }
+
+ private:
+  // use(a, spacing, b, spacing, tokens, whether they are the first, memory to work in) for runs of
+  // tokens of two tensors.
+  template <class F>
+  void over_tokens(const TensorView& a, const TensorView& b, Arena& scratch, F&& use) const {
+    Arena memory = scratch.rest();
+    if (counting()) {
+      stack_.backend.product(dtype_, 0, 0, 0, {}, {}, nullptr, 0, false, memory);
+      return scratch.saw(memory);
+    }
+    LayerCall order;
+    order.batch_major = batch_major();
+    bool first = true;
+    const auto run = [&](auto type) {
+      using T = decltype(type);
+      for_pairs<T, T>(order, a, b, [&](T* x, Index x_line, T* y, Index y_line, Index count) {
+        Arena own = scratch.rest();
+        use(x, x_line, y, y_line, count, first, own);
+        first = false;
+      });
+    };
+    size_of(dtype_) == 8 ? run(double()) : size_of(dtype_) == 4 ? run(float()) : run(char16_t());
+  }
+  // While counting, a tensor is present when it has a rank.
+  bool present(const TensorView& view) const { return view.data || (counting() && view.rank > 0); }
+
+  TensorView like(const TensorView& view) {
+    TensorView out = view;
+    out.dtype = dtype_;
+    Index count = 1;
+    for (int axis = view.rank - 1; axis >= 0; --axis) {
+      out.strides[static_cast<std::size_t>(axis)] = count;
+      count *= view.sizes[static_cast<std::size_t>(axis)];
+    }
+    if (view.rank == 3 && batch_major() && view.sizes[0] == stack_.plan.problem.steps) {
+      out.strides = {view.sizes[2], view.sizes[0] * view.sizes[2], 1};
+    }
+    out.data = stack_.workspace.take(static_cast<std::size_t>(count) * size_of(dtype_));
+    return out;
+  }
+
+  Stack& stack_;
+  const LayerOptions& o_;
+  Dtype dtype_;
+  std::vector<TensorView> params_;
+  RaggedTables tables_;
+};
+
+}  // namespace scanrnn

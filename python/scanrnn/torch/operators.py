@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An operator of torch with its formulas: torch's dispatcher asks for them, and so does torch.func.
+
+torch.func takes no part in formulas that torch.library registers, but in those of an autograd
+Function it does: under its transformations an operator is called as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+library = torch.library.Library("scanrnn", "DEF")
+
+
+class Operator:
+    """`torch.ops.scanrnn.<name>`; its arguments are passed by position."""
+
+    def __init__(self, name: str, schema: str) -> None:
+        self._name = name
+        library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
+        self._operator = getattr(torch.ops.scanrnn, name)
+
+    def register(
+        self,
+        *,
+        work: Callable[..., Any],
+        fake: Callable[..., Any],
+        mapped: Callable[..., Any],
+        gradient: Callable[..., Any],
+        setup: Callable[..., None],
+    ) -> None:
+        """What it does, and what torch.library has for shapes, vmap and derivatives."""
+        name = f"scanrnn::{self._name}"
+        for device_type in ("CPU", "CUDA"):
+            library.impl(self._name, work, device_type)
+        torch.library.register_fake(name, fake, lib=library)
+        torch.library.register_autograd(name, gradient, setup_context=setup, lib=library)
+        torch.library.register_vmap(name, mapped, lib=library)
+        self._function = _function(self._operator, mapped, gradient, setup)
+
+    def __call__(self, *args: Any) -> Any:
+        if not torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling():
+            return self._operator(*args)
+        lists = Lists(args)
+        out = self._function.apply(lists, *lists.flat(args))
+        return out if isinstance(out, Tensor) else list(out)
+
+
+class Lists:
+    """Which arguments are lists: a Function sees the tensors of none. To torch this is no tree."""
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        self._sizes = [len(a) if isinstance(a, (list, tuple)) else None for a in args]
+
+    def flat(self, args: Sequence[Any]) -> list[Any]:
+        """A list may be one None, for as many as it has."""
+        out: list[Any] = []
+        for size, value in zip(self._sizes, args, strict=True):
+            out += [value] if size is None else [None] * size if value is None else value
+        return out
+
+    def nested(self, flat: Sequence[Any]) -> list[Any]:
+        values = iter(flat)
+        return [
+            next(values) if size is None else [next(values) for _ in range(size)]
+            for size in self._sizes
+        ]
+
+
+class _Context:
+    """A Function's context, as torch.library's formulas have it."""
+
+    def __init__(self, ctx: Any, lists: Lists) -> None:
+        self.__dict__.update(_ctx=ctx, _lists=lists)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._ctx, name)
+        return self._lists.nested(found[1:]) if name == "needs_input_grad" else found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._ctx, name, value)
+
+
+def _function(
+    operator: Any, mapped: Callable[..., Any], gradient: Callable[..., Any],
+    setup: Callable[..., None],
+) -> type[torch.autograd.Function]:  # fmt: skip
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(lists: Lists, *flat: Any) -> Any:
+            out = operator(*lists.nested(flat))
+            return tuple(out) if isinstance(out, list) else out
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            lists, *flat = inputs
+            ctx.lists = lists
+            setup(_Context(ctx, lists), lists.nested(flat), output)
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Any) -> Any:
+            several = (cotangents,) if _gives_a_list(operator) else cotangents
+            found = gradient(_Context(ctx, ctx.lists), *several)
+            return None, *ctx.lists.flat(found)
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, lists: Lists, *flat: Any) -> Any:
+            out, dims = mapped(info, lists.nested(in_dims[1:]), *lists.nested(flat))
+            return (tuple(out), tuple(dims)) if isinstance(out, list) else (out, dims)
+
+    return Function
+
+
+def _gives_a_list(operator: Any) -> bool:
+    """Whether what it gives is one list of tensors."""
+    (first, *_) = operator.default._schema.returns
+    return str(first.type) == "List[Tensor]"

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's own switches of float32 products on CUDA, which say what the factors are."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..precision import Used
+from ..registry import cells
+
+# The classes that torch.nn has, by name; and the cells that ours of these names make.
+TORCHS_OWN: dict[str, type[nn.RNNBase]] = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
+_CELLS = {cell.name for cell in cells() if cell.made_by()[0] in TORCHS_OWN}
+_AS_IT_IS = contextlib.nullcontext()
+
+
+def matmul_precision(cell: str) -> str:
+    """By our name. The classes of torch.nn follow the switch of cuDNN's recurrent networks, as they
+    do there, which says TF32 unless it is told otherwise; all others that of products."""
+    backends: Any = torch.backends
+    switch = backends.cudnn.rnn if cell in _CELLS else backends.cuda.matmul
+    return "high" if switch.fp32_precision == "tf32" else "highest"
+
+
+def followed(cell: str, x: Tensor) -> contextlib.AbstractContextManager[None]:
+    """For the plan and the call of a layer on x: elsewhere there is nothing to choose."""
+    if not x.is_cuda or x.dtype != torch.float32:
+        return _AS_IT_IS
+    return Used(matmul_precision(cell))

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LSTM, GRU and RNN, which stand in for torch.nn's: they say what those say when a call is wrong,
+and go on with what those have pickled."""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .modules import Recurrent, Shapes
+from .switches import TORCHS_OWN
+
+_ARGUMENTS = inspect.signature(Recurrent)
+
+
+class TorchsOwn(Recurrent):
+    """What the classes of torch.nn's cells come from."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._check_arguments(_ARGUMENTS.bind(*args, **options))
+        super().__init__(*args, **options)
+
+    @classmethod
+    def _check_arguments(cls, bound: inspect.BoundArguments) -> None:
+        """In torch's order and with its types; what torch does not look at is the base's to say."""
+        bound.apply_defaults()
+        given = bound.arguments
+        if cls._cell.name != "LSTM" and given["proj_size"] != 0:
+            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+        _check_dropout(given["dropout"], given["num_layers"])
+        for name in ("bias", "batch_first"):
+            if not isinstance(given[name], bool):
+                got = type(given[name]).__name__
+                raise TypeError(f"{name} should be of type bool, got: {got}")
+        for name in ("input_size", "hidden_size", "num_layers"):
+            value = given[name]
+            if not hasattr(value, "__index__"):
+                raise TypeError(f"{name} should be of type int, got: {type(value).__name__}")
+            if value <= 0:
+                raise ValueError(f"{name} must be greater than zero, got {value}")
+
+    @property
+    def mode(self) -> str:
+        """torch.nn's name of the cell and its nonlinearity."""
+        name = type(self)._cell.name
+        return f"{name}_{self.nonlinearity.upper()}" if name == "RNN" else name
+
+    # ---- calls
+
+    def _check_input(self, input: Any, packed: bool) -> None:
+        if not isinstance(input, Tensor) or (packed and input.dim() != 2):
+            return super()._check_input(input, packed)
+        rank, weight = input.dim(), getattr(self, self._names[0])
+        if rank not in (2, 3):
+            name = type(self).__name__
+            raise ValueError(f"{name}: Expected input to be 2D or 3D, got {rank}D instead")
+        if input.dtype != weight.dtype and not torch._C._is_any_autocast_enabled():
+            raise ValueError(
+                f"RNN input dtype ({input.dtype}) does not match weight dtype ({weight.dtype}). "
+                f"Convert input: input.to({weight.dtype}), or convert model: model.to("
+                f"{input.dtype})"
+            )
+        if input.shape[-1] != self.input_size:
+            raise RuntimeError(
+                "input.size(-1) must be equal to input_size. Expected "
+                f"{self.input_size}, got {input.shape[-1]}"
+            )
+
+    def _states(self, shapes: Shapes, hx: Any, single: bool) -> list[Tensor]:
+        pair = self._cell.states == 2
+        states = [hx] if not pair else hx if isinstance(hx, (tuple, list)) else []
+        if len(states) == 1 + pair and all(isinstance(state, Tensor) for state in states):
+            ranks = [state.dim() for state in states]
+            wanted, kind = (2, "unbatched 2-D") if single else (3, "batched 3-D")
+            if any(rank != wanted for rank in ranks):
+                names = "hx and cx" if pair else "hx"
+                got = ", ".join(f"{rank}-D" for rank in ranks)
+                got = f"({got}) tensors" if pair else f"{got} tensor"
+                raise RuntimeError(
+                    f"For {kind} input, {names} should also be {wanted}-D but got {got}"
+                )
+        return super()._states(shapes, hx, single)
+
+    def _check_state(self, index: int, state: Tensor, shape: tuple[Any, ...]) -> None:
+        if tuple(state.shape) != shape:
+            which = f"hidden[{index}]" if self._cell.states == 2 else "hidden"
+            raise RuntimeError(f"Expected {which} size {shape}, got {list(state.shape)}")
+
+    def _check_like(self, name: str, value: Tensor, parameter: Tensor) -> None:
+        kind = "parameter" if name == "input" else "hidden"
+        first, second = (value, parameter) if name == "input" else (parameter, value)
+        if value.device != parameter.device:
+            raise RuntimeError(
+                f"Input and {kind} tensors are not at the same device, found input tensor at "
+                f"{first.device} and {kind} tensor at {second.device}"
+            )
+        if value.dtype != parameter.dtype:
+            raise RuntimeError(
+                f"Input and {kind} tensors are not the same dtype, found input tensor with "
+                f"{first.dtype} and {kind} tensor with {second.dtype}"
+            )
+        super()._check_like(name, value, parameter)
+
+    # ---- pickles
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Of this class, or of torch.nn's class of this name."""
+        super().__setstate__(adopted(type(self), state) if "mode" in state else dict(state))
+
+
+def _check_dropout(dropout: Any, num_layers: Any) -> None:
+    number = isinstance(dropout, numbers.Number) and not isinstance(dropout, bool)
+    if not number or not 0 <= dropout <= 1:
+        raise ValueError(
+            "dropout should be a number in range [0, 1] representing the probability of an "
+            f"element being zeroed, got {dropout!r}"
+        )
+    if dropout > 0 and num_layers == 1:
+        warnings.warn(
+            "dropout option adds dropout after all but last recurrent layer, so non-zero dropout "
+            f"expects num_layers greater than 1, but got dropout={dropout} and num_layers=1",
+            stacklevel=4,
+        )
+
+
+def adopted(kind: type[Recurrent], state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a module of torch.nn's has in its __dict__, as `kind` has it: the same Parameters, hooks
+    and whatever a user has put there."""
+    own = {"input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"}
+    own |= {"bidirectional"} | ({"nonlinearity"} if kind._cell.name == "RNN" else set())
+    options = {name: state[name] for name in own}
+    if state.get("proj_size"):
+        options["proj_size"] = state["proj_size"]
+    dtypes = {value.dtype for value in state["_parameters"].values() if value is not None}
+    if len(dtypes) != 1:
+        raise ValueError(f"dtype: expected parameters of one dtype, got {sorted(map(str, dtypes))}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.nn has said it
+        template = kind(**options, device="meta", dtype=dtypes.pop())
+    ours, inner = vars(template), vars(nn.Module())
+    torchs = vars(TORCHS_OWN[kind._cell.name](1, 1, device="meta"))
+    kept = {name: value for name, value in state.items() if name not in torchs or name in inner}
+    return {**{name: ours[name] for name in ours if name not in inner}, **kept}
+
+
+class Elman(TorchsOwn):
+    """What cell RNN's class comes from: torch.nn.RNN has its option before `bias`."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        *args: Any,
+        **options: Any,
+    ) -> None:
+        if isinstance(nonlinearity, str) and nonlinearity not in ("tanh", "relu"):
+            raise ValueError(
+                f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'."
+            )
+        super().__init__(
+            input_size, hidden_size, num_layers, *args, nonlinearity=nonlinearity, **options
+        )

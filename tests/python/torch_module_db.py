@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's own samples of its recurrent modules, as torch's tests of them have them."""
+
+import contextlib
+import sys
+import types
+import unittest
+import warnings
+
+from torch_support import DEVICE, WIDE, st, torch
+
+Packed = torch.nn.utils.rnn.PackedSequence
+# Options that ours do not take yet, and why.
+OPTIONS_LEFT_OUT = {"proj_size": "there are no projections"}
+# Classes that have no counterpart, and why.
+CLASSES_LEFT_OUT = dict.fromkeys(
+    ("RNNCell", "LSTMCell", "GRUCell"), "a step is a sequence of one: scanrnn.Layer.step has it"
+)
+
+
+@contextlib.contextmanager
+def _as_it_was():
+    """torch's test modules forbid this process to set torch.backends, and want a package of which
+    they use one class, unittest's but for a method that is not called here."""
+    stand_in = types.ModuleType("expecttest")
+    stand_in.TestCase = unittest.TestCase
+    absent = "expecttest" not in sys.modules
+    flag = "__allow_nonbracketed_mutation_flag"
+    allowed = getattr(torch.backends, flag)
+    try:
+        import expecttest  # noqa: F401
+    except ImportError:
+        sys.modules["expecttest"] = stand_in
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        setattr(torch.backends, flag, allowed)
+        if absent and sys.modules.get("expecttest") is stand_in:
+            del sys.modules["expecttest"]
+
+
+with _as_it_was():
+    from torch.testing._internal.common_modules import ModuleErrorEnum, module_db
+
+CONSTRUCTION = ModuleErrorEnum.CONSTRUCTION_ERROR
+RECURRENT = {
+    info.module_cls.__name__: info
+    for info in module_db
+    if info.module_cls.__module__ == "torch.nn.modules.rnn"
+}
+INFOS = {name: info for name, info in RECURRENT.items() if name not in CLASSES_LEFT_OUT}
+
+
+def samples(name, device=DEVICE, dtype=WIDE):
+    """Of a class, those that ours can take; tensors require grad."""
+    info = INFOS[name]
+    more = {} if name == "LSTM" else {"with_packed_sequence": True}
+    found = info.module_inputs_func(
+        info, device=device, dtype=dtype, requires_grad=True, training=True, **more
+    )
+    return [s for s in found if not any(map(s.constructor_input.kwargs.get, OPTIONS_LEFT_OUT))]
+
+
+# (class, the sample's number)
+SAMPLES, RECTANGULAR = [], []
+for _name in INFOS:
+    for _at, _sample in enumerate(samples(_name, "cpu")):
+        SAMPLES.append((_name, _at))
+        if not isinstance(_sample.forward_input.args[0], Packed):
+            RECTANGULAR.append((_name, _at))
+
+
+def sample_of(name, at, dtype=WIDE):
+    torch.manual_seed(at)
+    return samples(name, dtype=dtype)[at]
+
+
+def error_samples(name):
+    info = INFOS[name]
+    return info.module_error_inputs_func(
+        info, device=DEVICE, dtype=torch.float32, requires_grad=False, training=True
+    )
+
+
+def construct(kind, given, **factory):
+    torch.manual_seed(0)
+    return kind(*given.args, **{**given.kwargs, **factory})
+
+
+def both(name, sample, dtype=WIDE):
+    """Ours and torch's, with the same parameters."""
+    kinds = getattr(st, name), getattr(torch.nn, name)
+    given = sample.constructor_input
+    ours, theirs = (construct(kind, given, device=DEVICE, dtype=dtype) for kind in kinds)
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs
