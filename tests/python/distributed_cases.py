@@ -1,106 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a world of processes tries of scanrnn.torch.distributed, beside the whole sequence on one.
-
-Every rank computes the whole by itself, from the same seeds, and compares its part.
-"""
+"""What worlds of processes try of scanrnn.torch.distributed; see distributed_world.py."""
 
 import copy
 import functools
 import math
-import os
 import pickle
-import time
 
-import pytest
 import scanrnn.torch.distributed as sd
 import torch
 import torch.distributed as dist
+from distributed_compare import SHARE, compare, ragged, refused, span
+from distributed_errors import dies, errors
+from distributed_mesh import data_parallel, fully_sharded
 from scanrnn.torch.distributed import agree
 from scanrnn.torch.distributed.asked import DROPS
 from support import ALL_CELLS, DENSE, INFO
-from torch_support import WIDE, flat, module, same, st, state, tensor
-
-SHARE = 1e-11  # of the largest value: sums over groups and ranks have another order
-PARTS = {1: [9], 2: [4, 5], 3: [4, 0, 5], 4: [3, 2, 0, 4]}  # steps by rank
-
-
-def span(world, parts=None):
-    """This rank's steps as a slice, of how many."""
-    parts = parts or PARTS[world.size]
-    start = sum(parts[: world.rank])
-    return slice(start, start + parts[world.rank])
-
-
-def along(rnn):
-    return 1 if rnn.batch_first else 0
-
-
-def part_of(value, here, axis=0):
-    return value[here] if axis == 0 else value[:, here]
-
-
-def losses(y, finals, here, axis, ranks):
-    """What the ranks add to the loss: each its part of y, and the states by a factor of its own."""
-    weight = part_of(tensor(*y[1], dtype=y[0].dtype, seed=3), here, axis)
-    total = (y[0] * weight).sum()
-    for rank in ranks:
-        for i, final in enumerate(finals):
-            total = (
-                total + (final * tensor(*final.shape, dtype=final.dtype, seed=10 * rank + i)).sum()
-            )
-    return total
-
-
-def results(rnn, model, x, hx, told, here, ranks):
-    """y, states, and gradients, of the whole or of this rank's part."""
-    axis, sharded = along(rnn) if x.dim() == 3 else 0, model is not rnn
-    whole_y = (*x.shape[:-1], (rnn.proj_size or rnn.hidden_size) * (1 + rnn.bidirectional))
-    given = part_of(x, here, axis).clone().requires_grad_()
-    initial = [] if hx is None else [h.clone().requires_grad_() for h in flat([hx])]
-    hx = None if hx is None else tuple(initial) if len(initial) > 1 else initial[0]
-    if sharded and "reset" in told:
-        told = told | {"reset": part_of(told["reset"], here, axis)}
-    rnn.zero_grad()
-    y, h_n = model(given, hx, **told)
-    finals = flat([h_n])
-    losses((y, whole_y), finals, here, axis, ranks).backward()
-    return (
-        [y, *finals],
-        [given.grad, *(h.grad for h in initial)],
-        [p.grad for p in rnn.parameters()],
-    )
-
-
-def compare(world, rnn, model, steps=9, batch=3, initial=True, told=None, share=SHARE, parts=None):
-    shape = (batch, steps) if rnn.batch_first else (steps, batch)
-    shape = shape if batch is not None else (steps,)
-    dtype = next(rnn.parameters()).dtype
-    x, hx = tensor(*shape, rnn.input_size, dtype=dtype), None
-    if initial:
-        hx = state(rnn, batch, dtype=dtype)
-    whole, here = slice(0, steps), span(world, parts)
-    axis = 0 if batch is None else along(rnn)
-    torch.manual_seed(100)  # of what is dropped: the first rank's
-    want = results(rnn, rnn, x, hx, told or {}, whole, range(world.size))
-    torch.manual_seed(100 + world.rank)
-    got = results(rnn, model, x, hx, told or {}, here, [world.rank])
-    (y, *finals), (dx, *others), params = want
-    same(got[0], [part_of(y, here, axis), *finals], share)
-    same(got[1], [part_of(dx, here, axis), *others], share)
-    same(got[2], params, share)
-    return got
-
-
-def ragged(rnn, batch, steps, *, lengths=True, reset=True):
-    told = {}
-    if lengths:
-        told["lengths"] = torch.tensor([steps, 4, 0, 6][:batch])
-    if reset:
-        step = torch.arange(steps * batch, device=next(rnn.parameters()).device)
-        marks = step.reshape(steps, batch) % 4 == 3
-        told["reset"] = marks.T.contiguous() if rnn.batch_first else marks
-    return told
-
+from torch_support import WIDE, module, same, st, tensor
 
 # ---- cells
 
@@ -328,177 +243,6 @@ def scans(world):
         torch.testing.assert_close(sd.scan(a[here], a[here]), st.scan(a, a)[here])
     a.requires_grad_(world.rank == 0)
     sd.scan(a.detach()[here], a[here]).sum().backward()  # others have nothing to give it to
-
-
-# ---- errors, on every rank
-
-
-def refused(kind, words, call):
-    with pytest.raises(kind, match=words):
-        call()
-
-
-def errors(world):
-    last = world.rank == world.size - 1
-    rnn, x = module("MinLSTM", 4, 8, 2), tensor(3, 3, 4)
-    model, hx = sd.TimeSharded(rnn), state(rnn, 3)
-
-    def differ(words, here, there):
-        """The last rank's call is another one."""
-        refused(ValueError, f"{words}: expected the same on every rank", here if last else there)
-
-    plain = functools.partial(model, x)
-    differ("batch size of input", lambda: model(x[:, :2]), plain)
-    differ("h_0", lambda: model(x, hx), plain)
-    differ("lengths", lambda: model(x, lengths=torch.tensor([3, 2, 1])), plain)
-    lengths = torch.tensor([3, 2, 1])
-    differ(
-        "lengths",
-        lambda: model(x, lengths=lengths - 1),
-        lambda: model(x, lengths=lengths),
-    )
-    marks = torch.zeros(3, 3, dtype=torch.bool, device=x.device)
-    differ("reset", lambda: model(x, reset=marks), plain)
-    differ("groups", lambda: sd.TimeSharded(rnn, groups=2)(x), plain)
-    differ("grad mode", lambda: torch.no_grad()(model)(x), plain)
-    differ("module", lambda: sd.TimeSharded(module("MinLSTM", 4, 8, 1))(x), plain)
-    differ("module", lambda: sd.TimeSharded(module("QRNN", 4, 8, 2))(x), plain)
-    single = module("MinLSTM", 4, 8, 2, dtype=torch.float32)
-    differ("dtype", lambda: sd.TimeSharded(single)(x.float()), plain)
-    frozen = module("MinLSTM", 4, 8, 2)
-    frozen.bias_ih_l0.requires_grad_(False)
-    differ("requires_grad of parameters", lambda: sd.TimeSharded(frozen)(x), plain)
-    differ("call", lambda: sd.scan(x, x), plain)
-    differ("shape of a_local but for time", lambda: sd.scan(x[0], x[0]), lambda: sd.scan(x, x))
-
-    def refuses(kind, words, call):
-        """What the last rank refuses, the others learn."""
-        told = rf"rank {world.size - 1} of the group refused the call: {words}"
-        refused(kind if last else RuntimeError, words if last else told, call if last else plain)
-
-    refuses(ValueError, "input: expected .* C = 4", lambda: model(tensor(3, 3, 5)))
-    refuses(TypeError, "input: expected dtype torch.float64", lambda: model(x.float()))
-    refuses(
-        ValueError, "input: expected a device that the group serves", lambda: model(x.to("meta"))
-    )
-    refuses(TypeError, "h_0: expected a tensor, got tuple", lambda: model(x, (hx, hx)))
-    refuses(ValueError, "cu_seqlens: expected None where time is split",
-            lambda: model(x[0], cu_seqlens=torch.tensor([0, 3])))  # fmt: skip
-    refuses(ValueError, r"lengths: expected shape \(3,\)", lambda: model(x, lengths=lengths[:2]))
-    refuses(ValueError, r"lengths: expected None for one", lambda: model(x[:, 0], lengths=lengths))
-    refuses(ValueError, "reset: expected shape", lambda: model(x, reset=marks[:2]))
-    sequences = torch.nn.utils.rnn.pack_sequence([x[:, 0]])
-    refuses(TypeError, "input: expected a tensor, got a PackedSequence", lambda: model(sequences))
-    steps = 3 * world.size
-    beyond = torch.tensor([3, steps + 1, 0])
-    refused(
-        ValueError,
-        rf"lengths: expected integers in \[0, {steps}\]",
-        lambda: model(x, lengths=beyond),
-    )
-    refused(ValueError, "groups: expected 1 to 3 .*got 9", lambda: sd.TimeSharded(rnn, groups=9)(x))
-    refused(
-        ValueError, "groups: expected 1 to 6 for 12 lines, got 13", lambda: sd.scan(x, x, groups=13)
-    )
-    y, _ = model(x.requires_grad_())
-    refused(
-        NotImplementedError,
-        "TimeSharded: there are no second derivatives",
-        lambda: torch.autograd.grad(y.sum(), x, create_graph=True),
-    )
-    same([model(x)[0].sum() * 0], [torch.zeros(())])  # and all ranks are still together
-
-
-# ---- with data parallel: ranks are a mesh, batch by time
-
-
-def mesh_of(world):
-    from torch.distributed.device_mesh import init_device_mesh
-
-    return init_device_mesh(world.device.type, (2, 2), mesh_dim_names=("batch", "time"))
-
-
-class Model(torch.nn.Module):
-    def __init__(self, group=None):
-        super().__init__()
-        torch.manual_seed(5)
-        self.read = torch.nn.Linear(6, 8)
-        rnn = st.LSTM(8, 8, 2, bidirectional=True)
-        self.rnn = rnn if group is None else sd.TimeSharded(rnn, group)
-        self.head = torch.nn.Linear(16, 3)
-
-    def forward(self, x):
-        return self.head(self.rnn(self.read(x))[0])
-
-
-def whole_and_part(world, mesh):
-    """The gradients of a mean over the batch and a sum over time on one device; and this rank's
-    model and loss."""
-    one = Model().to(world.device, WIDE)
-    x = tensor(10, 4, 6)
-    one(x).square().sum(0).mean(0).sum().backward()
-    row, column = mesh["batch"].get_local_rank(), mesh["time"].get_local_rank()
-    mine = x[[slice(0, 3), slice(3, 10)][column], 2 * row : 2 * row + 2]
-    return one, mine
-
-
-def summed_over_time(model, group):
-    """The layers beside TimeSharded saw this rank's part alone."""
-    for name, parameter in model.named_parameters():
-        if ".rnn." not in f".{name}":
-            grad = parameter.grad
-            grad = grad.to_local() if hasattr(grad, "to_local") else grad
-            dist.all_reduce(grad, group=group)
-
-
-def data_parallel(world):
-    mesh = mesh_of(world)
-    one, mine = whole_and_part(world, mesh)
-    model = Model(mesh["time"].get_group()).to(world.device, WIDE)
-    model = torch.nn.parallel.DistributedDataParallel(
-        model, process_group=mesh["batch"].get_group()
-    )
-    for _ in range(2):
-        model.zero_grad()
-        model(mine).square().sum(0).mean(0).sum().backward()
-    summed_over_time(model, mesh["time"].get_group())
-    for got, want in zip(model.parameters(), one.parameters(), strict=True):
-        same([got.grad], [want.grad], 1e-10)
-
-
-def fully_sharded(world):
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = mesh_of(world)
-    one, mine = whole_and_part(world, mesh)
-    model = Model(mesh["time"].get_group()).to(world.device, WIDE)
-    fully_shard(model.rnn, mesh=mesh["batch"])
-    fully_shard(model, mesh=mesh["batch"])
-    model(mine).square().sum(0).mean(0).sum().backward()
-    summed_over_time(model, mesh["time"].get_group())
-    for got, want in zip(model.parameters(), one.parameters(), strict=True):
-        same([got.grad.full_tensor()], [want.grad], 1e-10)
-    inner = Model(mesh["time"].get_group()).to(world.device, WIDE)
-    fully_shard(inner.rnn.module, mesh=mesh["batch"])
-    refused(TypeError, "expected a plain parameter, got DTensor: apply", lambda: inner(mine))
-
-
-# ---- a rank that dies
-
-
-def dies(world):
-    """In the middle of backward; the other ends with an error, and the file says how soon."""
-    rnn = module("LSTM", 4, 8, 2)
-    y, _ = sd.TimeSharded(rnn)(tensor(5, 3, 4))
-    if world.rank == 1:
-        os._exit(3)
-    start = time.monotonic()
-    try:
-        y.sum().backward()
-    except RuntimeError:
-        assert time.monotonic() - start < 2 * world.timeout.total_seconds()
-        return
-    raise AssertionError("backward came to an end without the other rank")
 
 
 CELLS = {f"cell-{name}": functools.partial(cell_of, name=name) for name in ALL_CELLS}
