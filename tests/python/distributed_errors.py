@@ -62,6 +62,8 @@ def errors(world):
     refuses(ValueError, "reset: expected shape", lambda: model(x, reset=marks[:2]))
     sequences = torch.nn.utils.rnn.pack_sequence([x[:, 0]])
     refuses(TypeError, "input: expected a tensor, got a PackedSequence", lambda: model(sequences))
+    words = "TimeSharded: there are no transformations of torch.func"
+    refuses(NotImplementedError, words, lambda: torch.vmap(model)(x[None]))
     steps = 3 * world.size
     beyond = torch.tensor([3, steps + 1, 0])
     refused(
