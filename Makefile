@@ -2,7 +2,7 @@
 # What a person runs: make demo | test | docs | wheel | bench | profiles | figures | format | lint. Each
 # sets up what it needs first, on a Debian that has git, make and python3: packages by apt-get, where they
 # are missing, and .venv.
-.PHONY: demo test test-cpp test-sanitize test-python test-cuda test-ptx sanitize-cuda wheel bench \
+.PHONY: demo test test-cpp test-sanitize test-python test-cuda test-many test-ptx sanitize-cuda wheel bench \
   bench-gpu bench-engine profiles figures docs docs-links format lint clean
 .NOTPARALLEL:
 
@@ -59,6 +59,11 @@ test-cuda: .venv/installed .venv/frameworks-cuda build/cuda/tests/scanrnn_tests
 	build/cuda/tests/scanrnn_tests --gtest_brief=1
 	ctest --preset cuda --tests-regex _on_cuda
 	python -m pytest
+
+# Sequences over the GPUs of this host, with NCCL. What wants more GPUs than there are is skipped.
+test-many: export SCANRNN_TEST_DEVICE := cuda
+test-many: .venv/installed .venv/frameworks-cuda
+	python -m pytest tests/python/test_torch_distributed.py tests/python/test_jax_sharded.py
 
 # Every kernel from PTX alone, as a later device would compile it. CUDA_FORCE_PTX_JIT=1 will not do:
 # cuBLASLt has no PTX, so that no context could be made.

@@ -26,7 +26,12 @@ hypothesis.settings.load_profile("default")
 
 REQUIRED = os.environ.get("SCANRNN_REQUIRE_GPU") == "1"
 # The reasons of tests that are for other machines, and of libraries that some of them compare with.
-MAY_SKIP = ("there is a CUDA device", "could not import 'keras'", "could not import 'onnx")
+MAY_SKIP = (
+    "there is a CUDA device",
+    "GPUs, there are",
+    "could not import 'keras'",
+    "could not import 'onnx",
+)
 
 
 def required(report):

@@ -38,6 +38,11 @@ def test_python_runs(page):
         exec(compile(block, f"{page}, block {number}", "exec"), namespace)
 
 
+def test_python_of_many_gpus_runs():
+    pytest.importorskip("torch")
+    test_python_runs("docs/many_gpus.md")
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_python_of_frameworks_runs():
     pytest.importorskip("torch")

@@ -101,6 +101,23 @@ class Layer:
         """lengths, cu_seqlens and reset are those of `scanrnn`'s layers; jit may trace them."""
         d, ragged = self.description, of_sequence(lengths, cu_seqlens, reset)
         packed = cu_seqlens is not None
+        self.check_call(params, x, packed)
+        single, axis = x.ndim == 2 and not packed, d.batch_axis
+        if ragged is not None:
+            ragged = checked(Operands(), ragged, x.shape, axis)
+        if single:
+            x = jnp.expand_dims(x, axis)
+            if ragged is not None:
+                ragged = ragged._replace(reset=jnp.expand_dims(ragged.reset, axis))
+        states = self._states(d.batch(x.shape, ragged), h_0, single)
+        y, finals = layer(d, x, states, tuple(params[name] for name in self.shapes), ragged)
+        if single:
+            y, finals = jnp.squeeze(y, axis), tuple(final[:, 0] for final in finals)
+        return y, finals[0] if len(finals) == 1 else finals
+
+    def check_call(self, params: Any, x: Any, packed: bool = False) -> None:
+        """Raises where parameters or x are not those of a call."""
+        d = self.description
         if not isinstance(params, dict):
             raise TypeError(f"params: expected a dict, got {arguments.type_name(params)}")
         missing = [name for name in self.shapes if name not in params]
@@ -116,18 +133,6 @@ class Layer:
             raise ValueError(f"x: expected {wanted} with C = {self.input_size}, got {shape_of(x)}")
         check("x", x, x.shape, self.dtype)
         check_sizes("x", x)
-        single, axis = x.ndim == 2 and not packed, d.batch_axis
-        if ragged is not None:
-            ragged = checked(Operands(), ragged, x.shape, axis)
-        if single:
-            x = jnp.expand_dims(x, axis)
-            if ragged is not None:
-                ragged = ragged._replace(reset=jnp.expand_dims(ragged.reset, axis))
-        states = self._states(d.batch(x.shape, ragged), h_0, single)
-        y, finals = layer(d, x, states, tuple(params[name] for name in self.shapes), ragged)
-        if single:
-            y, finals = jnp.squeeze(y, axis), tuple(final[:, 0] for final in finals)
-        return y, finals[0] if len(finals) == 1 else finals
 
     def _states(self, batch: Batch, h_0: Any, single: bool) -> tuple[Any, ...]:
         if h_0 is None:

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from ..description import Description
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_OF_INPUT, _OF_MATRIX, _OF_READOUT = 0x696E707574, 0x6D6174726978, 0x726561646F7574
+GOLDEN = 0x9E3779B97F4A7C15
+OF_INPUT, OF_MATRIX, _OF_READOUT = 0x696E707574, 0x6D6174726978, 0x726561646F7574
 _OF_STATE = {"zoneout": 0x7374617465, "zoneout_cell": 0x63656C6C}
 _LARGEST = 2.0**64 - 2.0**11  # the last double below 2^64
 
 
-def _signed(bits: int) -> int:
+def signed(bits: int) -> int:
     bits &= 2**64 - 1
     return bits - 2**64 if bits >= 2**63 else bits
 
@@ -27,16 +27,16 @@ def _shifted(value: Tensor, by: int) -> Tensor:
     return (value >> by) & (2 ** (64 - by) - 1)
 
 
-def _mixed(value: Tensor) -> Tensor:
+def mixed(value: Tensor) -> Tensor:
     """The finaliser of splitmix64."""
-    value = value + _signed(_GOLDEN)
-    value = (value ^ _shifted(value, 30)) * _signed(0xBF58476D1CE4E5B9)
-    value = (value ^ _shifted(value, 27)) * _signed(0x94D049BB133111EB)
+    value = value + signed(GOLDEN)
+    value = (value ^ _shifted(value, 30)) * signed(0xBF58476D1CE4E5B9)
+    value = (value ^ _shifted(value, 27)) * signed(0x94D049BB133111EB)
     return value ^ _shifted(value, 31)
 
 
-def _of_place(seed: int, place: int) -> int:
-    return _signed(seed + place * _GOLDEN)
+def of_place(seed: int, place: int) -> int:
+    return signed(seed + place * GOLDEN)
 
 
 def _places(rows: Tensor, width: int) -> Tensor:
@@ -46,13 +46,13 @@ def _places(rows: Tensor, width: int) -> Tensor:
 def _below(numbers: Tensor, share: float) -> Tensor:
     """Which of them are among the share of the smallest."""
     # With the first bit turned, int64 is ordered as numbers without a sign are.
-    threshold = _signed(int(share * _LARGEST) ^ 2**63)
-    return (numbers ^ _signed(2**63)) < threshold
+    threshold = signed(int(share * _LARGEST) ^ 2**63)
+    return (numbers ^ signed(2**63)) < threshold
 
 
-def _kept(rows: Tensor, like: Tensor, share: float, seed: int) -> Tensor:
+def kept(rows: Tensor, like: Tensor, share: float, seed: int) -> Tensor:
     """`like`, of rows with these numbers: a share of its elements is 0, the others are scaled."""
-    numbers = _mixed(_mixed(_places(rows, like.shape[-1])) ^ seed)
+    numbers = mixed(mixed(_places(rows, like.shape[-1])) ^ seed)
     return (like * (1 / (1 - share))).masked_fill(_below(numbers, share), 0)
 
 
@@ -63,7 +63,7 @@ class Masks:
         self._told, self._seed = told, seed
 
     def _salted(self, salt: int) -> int:
-        return int(_mixed(torch.tensor(_signed(self._seed ^ salt))))
+        return int(mixed(torch.tensor(signed(self._seed ^ salt))))
 
     def _share(self, name: str) -> float:
         return self._told.own_options.get(name, 0.0) if self._told.drops else 0.0
@@ -71,7 +71,7 @@ class Masks:
     def behind(self, layer: int, token: Tensor, y: Tensor) -> Tensor:
         """Outputs between layers, each for itself; `token` [T,B] numbers them."""
         share = self._told.dropout if self._told.drops else 0.0
-        return _kept(token, y, share, _of_place(self._seed, layer)) if share else y
+        return kept(token, y, share, of_place(self._seed, layer)) if share else y
 
     def of_input(self, layer: int, x: Tensor) -> Tensor:
         """What a layer reads, x [T,B,C]: once for all steps of a sequence."""
@@ -79,14 +79,14 @@ class Masks:
         if not share:
             return x
         sequences = torch.arange(x.shape[1], device=x.device)
-        return _kept(sequences, x, share, _of_place(self._salted(_OF_INPUT), layer))
+        return kept(sequences, x, share, of_place(self._salted(OF_INPUT), layer))
 
     def of_matrix(self, place: int, weight: Tensor) -> Tensor:
         share = self._share("dropconnect")
         if not share:
             return weight
         rows = torch.arange(weight.shape[0], device=weight.device)
-        return _kept(rows, weight, share, _of_place(self._salted(_OF_MATRIX), place))
+        return kept(rows, weight, share, of_place(self._salted(OF_MATRIX), place))
 
     # ---- inside a recurrence (lib/src/recurrence/masks.h)
 
@@ -97,8 +97,8 @@ class Masks:
             return None
         if not self._told.draws:
             return torch.full_like(like, 1 - share)
-        seed = _of_place(self._salted(_OF_STATE[name]), place)
-        left = _below(_mixed(_places(token, like.shape[-1]) + seed), share)
+        seed = of_place(self._salted(_OF_STATE[name]), place)
+        left = _below(mixed(_places(token, like.shape[-1]) + seed), share)
         return torch.ones_like(like).masked_fill(left, 0)
 
     def of_readout(self, place: int, like: Tensor) -> Tensor | None:
@@ -106,7 +106,7 @@ class Masks:
         share = self._share("state_dropout")
         if not share:
             return None
-        seed = _of_place(self._salted(_OF_READOUT), place)
+        seed = of_place(self._salted(_OF_READOUT), place)
         sequences = torch.arange(like.shape[0], device=like.device)
-        dropped = _below(_mixed(_places(sequences, like.shape[-1]) + seed), share)
+        dropped = _below(mixed(_places(sequences, like.shape[-1]) + seed), share)
         return torch.full_like(like, 1 / (1 - share)).masked_fill(dropped, 0)

@@ -107,7 +107,7 @@ def _layer(
             _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)),
             ready(x), list(map(ready, h_0)), y, (h_n, c_n)[: description.states],
             workspace(x, planned.workspace), reserve if training else None,
-            0 if seed is None else int(seed), False, ragged,
+            0 if seed is None else seed.item(), False, ragged,
         )  # fmt: skip
     return y, h_n, c_n, reserve
 
@@ -193,7 +193,7 @@ def _layer_backward(
             _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)),
             ready(x), list(map(ready, h_0)), ready(y), None if dy is None else ready(dy),
             list(map(ready, dh_n)), dx if need_x else None, dh_0, dparams,
-            workspace(x, planned.workspace), reserve, 0 if seed is None else int(seed), ragged,
+            workspace(x, planned.workspace), reserve, 0 if seed is None else seed.item(), ragged,
         )  # fmt: skip
     return out
 

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks agree on a call before any of them works on it, so that all of them raise, or none.
+
+Each rank says in one message of SIZE bytes what it was called with, and whether it refuses that.
+The messages go between the hosts' processes, never through a GPU: nothing waits for its work.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+SIZE = 2048
+_SERVED = {"nccl": "cuda", "gloo": "cpu"}
+_controls: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+class Ranks:
+    """The processes of a group; `rank` is this one's place in time."""
+
+    def __init__(self, group: Any) -> None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise RuntimeError(
+                "group: there is no process group, call torch.distributed.init_process_group first"
+            )
+        self.group = dist.group.WORLD if group is None else group
+        if not isinstance(self.group, dist.ProcessGroup):
+            raise TypeError(
+                f"group: expected a process group of torch.distributed, or None for the default "
+                f"one, got {type(self.group).__name__}"
+            )
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        if self.rank < 0:
+            raise ValueError("group: expected a group that this process is in")
+
+    def check_device(self, name: str, device: torch.device) -> None:
+        backends = self._backends()
+        served = [kind for kind, own in backends.items() if _SERVED.get(own) == kind]
+        if device.type not in served:
+            raise ValueError(
+                f"{name}: expected a device that the group serves, {' or '.join(served)} with "
+                f"backend {' and '.join(sorted(set(backends.values())))}, got {device}"
+            )
+
+    def _backends(self) -> dict[str, str]:
+        """Their names by the kind of device."""
+        pairs = dist.get_backend_config(self.group).split(",")
+        return dict(pair.split(":") for pair in pairs)
+
+    def _control(self) -> Any:
+        """A group of the same ranks whose messages are in the hosts' memory."""
+        if self._backends().get("cpu") == "gloo":
+            return self.group
+        if self.group not in _controls:
+            device = torch.device(next(iter(self._backends())))
+            _controls[self.group] = dist.new_group(
+                dist.get_process_group_ranks(self.group),
+                timeout=self.group._get_backend(device).options._timeout,
+                backend="gloo",
+                use_local_synchronization=True,
+            )
+        return _controls[self.group]
+
+    def agree(
+        self, prepare: Callable[[], dict[str, Any]], differing: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """What every rank's `prepare` gives, in the order of time. A rank whose `prepare` raises
+        raises the same, all others a RuntimeError that names it. Values that are not the same on
+        all ranks, but for those of the keys `differing`, are a ValueError that names the key."""
+        problem: Exception | None = None
+        try:
+            told = prepare()
+        except Exception as raised:
+            problem, told = raised, {"error": str(raised)}
+        every = [told] if self.size == 1 else self._gathered(told)
+        if problem is not None:
+            raise problem
+        for rank, one in enumerate(every):
+            if "error" in one:
+                raise RuntimeError(f"rank {rank} of the group refused the call: {one['error']}")
+        for key in told:
+            if key not in differing:
+                _check_same(key, [one.get(key) for one in every])
+        return every
+
+    def _gathered(self, told: dict[str, Any]) -> list[dict[str, Any]]:
+        message = json.dumps(told).encode()
+        while len(message) > SIZE and "error" in told:
+            told = {"error": told["error"][: len(told["error"]) // 2]}
+            message = json.dumps(told).encode()
+        if len(message) > SIZE:
+            raise AssertionError(f"{len(message)} bytes say what a call is, {SIZE} are there")
+        mine = torch.frombuffer(bytearray(message.ljust(SIZE)), dtype=torch.uint8)
+        every = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(every, mine, self._control())
+        return [json.loads(bytes(one.numpy()).decode()) for one in every]
+
+
+def _check_same(key: str, values: list[Any]) -> None:
+    ranks: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(json.dumps(value), []).append(rank)
+    if len(ranks) > 1:
+        found = " and ".join(
+            f"{value} on rank{'s' if len(which) > 1 else ''} {', '.join(map(str, which))}"
+            for value, which in ranks.items()
+        )
+        raise ValueError(f"{key}: expected the same on every rank of the group, got {found}")

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call of TimeSharded is on this rank, and what follows from it when all ranks agree."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...description import SHARES, Description
+from ...ragged import checked, of_sequence
+from .. import modules, tensors
+from ..modules import Recurrent
+from . import groups as cutting
+from . import masks
+from .agree import Ranks
+from .exchange import Link, refuse_transforms
+from .groups import Groups, Work
+from .parts import Call, Dropped, Steps, info, may_split_units
+from .schedule import Shape, slots_of
+from .stack import Sharded, Wanted
+
+DROPS = ("dropconnect", "input_dropout")  # the shares that masks.py knows
+DIFFERING = ("steps", "wants_x", "seed")  # from rank to rank
+
+
+class Asked:
+    """One call on this rank: its arguments, and what follows from them and the other ranks'."""
+
+    def __init__(
+        self, rnn: Recurrent, groups: int | None, ranks: Ranks, x: Any, hx: Any, lengths: Any,
+        cu_seqlens: Any, reset: Any,
+    ) -> None:  # fmt: skip
+        self.rnn, self.ranks, self.wanted_groups = rnn, ranks, groups
+        self.x, self.hx, self.lengths, self.reset = x, hx, lengths, reset
+        self.cu_seqlens = cu_seqlens
+        self.batch_axis = 0 if self.rnn.batch_first else 1
+        self.single = False
+        self.length_values: list[int] | None = None
+        self.grouped: Groups | None = None
+
+    # ---- before ranks agree
+
+    def prepared(self) -> dict[str, Any]:
+        """Arguments checked and as batches; what the other ranks have to know of them."""
+        rnn = self.rnn
+        self._check_kinds()
+        rnn._check_input(self.x, packed=False)
+        self.ranks.check_device("input", self.x.device)
+        self.single = self.x.dim() == 2
+        self._ragged()
+        if self.single:
+            self.x = self.x.unsqueeze(self.batch_axis)
+            self.reset = None if self.reset is None else self.reset.unsqueeze(self.batch_axis)
+        self.description = self._described()
+        batch = self.description.batch(self.x.shape)
+        self.steps, self.batch = int(batch.steps), int(batch.sequences)
+        shapes = self.description.state_shapes(self.batch)
+        self.states = rnn._states(shapes, self.hx, self.single)
+        self.params = [getattr(rnn, name) for name in rnn._names]
+        self._check_params()
+        refuse_transforms("TimeSharded", self.x, *self.states, *self.params)
+        target = modules._autocast_dtype(self.x)
+        if target is not None:
+            self.x, *self.states = (value.to(target) for value in (self.x, *self.states))
+            self.params = [parameter.to(target) for parameter in self.params]
+        names = ["input", "h_0", "c_0"]
+        for name, value in zip(names, [self.x, *self.states], strict=False):
+            rnn._check_like(name, value, self.params[0])
+        grads = torch.is_grad_enabled()
+        return {
+            "call": "TimeSharded",
+            "module": [type(rnn).__name__, rnn.input_size, *self.description],
+            "device": self.x.device.type,
+            "dtype": str(self.x.dtype),
+            "batch size of input": self.batch,
+            "h_0": bool(self.states),
+            "lengths": self._told_lengths(),
+            "reset": self.reset is not None,
+            "groups": self.wanted_groups,
+            "grad mode": grads,
+            "requires_grad of h_0": [value.requires_grad for value in self.states],
+            "requires_grad of parameters": "".join(str(int(p.requires_grad)) for p in self.params),
+            "steps": self.steps,
+            "wants_x": grads and self.x.requires_grad,
+            # A number of torch's own generator, so that manual_seed and checkpointing govern it.
+            "seed": int(torch.randint(2**62, (), device="cpu")) if self.drops else 0,
+        }
+
+    def _check_kinds(self) -> None:
+        if isinstance(self.x, nn.utils.rnn.PackedSequence):
+            raise TypeError("input: expected a tensor, got a PackedSequence: use lengths")
+        if self.cu_seqlens is not None:
+            raise ValueError(
+                "cu_seqlens: expected None where time is split over ranks: use lengths, or reset "
+                "where a sequence begins"
+            )
+
+    def _check_params(self) -> None:
+        for name, value in zip(self.rnn._names, self.params, strict=True):
+            if type(value) not in (Tensor, nn.Parameter):
+                raise TypeError(
+                    f"{name}: expected a plain parameter, got {type(value).__name__}: apply "
+                    "fully_shard to the TimeSharded or to what contains it, not to its module"
+                )
+
+    def _described(self) -> Description:
+        rnn, told = self.rnn, self.rnn._description()
+        self.drops = rnn.training and told.drops
+        if not self.drops:
+            return told.without_drops()
+        for name, value in told.own_options.items():
+            if name in SHARES and name not in DROPS:
+                raise NotImplementedError(
+                    f"{name}: expected 0 in training where time is split over ranks, got {value}: "
+                    "its masks are numbered by the steps and rows of one call"
+                )
+        return told
+
+    def _ragged(self) -> None:
+        """lengths and reset, where they are given, as tensors beside x."""
+        on, shape = tensors.Operands("input", self.x), self.x.shape
+        if self.reset is not None:
+            told = of_sequence(None, None, self.reset)
+            self.reset = checked(on, told, shape, self.batch_axis).reset
+        if self.lengths is None:
+            return
+        if self.single:
+            raise ValueError("lengths: expected None for one sequence, whose length is that of x")
+        given = self.lengths
+        self.lengths = on.integers("lengths", given)
+        if tuple(self.lengths.shape) != (shape[self.batch_axis],):
+            raise ValueError(
+                f"lengths: expected shape ({shape[self.batch_axis]},) = (batch,), got "
+                f"{tuple(self.lengths.shape)}"
+            )
+        if not (isinstance(given, Tensor) and given.is_cuda):
+            self.length_values = [int(value) for value in given]
+
+    def _told_lengths(self) -> Any:
+        """Those on a GPU are not looked at: that would wait for it."""
+        if self.length_values is None:
+            return self.lengths is not None
+        return zlib.crc32(repr(self.length_values).encode())
+
+    # ---- when all ranks have agreed
+
+    def run(self, every: list[dict[str, Any]]) -> list[Tensor]:
+        counts = [int(one["steps"]) for one in every]
+        self._check_lengths(sum(counts))
+        told = every[self.ranks.rank]
+        grads = told["grad mode"]
+        on_x = any(one["wants_x"] for one in every)
+        on_h_0 = grads and any(told["requires_grad of h_0"])
+        on_params = grads and "1" in told["requires_grad of parameters"]
+        wanted = Wanted(on_x or on_h_0 or on_params, on_x, on_h_0, on_params)
+        grouped = self.grouped = self._grouped(max(counts), wanted.any)
+        shape = self._shape(len(grouped), grouped.by_units)
+        link = Link(self.ranks, self.x.device, self.x.dtype)
+        seed = int(every[0]["seed"])  # the first rank's, as it would be one device's
+        between = self.description.dropout if self.drops else 0.0
+        dropped = Dropped(between, self._share("input_dropout"), seed)
+        call = Call(
+            self.description, self.rnn.input_size, self.x.dtype, grouped, self.batch, self.steps,
+            sum(counts[: self.ranks.rank]), self._steps(counts, link), dropped,
+        )  # fmt: skip
+        sharded = Sharded(call, link, slots_of(shape), wanted, len(self.states))
+        return sharded.run(self.x, self.states, self._dropped_params(seed))
+
+    def _check_lengths(self, steps: int) -> None:
+        for at, value in enumerate(self.length_values or ()):
+            if not 0 <= value <= steps:
+                raise ValueError(
+                    f"lengths: expected integers in [0, {steps}], the steps of all ranks, got "
+                    f"{value} at {at}"
+                )
+
+    def _steps(self, counts: list[int], link: Link) -> Steps:
+        """This rank's part of lengths, and the resets as a direction against time reads them."""
+        rank, lengths, reset_back = self.ranks.rank, self.lengths, None
+        if lengths is not None:
+            lengths = (lengths - sum(counts[:rank])).clamp(0, self.steps)
+        if self.reset is not None and self.description.bidirectional:
+            reset_back = self._reset_back(counts, lengths, link)
+        return Steps(lengths, self.reset, reset_back)
+
+    def _reset_back(self, counts: list[int], lengths: Tensor | None, link: Link) -> Tensor:
+        """A step's reset stands between it and the step before, to which no state comes back.
+
+        What stands before the first step of the next rank belongs to the last one of this rank. Of
+        a sequence that ends here nothing stands behind its end.
+        """
+        time, rank, steps = 1 - self.batch_axis, self.ranks.rank, self.steps
+        own = self.reset.movedim(time, 0)
+        none = own.new_zeros(1, self.batch)
+        first = own[:1] if steps else none
+        every = link.firsts(first.to(torch.uint8).contiguous())
+        after = next((every[r] for r in range(rank + 1, len(counts)) if counts[r]), None)
+        back = torch.cat([own[1:], none if after is None else after.bool()])[:steps]
+        if lengths is not None:
+            whole = self.lengths - sum(counts[:rank])  # more than is here: it goes on
+            step = torch.arange(steps, device=own.device)[:, None]
+            back = back & (step + 1 < whole)
+        return back.movedim(0, time)
+
+    # ---- what is dropped
+
+    def _share(self, name: str) -> float:
+        return self.description.own_options.get(name, 0.0) if self.drops else 0.0
+
+    def _dropped_params(self, seed: int) -> list[Tensor]:
+        share = self._share("dropconnect")
+        if share == 0:
+            return self.params
+        out = list(self.params)
+        for place, name in enumerate(self.rnn._names):
+            what, _, where = name.partition("_l")
+            if what == "weight_hh":
+                layer, _, reverse = where.partition("_")
+                matrix = masks.of_matrix(seed, int(layer), int(bool(reverse)))
+                out[place] = masks.drop_rows(out[place], share, matrix)
+        return out
+
+    # ---- groups
+
+    def _shape(self, count: int, mixed: bool = False) -> Shape:
+        told = self.description
+        return Shape(self.ranks.size, told.num_layers, told.directions, count, mixed)
+
+    def _grouped(self, most_steps: int, training: bool) -> Groups:
+        """By sizes that all ranks know, so that all choose alike."""
+        told, rnn = self.description, self.rnn
+        cell, hidden = info(told), told.hidden_size
+        sizes = [rnn.input_size, *[hidden * told.directions] * (told.num_layers - 1)]
+        recurrent = hidden if cell.recurrence == "dense" else 0
+        tokens, size_of_one = most_steps * self.batch, self.x.element_size()
+        lines = tokens * told.directions * hidden
+        products = 2.0 * lines * cell.gates * sum(size + recurrent for size in sizes)
+        moved = float(lines * (cell.gates + 2) * len(sizes) * size_of_one)
+        times, passes = (3, 2) if training else (1, 1)  # backward is twice forward
+        work = Work(
+            times * products, times * moved, size_of_one == 2, cell.recurrence, cell.gates,
+            most_steps, passes, self._shape(1),
+        )  # fmt: skip
+
+        def may_split(groups: Groups) -> bool:
+            return may_split_units(told, rnn.input_size, self.x.dtype, groups)
+
+        # A highway beside a dropped input is the library's own business: see parts.Call.
+        alone = self._share("input_dropout") > 0 and cell.highway and hidden in sizes
+        most_rows = 1 if alone else max(1, self.batch)
+        return cutting.choose(
+            work, self.x.device.type, self.batch, most_rows, hidden, may_split, self.wanted_groups
+        )

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TimeSharded: a layer whose sequences lie on several ranks, one after the other in time."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import arguments
+from ..modules import Recurrent
+from .agree import Ranks
+from .asked import DIFFERING, Asked
+from .groups import Groups
+
+
+class TimeSharded(nn.Module):
+    """`module` with time split over the ranks of `group`, in the order of ranks.
+
+    `y, h_n = model(x_local, h_0)`: x_local [T_local,B,C] is this rank's part of the sequence, or
+    [B,T_local,C], or [T_local,C]; T_local may differ from rank to rank and be 0. y is this rank's
+    part of the output; h_n, the state at the end of the whole sequence, comes to every rank. Every
+    rank gives the same h_0, and `lengths` [B] of the whole sequences; `reset` is this rank's part.
+    There are no `cu_seqlens` and no PackedSequence: rows of one length, or resets, do the same.
+
+    The loss is the sum of the ranks' losses, h_n counting as often as it is given. Every rank calls
+    backward() by itself, on something that depends on its y or h_n. Then the gradients of x_local,
+    h_0 and the parameters are the total's; those of h_0 and the parameters are the same on all
+    ranks. There are no second derivatives.
+
+    `module` is a layer of scanrnn.torch, of one or more layers and directions. `group` is that of
+    torch.distributed, None for the default one: NCCL for CUDA, gloo for the CPU. `groups` says into
+    how many parts a rank cuts its work, where None lets sizes decide: see docs/many_gpus.md. Before
+    any work ranks compare what they were called with, and where it differs all of them raise
+    ValueError; where one refuses its arguments, all others raise RuntimeError.
+    """
+
+    def __init__(self, module: Recurrent, group: Any = None, *, groups: int | None = None) -> None:
+        super().__init__()
+        if not isinstance(module, Recurrent):
+            raise TypeError(
+                f"module: expected a layer of scanrnn.torch, got {type(module).__name__}"
+            )
+        self.module, self.group = module, group
+        self.groups = None if groups is None else arguments.integer("groups", groups)
+        self.cut: Groups | None = None  # the groups of the last call
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TimeSharded:
+        """The group is the same one."""
+        copied = TimeSharded(copy.deepcopy(self.module, memo), self.group, groups=self.groups)
+        copied.training = self.training
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.group is not None:
+            raise TypeError("group: a process group belongs to its processes: save state_dict()")
+        return super().__getstate__()
+
+    @torch.compiler.disable
+    def forward(
+        self,
+        input: Any,
+        hx: Any = None,
+        *,
+        lengths: Any = None,
+        cu_seqlens: Any = None,
+        reset: Any = None,
+    ) -> tuple[Tensor, Any]:
+        ranks = Ranks(self.group)
+        asked = Asked(self.module, self.groups, ranks, input, hx, lengths, cu_seqlens, reset)
+        every = ranks.agree(asked.prepared, DIFFERING)
+        y, *finals = asked.run(every)
+        self.cut = asked.grouped
+        if asked.single:
+            y, finals = y.squeeze(asked.batch_axis), [final.squeeze(1) for final in finals]
+        return y, finals[0] if len(finals) == 1 else tuple(finals)

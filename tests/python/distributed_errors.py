@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused, on every rank, and what becomes of a rank whose neighbour dies."""
+
+import functools
+import os
+import time
+
+import scanrnn.torch.distributed as sd
+import torch
+from distributed_compare import refused
+from torch_support import module, same, state, tensor
+
+
+def errors(world):
+    last = world.rank == world.size - 1
+    rnn, x = module("MinLSTM", 4, 8, 2), tensor(3, 3, 4)
+    model, hx = sd.TimeSharded(rnn), state(rnn, 3)
+
+    def differ(words, here, there):
+        """The last rank's call is another one."""
+        refused(ValueError, f"{words}: expected the same on every rank", here if last else there)
+
+    plain = functools.partial(model, x)
+    differ("batch size of input", lambda: model(x[:, :2]), plain)
+    differ("h_0", lambda: model(x, hx), plain)
+    differ("lengths", lambda: model(x, lengths=torch.tensor([3, 2, 1])), plain)
+    lengths = torch.tensor([3, 2, 1])
+    differ(
+        "lengths",
+        lambda: model(x, lengths=lengths - 1),
+        lambda: model(x, lengths=lengths),
+    )
+    marks = torch.zeros(3, 3, dtype=torch.bool, device=x.device)
+    differ("reset", lambda: model(x, reset=marks), plain)
+    differ("groups", lambda: sd.TimeSharded(rnn, groups=2)(x), plain)
+    differ("grad mode", lambda: torch.no_grad()(model)(x), plain)
+    differ("module", lambda: sd.TimeSharded(module("MinLSTM", 4, 8, 1))(x), plain)
+    differ("module", lambda: sd.TimeSharded(module("QRNN", 4, 8, 2))(x), plain)
+    single = module("MinLSTM", 4, 8, 2, dtype=torch.float32)
+    differ("dtype", lambda: sd.TimeSharded(single)(x.float()), plain)
+    frozen = module("MinLSTM", 4, 8, 2)
+    frozen.bias_ih_l0.requires_grad_(False)
+    differ("requires_grad of parameters", lambda: sd.TimeSharded(frozen)(x), plain)
+    differ("call", lambda: sd.scan(x, x), plain)
+    differ("shape of a_local but for time", lambda: sd.scan(x[0], x[0]), lambda: sd.scan(x, x))
+
+    def refuses(kind, words, call):
+        """What the last rank refuses, the others learn."""
+        told = rf"rank {world.size - 1} of the group refused the call: {words}"
+        refused(kind if last else RuntimeError, words if last else told, call if last else plain)
+
+    refuses(ValueError, "input: expected .* C = 4", lambda: model(tensor(3, 3, 5)))
+    refuses(TypeError, "input: expected dtype torch.float64", lambda: model(x.float()))
+    refuses(
+        ValueError, "input: expected a device that the group serves", lambda: model(x.to("meta"))
+    )
+    refuses(TypeError, "h_0: expected a tensor, got tuple", lambda: model(x, (hx, hx)))
+    refuses(ValueError, "cu_seqlens: expected None where time is split",
+            lambda: model(x[0], cu_seqlens=torch.tensor([0, 3])))  # fmt: skip
+    refuses(ValueError, r"lengths: expected shape \(3,\)", lambda: model(x, lengths=lengths[:2]))
+    refuses(ValueError, r"lengths: expected None for one", lambda: model(x[:, 0], lengths=lengths))
+    refuses(ValueError, "reset: expected shape", lambda: model(x, reset=marks[:2]))
+    sequences = torch.nn.utils.rnn.pack_sequence([x[:, 0]])
+    refuses(TypeError, "input: expected a tensor, got a PackedSequence", lambda: model(sequences))
+    words = "TimeSharded: there are no transformations of torch.func"
+    refuses(NotImplementedError, words, lambda: torch.vmap(model)(x[None]))
+    steps = 3 * world.size
+    beyond = torch.tensor([3, steps + 1, 0])
+    refused(
+        ValueError,
+        rf"lengths: expected integers in \[0, {steps}\]",
+        lambda: model(x, lengths=beyond),
+    )
+    refused(ValueError, "groups: expected 1 to 3 .*got 9", lambda: sd.TimeSharded(rnn, groups=9)(x))
+    refused(
+        ValueError, "groups: expected 1 to 6 for 12 lines, got 13", lambda: sd.scan(x, x, groups=13)
+    )
+    y, _ = model(x.requires_grad_())
+    refused(
+        NotImplementedError,
+        "TimeSharded: there are no second derivatives",
+        lambda: torch.autograd.grad(y.sum(), x, create_graph=True),
+    )
+    same([model(x)[0].sum() * 0], [torch.zeros(())])  # and all ranks are still together
+
+
+def dies(world):
+    """In the middle of backward; the other ends with an error, and the file says how soon."""
+    rnn = module("LSTM", 4, 8, 2)
+    y, _ = sd.TimeSharded(rnn)(tensor(5, 3, 4))
+    if world.rank == 1:
+        os._exit(3)
+    start = time.monotonic()
+    try:
+        y.sum().backward()
+    except RuntimeError:
+        assert time.monotonic() - start < 2 * world.timeout.total_seconds()
+        return
+    raise AssertionError("backward came to an end without the other rank")

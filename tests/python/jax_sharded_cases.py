@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What test_jax_sharded.py tries in a process with several devices."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scanrnn.jax
+from support import construct
+
+jax.config.update("jax_enable_x64", True)
+SIZE = int(sys.argv[1])
+
+
+def mesh():
+    return jax.sharding.Mesh(np.array(jax.devices()[:SIZE]), ("time",))
+
+
+def number(*shape, seed=0):
+    return jax.random.normal(jax.random.key(seed), shape, "float64")
+
+
+def state(rnn, batch):
+    shapes = rnn.description.state_shapes(batch)
+    states = tuple(number(*shape, seed=9 + i) for i, shape in enumerate(shapes))
+    return states if len(states) > 1 else states[0]
+
+
+def compare(rnn, groups, batch=4, steps=8, initial=True):
+    """y, states, and the gradients of a loss of all of them."""
+    params = rnn.init(jax.random.key(1))
+    shape = (batch, steps) if rnn.description.batch_first else (steps, batch)
+    x, h_0 = number(*shape, rnn.input_size), state(rnn, batch) if initial else None
+
+    def loss(call, params, x, h_0):
+        out = call(params, x, h_0)
+        parts = [(v * number(*v.shape, seed=i)).sum() for i, v in enumerate(jax.tree.leaves(out))]
+        return sum(parts), out
+
+    found = []
+    for call in (rnn, scanrnn.jax.time_sharded(rnn, mesh(), groups=groups)):
+        given = (0, 1, 2) if initial else (0, 1)
+
+        def own(*args, call=call):
+            return loss(call, *args)
+
+        gradient = jax.grad(own, argnums=given, has_aux=True)
+        gradient = gradient if call is rnn else jax.jit(gradient)  # to compile takes long
+        found.append(gradient(params, x, h_0))
+    for want, got in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(
+            got, want, rtol=0, atol=1e-11 * max(1, np.abs(want).max(initial=0))
+        )
+
+
+def kinds():
+    """One cell of each: with a readout and a highway, diagonal."""
+    for name in ("SRU", "IndRNN"):
+        compare(construct(scanrnn.jax, name, 3, 5, dtype="float64"), groups=2)
+
+
+def both_directions():
+    rnn = scanrnn.jax.LSTM(3, 5, 2, bidirectional=True, batch_first=True, dtype="float64")
+    compare(rnn, groups=4)
+
+
+def no_state():
+    compare(scanrnn.jax.MinGRU(3, 5, bias=False, dtype="float64"), 1, batch=1, initial=False)
+    compare(scanrnn.jax.GRU(3, 5, dtype="float64"), groups=2, steps=0)
+
+
+def errors():
+    rnn = scanrnn.jax.GRU(3, 5, dtype="float64")
+    params, x = rnn.init(jax.random.key(0)), jnp.zeros((8, 4, 3))
+    sharded = scanrnn.jax.time_sharded
+    for words, call in (
+        (r"rnn: expected a layer of scanrnn\.jax, got", lambda: sharded(None, mesh())),
+        (r"axis: expected one of \('time',\), got 'x'", lambda: sharded(rnn, mesh(), "x")),
+        ("groups: expected at least 1, got 0", lambda: sharded(rnn, mesh(), groups=0)),
+        ("x: expected a multiple of 4 steps, got 6", lambda: sharded(rnn, mesh())(params, x[:6])),
+        ("x: expected a batch of three axes", lambda: sharded(rnn, mesh())(params, x[:, 0])),
+        ("divisor of the batch, 4, got 3", lambda: sharded(rnn, mesh(), groups=3)(params, x)),
+        ("params: missing", lambda: sharded(rnn, mesh())({}, x)),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            call()
+
+
+if __name__ == "__main__":
+    if len(jax.devices()) < SIZE:
+        print(f"wants {SIZE} GPUs, there are {len(jax.devices())}")
+        sys.exit()
+    for case in (kinds, both_directions, no_state, errors):
+        case()
+        print(f"{case.__name__}: right")

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences over several ranks. Each world of processes starts once and runs all its cases, which
+distributed_cases.py has: with gloo on the CPU, with NCCL where SCANRNN_TEST_DEVICE=cuda."""
+
+import copy
+import itertools
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from distributed_world import processes, results, waited
+from support import DEVICE
+from torch_support import WIDE, module, same, tensor, torch
+
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+import scanrnn.torch.distributed as sd
+from distributed_cases import SUITES
+from scanrnn.torch.distributed import groups, masks
+from scanrnn.torch.distributed.schedule import Shape, Unit, following, slots_of
+
+WORLDS = [(2, "all"), (3, "most"), (4, "mesh")]
+
+
+def run(size, suite, folder):
+    """Exit statuses, and by rank what became of each case and what the process said."""
+    there = torch.cuda.device_count()
+    if DEVICE != "cpu" and there < size:
+        pytest.skip(f"wants {size} GPUs, there are {there}")
+    statuses = waited(processes(size, folder, suite))
+    return statuses, results(size, folder)
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory):
+    """Started when a test first asks for one."""
+    found = {}
+
+    def world(size, suite):
+        if (size, suite) not in found:
+            found[size, suite] = run(size, suite, tmp_path_factory.mktemp(f"world-{size}"))
+        return found[size, suite]
+
+    return world
+
+
+@pytest.mark.parametrize(
+    ("size", "suite", "case"),
+    [(size, suite, case) for size, suite in WORLDS for case in SUITES[suite]],
+)
+def test_ranks_have_what_one_device_has(worlds, size, suite, case):
+    statuses, ranks = worlds(size, suite)
+    for rank, (found, said) in enumerate(ranks):
+        status = f"rank {rank} ended with status {statuses[rank]} and said:\n{said}"
+        assert found.get(case) == "", found.get(case) or status
+
+
+def test_a_rank_that_dies_takes_nobody_along(tmp_path):
+    (status, other), ((found, said), _) = run(2, "dies", tmp_path)
+    assert other == 3
+    assert status is not None, "it waited for ever"
+    assert found == {"dies": ""}, said
+
+
+# ---- who works when
+
+
+SHAPES = [
+    Shape(ranks, layers, directions, count, mixed)
+    for ranks, layers, directions, count in itertools.product((1, 2, 3, 8), (1, 3), (1, 2), (1, 5))
+    for mixed in (False, True)
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_unit_has_a_slot_behind_what_it_reads(shape):
+    ranks, layers, directions, count, mixed = shape
+    at = {}
+    for number, slot in enumerate(slots_of(shape)):
+        for rank, unit in enumerate(slot):
+            if unit is not None:
+                assert (rank, unit) not in at
+                at[rank, unit] = number
+    assert len(at) == ranks * layers * directions * count
+    for (rank, unit), number in at.items():
+        before = following(unit, rank, ranks, back=True)
+        assert before is None or at[before, unit] < number
+        for direction in range(directions if unit.layer else 0):
+            for group in range(count) if mixed else [unit.group]:
+                assert at[rank, Unit(unit.layer - 1, direction, group)] < number
+    if directions == 1:
+        assert len(slots_of(shape)) == layers * count + ranks - 1
+
+
+def test_both_directions_fill_one_anothers_gaps():
+    for layers in (1, 3):
+        slots = slots_of(Shape(8, layers, 2, 8))
+        assert len(slots) == layers * (2 * 8 + 8 - 2)
+
+
+def test_many_ranks_are_planned_in_no_time():
+    assert len(slots_of(Shape(64, 4, 1, 64))) == 4 * 64 + 63
+    assert len(slots_of(Shape(64, 24, 2, 8))) >= 24 * 2 * 8
+
+
+# ---- groups
+
+
+@pytest.mark.parametrize(("size", "count", "grain"), [(7, 3, 1), (64, 3, 8), (60, 7, 8), (5, 1, 8)])
+def test_parts_are_nearly_equal(size, count, grain):
+    bounds = groups.cut(size, count, grain).bounds
+    assert (bounds[0][0], bounds[-1][1]) == (0, size)
+    assert all(end == start for (_, end), (start, _) in itertools.pairwise(bounds))
+    sizes = [stop - start for start, stop in bounds]
+    assert min(sizes) > 0
+    assert max(sizes) - min(sizes) <= 2 * grain
+    assert all(part % grain == 0 for part in sizes[:-1])
+
+
+def chosen(batch, ranks=8, splits=True, recurrence="linear", seconds=0.1, moved=0.0):
+    """Work whose products and memory take about so long."""
+    rates = groups.RATES["cuda"]
+    sizes = seconds * rates.half_products, moved * rates.memory
+    work = groups.Work(*sizes, True, recurrence, 3, 4096, 1, Shape(ranks, 1, 1, 1))
+    return groups.choose(work, "cuda", batch, max(1, batch), 1024, lambda _: splits)
+
+
+def test_groups_follow_the_sizes():
+    slot = groups.RATES["cuda"].slot
+    ideal = math.sqrt(7 * 0.1 / slot)
+    assert len(chosen(64, splits=False)) == 64 < ideal  # more would be better, and are not there
+    assert ideal / 1.5 < len(chosen(10_000, splits=False)) < ideal * 1.5
+    assert len(chosen(10_000, seconds=1e-5)) == 1
+    few = chosen(1, seconds=1e-9, moved=0.01)
+    assert few.by_units
+    assert few.bounds[-1][1] == 1024
+    ideal = math.sqrt(7 * 0.02 / slot)
+    assert ideal / 1.5 < len(few) < ideal * 1.5
+    assert chosen(1).by_units
+    assert not chosen(1, seconds=1e-5).by_units
+    assert chosen(1, splits=False) == groups.cut(1, 1)
+    assert chosen(64, ranks=1) == groups.cut(64, 1)
+    assert len(chosen(64, recurrence="dense", splits=False)) < 64  # steps take their time anyway
+
+
+# ---- what is dropped
+
+
+def test_seeds_of_one_layer_drop_what_the_stack_does():
+    for seed, layer in ((0, 0), (1, 3), (2**62 - 1, 7)):
+        own = masks.for_one_layer(seed, layer)
+        assert 0 <= own < 2**64
+        assert masks.of_input(own, 0) == masks.of_input(seed, layer)
+
+
+@pytest.mark.parametrize("batch_axis", [0, 1])
+def test_a_part_of_the_tokens_drops_what_the_whole_does(batch_axis, monkeypatch):
+    monkeypatch.setattr(masks, "_AT_ONCE", 50)
+    shape = (6, 9, 8) if batch_axis == 0 else (9, 6, 8)
+    whole = masks.drop_tokens(torch.ones(shape, device=DEVICE), 0.3, 5, batch_axis, (0, 6), 0)
+    part = torch.ones(shape, device=DEVICE).movedim(batch_axis, 1)[4:, 2:5].movedim(1, batch_axis)
+    got = masks.drop_tokens(part, 0.3, 5, batch_axis, (2, 6), 4)
+    assert torch.equal(got.movedim(batch_axis, 1), whole.movedim(batch_axis, 1)[4:, 2:5])
+    assert 0.55 < (whole > 0).double().mean() < 0.85
+    rows = torch.ones(5, 8, device=DEVICE)
+    assert torch.equal(masks.drop_rows(rows[2:], 0.3, 5, 2), masks.drop_rows(rows, 0.3, 5)[2:])
+
+
+# ---- without ranks
+
+
+def test_what_needs_a_process_group_says_so():
+    model, x = sd.TimeSharded(module("GRU", 3, 4)), tensor(5, 2, 3)
+    for call in (lambda: model(x), lambda: sd.scan(x, x)):
+        with pytest.raises(RuntimeError, match="group: there is no process group, call torch"):
+            call()
+
+
+def test_what_can_be_sharded():
+    for wrong in (torch.nn.LSTM(3, 4), None, sd.TimeSharded(module("GRU", 3, 4))):
+        with pytest.raises(TypeError, match=r"module: expected a layer of scanrnn\.torch, got"):
+            sd.TimeSharded(wrong)
+    with pytest.raises(TypeError, match=r"groups: expected an integer, got 1\.5"):
+        sd.TimeSharded(module("GRU", 3, 4), groups=1.5)
+
+
+def test_it_is_a_module_as_others():
+    model = sd.TimeSharded(module("LSTM", 3, 4))
+    again = copy.deepcopy(model)
+    names = list(model.module.state_dict())
+    assert list(again.state_dict()) == [f"module.{name}" for name in names]
+    assert repr(model).startswith("TimeSharded(")
+    same(list(again.parameters()), list(model.parameters()))
+    assert model.to(WIDE).module.weight_ih_l0.dtype == WIDE
+
+
+# ---- the program of the documentation
+
+
+def test_the_language_model_learns_over_ranks():
+    """As torchrun starts it, on a port that it finds."""
+    if torch.cuda.device_count() < 2 and DEVICE != "cpu":
+        pytest.skip(f"wants 2 GPUs, there are {torch.cuda.device_count()}")
+    program = Path(__file__).parents[2] / "docs/examples/many_gpus.py"
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+        *(str(program), "--device", DEVICE, "--steps", "20", "--parameters", "40000"),
+        *("--batch", "4", "--length", "64", "--layers", "1", "--characters", "100000"),
+        *("--rate", "0.01", "--model", "scanrnn.SRU"),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=180, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    bits = [float(found) for found in re.findall(r"([\d.]+) bits a character", done.stdout)]
+    assert len(bits) == 10
+    assert bits[-1] < 6 < bits[0], bits
