@@ -68,7 +68,7 @@ class Memory(ArrayLibrary):
 
     def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
         on, stack, planned, x = self.for_call(), call.stack, call.planned, call.x
-        name, h, _ = call.names
+        name, h = call.names
         y = on.empty(planned.y_of_step if call.one_step else planned.y, x)
         if call.pooled:
             h_n, h_0, results = call.h_0, [on.in_place(h, value) for value in call.h_0], []

@@ -27,8 +27,8 @@ class Layer:
 
     `params = rnn.init(key)` is a dict by torch's names; `y, h_n = rnn(params, x, h_0)`: x [T,B,C],
     or [B,T,C] with batch_first, or [T,C]; y likewise with D*H; h_0 and h_n [L*D,B,H], or [L*D,H],
-    and for LSTM the pair (h, c). Nothing is dropped, as a seed would be fixed
-    when jit compiles: put dropout between layers of your own.
+    for LSTM the pair (h, c), for SLSTM (h, c, n, m). Nothing is dropped, as a seed would be fixed when
+    jit compiles: put dropout between layers of your own.
     """
 
     _cell: CellInfo
@@ -140,12 +140,12 @@ class Layer:
         d, count = self.description, self.description.states
         states = tuple(h_0) if isinstance(h_0, (tuple, list)) else (h_0,)
         if len(states) != count:
-            wanted = "an array" if count == 1 else "the pair (h_0, c_0)"
+            wanted = arguments.state_words("h_0", count, "an array")
             many = isinstance(h_0, (tuple, list))
             got = f"{len(states)} of them" if many else arguments.type_name(h_0)
             raise TypeError(f"h_0: expected {wanted}, got {got}")
-        shapes = d.state_shapes(batch.sequences)
-        for name, state, shape in zip(("h_0", "c_0"), states, shapes, strict=False):
+        shapes, names = d.state_shapes(batch.sequences), arguments.state_names("h_0", count)
+        for name, state, shape in zip(names, states, shapes, strict=True):
             axes = state_axes(d, name)
             if single:
                 shape, axes = (shape[0], shape[2]), axes.replace(" batch,", "")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ..arguments import short_name
-from ..description import Description
+from ..description import FRESH, Description
 from ..ragged import Ragged
 from ..registry import CellInfo, cells
 from .masks import Masks
@@ -110,6 +110,25 @@ def _lstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) ->
     return h, h, own.moved(c, state[1], 1)
 
 
+def _peephole_lstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
+    i, f, g, o = (of_x + of_h for of_x, of_h in zip(u, m, strict=True))
+    i, f = i + vectors[0] * state[1], f + vectors[1] * state[1]
+    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+    h = own.moved((o + vectors[2] * c).sigmoid() * c.tanh(), state[0])
+    return h, h, own.moved(c, state[1], 1)
+
+
+def _slstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
+    i, f, z, o = (of_x + of_h for of_x, of_h in zip(u, m, strict=True))
+    h, c, n, largest = state
+    kept = logsigmoid(f) + largest.detach()
+    new = torch.maximum(kept, i).detach()  # only what keeps exponents in range
+    forget, take = (kept - new).exp(), (i - new).exp()
+    c, n = forget * c + take * z.tanh(), forget * n + take
+    h = own.moved(o.sigmoid() * c / n, h)
+    return h, h, c, n, new
+
+
 def _gru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
     n = torch.tanh(u[2] + (u[0] + m[0]).sigmoid() * m[2])
     h = own.moved(_mix(u[1] + m[1], state[0], n), state[0])
@@ -126,6 +145,8 @@ STEPS: dict[str, Callable[..., Any]] = {
     "IndRNN": _indrnn,
     "RNN": _rnn,
     "LSTM": _lstm,
+    "PeepholeLSTM": _peephole_lstm,
+    "SLSTM": _slstm,
     "GRU": _gru,
 }
 # Of a description; every other one is an error where it is used.
@@ -229,7 +250,8 @@ def run(
     if grid.there is not None:
         x = x.masked_fill(~grid.there, 0)  # NaN behind an end reaches nothing
     if not first:
-        first = [x.new_zeros(shape) for shape in told.state_shapes(grid.sequences)]
+        pairs = zip(told.state_shapes(grid.sequences), FRESH[told.cell], strict=True)
+        first = [x.new_full(shape, value) for shape, value in pairs]
     masks, finals = Masks(told, seed), []
     for index in range(told.num_layers):
         x, ends = _layer(index, x, first, named, grid, masks, told)
@@ -289,7 +311,8 @@ def _direction(
         before, m = state, ()
         if reset is not None:
             cut = marks.pop(0)
-            before = [part.masked_fill(cut, 0) for part in state]
+            pairs = zip(state, FRESH[told.cell], strict=True)
+            before = [part.masked_fill(cut, value) for part, value in pairs]
         if cell.recurrence == "dense":
             product = before[0] @ recurrent.T
             m = (product + own["bias_hh"] if told.bias else product).split(hidden, -1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import arguments, initial
-from ..arguments import short_name
+from ..arguments import short_name, state_names, state_words
 from ..description import Description, options_text
 from ..ragged import checked, of_sequence
 from ..registry import CellInfo
@@ -145,8 +145,8 @@ class Recurrent(nn.Module):
         if target is not None:
             x, *states = (value.to(target) for value in (x, *states))
             params = [parameter.to(target) for parameter in params]
-        names = ["input", "h_0", "c_0"]
-        for name, value in zip(names, [x, *states], strict=False):
+        names = ["input", *state_names("h_0", len(states))]
+        for name, value in zip(names, [x, *states], strict=True):
             self._check_like(name, value, params[0])
         wanted = torch.is_grad_enabled() and any(map(_may_want_grad, (x, *states, *params)))
         # A number of torch's own generator, so that manual_seed and checkpointing govern it.
@@ -175,7 +175,7 @@ class Recurrent(nn.Module):
             return []
         states = [hx] if count == 1 else list(hx) if isinstance(hx, (tuple, list)) else None
         if states is None or len(states) != count or not all(isinstance(s, Tensor) for s in states):
-            wanted = "a tensor" if count == 1 else "a pair of tensors (h_0, c_0)"
+            wanted = state_words("h_0", count, "a tensor")
             raise TypeError(f"h_0: expected {wanted}, got {type(hx).__name__}")
         for index, (state, shape) in enumerate(zip(states, shapes, strict=True)):
             self._check_state(index, state, (shape[0], shape[2]) if single else shape)
@@ -186,7 +186,7 @@ class Recurrent(nn.Module):
             batch = "batch, " if len(shape) == 3 else ""
             size = "proj_size" if self.proj_size and index == 0 else "hidden_size"
             raise ValueError(
-                f"{('h_0', 'c_0')[index]}: expected shape {shape} = (num_layers * num_directions, "
+                f"{state_names('h_0', index + 1)[index]}: expected shape {shape} = (num_layers * num_directions, "
                 f"{batch}{size}), got {tuple(state.shape)}"
             )
 
