@@ -27,8 +27,8 @@ class Layer:
 
     `params = rnn.init(key)` is a dict by torch's names; `y, h_n = rnn(params, x, h_0)`: x [T,B,C],
     or [B,T,C] with batch_first, or [T,C]; y likewise with D*H; h_0 and h_n [L*D,B,H], or [L*D,H],
-    for LSTM the pair (h, c), for SLSTM (h, c, n, m). Nothing is dropped, as a seed would be fixed when
-    jit compiles: put dropout between layers of your own.
+    for LSTM the pair (h, c), for SLSTM (h, c, n, m). Nothing is dropped, as a seed would be fixed
+    when jit compiles: put dropout between layers of your own.
     """
 
     _cell: CellInfo

@@ -186,8 +186,8 @@ class Recurrent(nn.Module):
             batch = "batch, " if len(shape) == 3 else ""
             size = "proj_size" if self.proj_size and index == 0 else "hidden_size"
             raise ValueError(
-                f"{state_names('h_0', index + 1)[index]}: expected shape {shape} = (num_layers * num_directions, "
-                f"{batch}{size}), got {tuple(state.shape)}"
+                f"{state_names('h_0', index + 1)[index]}: expected shape {shape} = "
+                f"(num_layers * num_directions, {batch}{size}), got {tuple(state.shape)}"
             )
 
     def _check_like(self, name: str, value: Tensor, parameter: Tensor) -> None:
