@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from support import ALL_CELLS, DEVICE, make, normal
 from test_errors import raises
-from test_jax import (
+from test_jax import (  # noqa: F401
     array,
+    float64,
     jax,
     jnp,
     layer,
