@@ -206,14 +206,15 @@ def one_step(bench: Bench, cell: str, B: int) -> None:
     rnn = sizes.made(scanrnn.torch, cell, H, device="cuda", dtype=kind)
     for parameter in rnn.parameters():
         parameter.data.copy_(numbers(*parameter.shape, shift=5))
-    pair = sizes.cell_of(cell).states == 2
+    count = sizes.cell_of(cell).states
+    pair = count == 2
     x, h, c = (numbers(B, H).to(kind) for _ in range(3))
-    states = (h[None], c[None]) if pair else h[None]
+    states = (h[None], *[c[None]] * (count - 1)) if count > 1 else h[None]
     wide = sizes.made(scanrnn.torch, cell, H, device="cuda", dtype=torch.float64)
     for parameter, same in zip(wide.parameters(), rnn.parameters(), strict=True):
         parameter.data.copy_(same)
     with torch.no_grad():
-        exact = (h[None].double(), c[None].double()) if pair else h[None].double()
+        exact = tuple(s.double() for s in states) if count > 1 else h[None].double()
         want = wide(x[None].double(), exact)[0][0]
 
     def add(impl: str, call: Callable[[], Tensor], said: Row | None = None) -> None:

@@ -25,6 +25,18 @@ INTEGERS = ("int64", "int32")
 SCAN_DTYPES = (*DTYPES, "complex128", "complex64")
 
 
+def state_names(first: str, count: int) -> tuple[str, ...]:
+    """What errors call the arrays of a state, given the name of h: "dh_n"."""
+    return tuple(first.replace("h", letter) for letter in "hcnm"[:count])
+
+
+def state_words(first: str, count: int, one: str = "one array") -> str:
+    """A state in words; `one`: where it is h alone."""
+    if count == 1:
+        return one
+    return ("the pair " if count == 2 else "") + f"({', '.join(state_names(first, count))})"
+
+
 def integer(name: str, value: Any) -> int:
     """A whole number that fits 32 bits, so that no size can wrap on its way down."""
     try:

@@ -63,4 +63,4 @@ class Call:
     training: bool
     seed: int
     one_step: bool
-    names: tuple[str, str, str]  # what errors call x and the initial state
+    names: tuple[str, str]  # what errors call x and h of the initial state

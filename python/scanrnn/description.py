@@ -11,7 +11,8 @@ from . import _core, profile
 from .ragged import PACKED, RECTANGULAR, Ragged
 from .registry import cells
 
-STATES = {cell.name: cell.states for cell in cells()}  # tensors of a state: h, or h and c
+STATES = {cell.name: cell.states for cell in cells()}  # tensors of a state
+FRESH = {cell.name: cell.fresh for cell in cells()}  # what they are where there is none before
 
 
 class Batch(NamedTuple):

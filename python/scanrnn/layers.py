@@ -38,7 +38,8 @@ class Layer:
     """A stack of recurrent layers; each cell of the registry has a subclass of its name.
 
     `rnn(x, h_0)` gives `(y, h_n)`: x [T,B,C], or [B,T,C] with batch_first, or [T,C]; y likewise
-    with D*H; h_0 and h_n [L*D,B,H], or [L*D,H], and of LSTM the pairs (h_0, c_0) and (h_n, c_n).
+    with D*H; h_0 and h_n [L*D,B,H], or [L*D,H], and of LSTM the pairs (h_0, c_0) and (h_n, c_n), of
+    SLSTM the tuples (h_0, c_0, n_0, m_0) and (h_n, c_n, n_n, m_n).
     Parameters are read-only arrays under torch's names (`rnn.weight_ih_l0`); `load_state_dict`
     replaces them all at once, so one object can be used from several threads.
 

@@ -15,8 +15,9 @@ T = TypeVar("T")
 class CellInfo(NamedTuple):
     """One cell; row_order names the row blocks of weight_ih, of which bias_gates have a bias.
 
-    recurrence is "linear", "diagonal", whose gates read their own unit's state, or "dense". states
-    is 2 where the state is the pair (h, c). With readout the output differs from the state. With
+    recurrence is "linear", "diagonal", whose gates read their own unit's state, or "dense". A state
+    is so many arrays: h, the pair (h, c), or (h, c, n, m), each filled with its value of `fresh`
+    where there is none before. With readout the output differs from the state. With
     highway a step reads x of its own unit as well, and a layer of a square cell has no projection
     for it: its input size is H. The parameter vectors_name holds so many vectors of H values.
     Without variant_option the one variant has no name. A cell with a base has no class: it is what
@@ -28,6 +29,7 @@ class CellInfo(NamedTuple):
     gates: int
     bias_gates: int
     states: int
+    fresh: tuple[float, ...]
     readout: bool
     highway: bool
     square: bool

@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 from . import _core
-from .arguments import strategy_name
+from .arguments import state_names, state_words, strategy_name
 from .arrays import library_for
 from .call import Call, Stack, log
 from .ragged import Ragged, check_rows, checked
 
-State = Any  # h, or the pair (h, c), of the library that came in
+State = Any  # h, or a tuple (h, c) or (h, c, n, m), of the library that came in
 
-_SEQUENCE, _STEP = ("x", "h_0", "c_0"), ("x_t", "h", "c")
+_SEQUENCE, _STEP = ("x", "h_0"), ("x_t", "h")
 
 
 class Run(Call):
@@ -108,15 +108,15 @@ class Run(Call):
         return value[0] if self.batch_axis == 0 else value[:, 0]
 
     def states(self, name: str, value: Any) -> list[Any]:
-        """States as the core takes them, each [L*D,B,H]: h, and c of a pair."""
-        if self.stack.states == 1:
+        """States as the core takes them, each [L*D,B,H]."""
+        count = self.stack.states
+        if count == 1:
             return [self._state(name, value)]
-        other = name.replace("h", "c")
-        if not isinstance(value, (tuple, list)) or len(value) != 2:
-            raise TypeError(f"{name}: expected the pair ({name}, {other}), got {_kind(value)}")
+        if not isinstance(value, (tuple, list)) or len(value) != count:
+            raise TypeError(f"{name}: expected {state_words(name, count)}, got {_kind(value)}")
         return [
             None if state is None else self._state(which, state)
-            for which, state in zip((name, other), value, strict=True)
+            for which, state in zip(state_names(name, count), value, strict=True)
         ]
 
     def _state(self, name: str, value: Any) -> Any:
@@ -150,9 +150,9 @@ class Run(Call):
 
 
 def given_state(values: list[Any], single: bool) -> State:
-    """States as callers know them: one array, or the pair."""
+    """States as callers know them: one array, or a tuple."""
     values = [value[:, 0] for value in values] if single else values
-    return values[0] if len(values) == 1 else (values[0], values[1])
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def _kind(value: Any) -> str:
@@ -169,6 +169,6 @@ class Pullback:
     def __call__(self, dy: Any, dh_n: State | None = None) -> tuple[Any, State, dict[str, Any]]:
         """dy, dh_n like y, h_n; None for zeros -> dx like x, dh_0 like h_0, dparams by name.
 
-        Of a pair (dh_n, dc_n) either may be None.
+        Of a tuple (dh_n, dc_n, ...) any may be None.
         """
         return self._run.backward(dy, dh_n)

@@ -58,9 +58,10 @@ inline const char* name_of(dispatch::Reason reason) {
 
 inline py::tuple describe(const CellInfo& info) {
   return py::make_tuple(info.name, name_of(info.recurrence), info.gates, info.bias_gates,
-                        info.states, info.readout, info.highway, info.square, info.vectors,
-                        info.vectors_name, info.variant_option, py::tuple(py::cast(info.variants)),
-                        py::tuple(py::cast(info.row_order)), info.base, info.option);
+                        info.states, py::tuple(py::cast(info.fresh)), info.readout, info.highway,
+                        info.square, info.vectors, info.vectors_name, info.variant_option,
+                        py::tuple(py::cast(info.variants)), py::tuple(py::cast(info.row_order)),
+                        info.base, info.option);
 }
 
 inline py::tuple describe(const DeviceInfo& info) {

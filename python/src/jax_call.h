@@ -4,6 +4,7 @@
 
 #include <xla/ffi/api/c_api.h>
 
+#include <algorithm>
 #include <string>
 
 #include "calls.h"
@@ -35,16 +36,10 @@ class XlaCall {
   Span result_bytes() { return span(next_result()); }
   std::int64_t arguments_left() const { return frame_.args.size - argument_; }
   State argument_state(std::int64_t count) {
-    State out;
-    if (count > 0) out.h = argument();
-    if (count > 1) out.c = argument();
-    return out;
+    return state_of(count, [this] { return argument(); });
   }
   State result_state(std::int64_t count) {
-    State out;
-    if (count > 0) out.h = result();
-    if (count > 1) out.c = result();
-    return out;
+    return state_of(count, [this] { return result(); });
   }
 
   std::int64_t number(const char* name) const {
@@ -79,6 +74,13 @@ class XlaCall {
   }
 
  private:
+  template <class Next>
+  static State state_of(std::int64_t count, Next&& next) {
+    State out;
+    const auto tensors = std::min(static_cast<std::size_t>(count), kStateTensors.size());
+    for (std::size_t i = 0; i < tensors; ++i) out.*kStateTensors[i] = next();
+    return out;
+  }
   void look_at(const void* buffer) {
     void* data = static_cast<const XLA_FFI_Buffer*>(buffer)->data;
     if (data && device_.kind == Device::Kind::cpu) device_ = device_of(data);

@@ -17,14 +17,13 @@
 namespace scanrnn {
 namespace {
 
-// h, and c of a pair; a shorter sequence has none.
+// The tensors of a state in order; a shorter sequence has not the last ones.
 State state_of(const char* name, py::handle values) {
   State out;
-  TensorView* const parts[] = {&out.h, &out.c};
   std::size_t index = 0;
   for (const py::handle value : values) {
-    if (index == std::size(parts)) break;
-    *parts[index++] = view_of(name, value);
+    if (index == kStateTensors.size()) break;
+    out.*kStateTensors[index++] = view_of(name, value);
   }
   return out;
 }

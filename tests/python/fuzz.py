@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import gradients
 import numpy as np
 from fuzz_arrays import Arrays
+from ragged_support import as_state, flat
 from scanrnn import arguments
 from support import (
     ALL_CELLS,
@@ -148,8 +149,11 @@ class Running:
         self.rows = rows(self.rnn)
         self.x = self.arrays.values(case.steps, self.batch, inputs, scale=case.scale)
         self.initial = [self.of_states() for _ in range(self.states)]
+        if self.states == 4:  # n is a sum of weights
+            self.initial[2] = self.arrays.rounded(1 + np.abs(self.initial[2]))
         if not case.state:
-            self.initial = [np.zeros_like(part) for part in self.initial]
+            fresh = self.told.fresh
+            self.initial = [np.full_like(p, v) for p, v in zip(self.initial, fresh, strict=True)]
         self.draw_steps()
         self.given_x = self.give(self.x, hidden=np.nan)
         self.given_state = self.give_state(self.initial) if case.state else None
@@ -209,10 +213,10 @@ class Running:
     def give_state(self, parts):
         single = self.case.batch is None
         given = [self.arrays.give(part[:, 0] if single else part) for part in parts]
-        return tuple(given) if self.states == 2 else given[0]
+        return as_state(given)
 
     def take_state(self, state):
-        parts = [self.arrays.take(part) for part in (state if self.states == 2 else [state])]
+        parts = [self.arrays.take(part) for part in flat(state)]
         return [part[:, None] for part in parts] if self.case.batch is None else parts
 
     def share(self):

@@ -5,6 +5,7 @@ import fuzz
 import numpy as np
 import pytest
 import scanrnn
+from ragged_support import as_state, flat
 from support import DEVICE, INFO
 
 
@@ -66,10 +67,10 @@ class Malformed:
         call(self.zeros((*self.x.shape[:-1], width)), **self.steps)
 
     def state_that_is_wrong(self):
-        parts = self.state if self.running.states == 2 else (self.state,)
+        parts = flat(self.state)
         index = int(self.random.integers(len(parts)))
         parts = [self.wrong(p) if i == index else p for i, p in enumerate(parts)]
-        state = tuple(parts) if self.running.states == 2 else parts[0]
+        state = as_state(parts)
         call = self.rnn.vjp if self.random.random() < 0.5 else self.rnn
         call(self.x, state, **self.steps)
 
@@ -82,10 +83,8 @@ class Malformed:
 
     def cotangent_of_the_state_that_is_wrong(self):
         (y, state), pullback = self.rnn.vjp(self.x, self.state, **self.steps)
-        if self.running.states == 2:
-            pullback(y, (state[0], self.wrong(state[1])))
-        else:
-            pullback(y, self.wrong(state))
+        *others, last = flat(state)
+        pullback(y, as_state([*others, self.wrong(last)]))
 
     def steps_that_are_wrong(self):
         if not self.steps:

@@ -25,6 +25,7 @@ class Description(NamedTuple):
     directions: int
     hidden: int
     vectors: tuple[str, int]  # the name of their parameter, and how many there are
+    fresh: tuple[float, ...]  # what a state is where there is none before
     params: dict
 
     @classmethod
@@ -33,7 +34,7 @@ class Description(NamedTuple):
         return cls(
             rnn._cell.name, reference.variant_of(rnn), rnn.num_layers,
             2 if rnn.bidirectional else 1, rnn.hidden_size,
-            (rnn._cell.vectors_name, rnn._cell.vectors), params,
+            (rnn._cell.vectors_name, rnn._cell.vectors), rnn._cell.fresh, params,
         )  # fmt: skip
 
     @property
@@ -115,25 +116,31 @@ class Walk:
     def walk_dense(self, initial):
         step, hidden = reference.DENSE_STEP[self.told.cell], self.told.hidden
         state, bias = list(initial), self.full_bias("bias_hh")
+        name, count = self.told.vectors
+        vectors = np.split(self.param(name), count) if count else []
         m = np.empty(self.u.shape)
         before = [np.empty((*self.x.shape[:2], hidden)) for _ in state]
         for t in range(len(self.x)):
-            for kept, now in zip(before, state, strict=True):
-                kept[t] = np.where(self.cut[t], 0, now)
+            for kept, now, fresh in zip(before, state, self.told.fresh, strict=True):
+                kept[t] = np.where(self.cut[t], fresh, now)
             now = [kept[t] for kept in before]
             m[t] = now[0] @ self.recurrent.T + bias
             gates = ([part[t] for part in self.split_u], np.split(m[t], self.gates, axis=-1))
-            pairs = zip(step(*gates, now, self.told.variant), state, strict=True)
-            state = [np.where(self.there[t], after, held) for after, held in pairs]
+            after = step(*gates, now, vectors, self.told.variant)
+            pairs = zip(after, state, strict=True)
+            state = [np.where(self.there[t], new, held) for new, held in pairs]
 
         def function(*inputs):
-            g = self.gates
-            after = step(inputs[:g], inputs[g : 2 * g], inputs[2 * g :], self.told.variant)
+            g, first_vector = self.gates, 2 * self.gates + len(state)
+            states, own = inputs[2 * g : first_vector], inputs[first_vector:]
+            after = step(inputs[:g], inputs[g : 2 * g], states, own, self.told.variant)
             return (after[0], *after)
 
         self.function = function
-        self.inputs = [*self.split_u, *np.split(m, self.gates, axis=-1), *before]
-        self.first_state, self.largest = 2 * self.gates, _largest(1.0, *before, *state)
+        last = [np.broadcast_to(vector, before[0].shape) for vector in vectors]
+        self.inputs = [*self.split_u, *np.split(m, self.gates, axis=-1), *before, *last]
+        # The logarithm m is no size.
+        self.first_state, self.largest = 2 * self.gates, _largest(1.0, *before[:3], *state[:3])
         return state
 
     def partials(self):
@@ -189,7 +196,8 @@ class Walk:
             sums["bias_hh"] = dm
         name, count = self.told.vectors
         if count:
-            of_vectors = pulled[self.gates + 1 : self.gates + 1 + count]
+            start = self.first_state + len(self.finals)
+            of_vectors = pulled[start : start + count]
             out[self.names[name]] = np.concatenate([d.sum((0, 1)) for d in of_vectors])
         for kind, d in sums.items():
             if kind in self.names:

@@ -4,7 +4,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from support import normal
+from support import normal, normal_states
 from support import rows as rows_of
 
 
@@ -38,15 +38,16 @@ class Sequence:
         cuts = [t for t in range(1, len(x)) if reset[t]]
         for begin, end in zip([0, *cuts], [*cuts, len(x)], strict=True) if len(x) else ():
             front, back = begin == 0 and not reset[0], end == len(x)
-            initial = as_state([self.rows(part, front, back) for part in states])
+            fresh = zip(states, rnn._cell.fresh, strict=True)
+            initial = as_state([self.rows(part, front, back, value) for part, value in fresh])
             (y, last), pullback = rnn.vjp(x[begin:end, None], initial)
             self.y[begin:end] = y[:, 0]
             self.put(self.finals, flat(last), end == len(x), begin == 0)
             self.stretches.append(Stretch(begin, end, front, back, pullback))
 
-    def rows(self, part, forward, reverse):
-        """`part` where a direction is wanted, and zeros."""
-        out, step = np.zeros_like(part), 1 + self.rnn.bidirectional
+    def rows(self, part, forward, reverse, other=0.0):
+        """`part` where a direction is wanted, and `other`."""
+        out, step = np.full_like(part, other), 1 + self.rnn.bidirectional
         if forward:
             out[::step] = part[::step]
         if reverse and step == 2:
@@ -89,14 +90,14 @@ class Batch:
         self.rnn, self.packed, self.lengths = rnn, packed, np.array(lengths, np.int64)
         self.steps = max([steps, *lengths])
         random = np.random.default_rng([3, seed])
-        count = rnn._cell.states
         dtype, width = rnn.dtype, (1 + rnn.bidirectional) * rnn.hidden_size
         self.xs = [normal(n, rnn.input_size, dtype=dtype, seed=i) for i, n in enumerate(lengths)]
         self.dys = [normal(n, width, dtype=dtype, seed=90 + i) for i, n in enumerate(lengths)]
         self.resets = [random.random(n) < 0.2 if reset else None for n in lengths]
         shape = rows_of(rnn), len(lengths), rnn.hidden_size
-        self.h_0 = [normal(*shape, dtype=dtype, seed=7 + i) for i in range(count)]
-        self.dh_n = [normal(*shape, dtype=dtype, seed=17 + i) for i in range(count)]
+        self.h_0, self.dh_n = (
+            normal_states(rnn._cell.name, *shape, dtype=dtype, seed=seed) for seed in (7, 17)
+        )
         self.sequences = [
             Sequence(plain, x, [part[:, i : i + 1] for part in self.h_0], reset)
             for i, (x, reset) in enumerate(zip(self.xs, self.resets, strict=True))

@@ -186,36 +186,49 @@ def scan_logarithms(log_a, log_b, sign_b, h_0, reverse=False, reset=None):
     return logs, signs
 
 
-# From the products with x and with h, by gates, and the state before, to the state.
+# From the products with x and with h, by gates, the state before and the vectors, to the state.
 
 
-def elman(u, m, state, variant):
+def elman(u, m, state, vectors, variant):
     return (ACTIVATIONS[variant](u[0] + m[0]),)
 
 
-def lstm(u, m, state, variant):
+def lstm(u, m, state, vectors, variant):
     _, c = state
+    of_i, of_f, of_o = vectors or (0, 0, 0)
     i, f, g, o = (from_x + from_h for from_x, from_h in zip(u, m, strict=True))
+    i, f = i + of_i * c, f + of_f * c
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-    return sigmoid(o) * np.tanh(c), c
+    return sigmoid(o + of_o * c) * np.tanh(c), c
 
 
-def gru(u, m, state, variant):
+def slstm(u, m, state, vectors, variant):
+    """The scale is no part of what is differentiated."""
+    _, c, n, scale = state
+    i, f, z, o = (from_x + from_h for from_x, from_h in zip(u, m, strict=True))
+    kept = np.real(scale) - softplus(-f)
+    scale = np.maximum(np.real(kept), np.real(i))
+    i, f = np.exp(i - scale), np.exp(kept - scale)
+    c, n = f * c + i * np.tanh(z), f * n + i
+    return sigmoid(o) * c / n, c, n, scale
+
+
+def gru(u, m, state, vectors, variant):
     (h,), (r, z, n), (mr, mz, mn) = state, u, m
     r, z = sigmoid(r + mr), sigmoid(z + mz)
     n = np.tanh(n + r * mn)
     return ((1 - z) * n + z * h,)
 
 
-DENSE_STEP = {"RNN": elman, "LSTM": lstm, "GRU": gru}
+DENSE_STEP = {"RNN": elman, "LSTM": lstm, "GRU": gru, "PeepholeLSTM": lstm, "SLSTM": slstm}
 
 
 def _dense_step(cell, params, x, state, variant):
-    weight, recurrent, bias, recurrent_bias = params
+    weight, recurrent, bias, recurrent_bias, vectors = params
     gates = weight.shape[0] // state[0].shape[-1]
     u = np.split(x @ weight.T + bias, gates, axis=-1)
     m = np.split(state[0] @ recurrent.T + recurrent_bias, gates, axis=-1)
-    return DENSE_STEP[cell](u, m, state, variant)
+    return DENSE_STEP[cell](u, m, state, vectors, variant)
 
 
 def run_dense(rnn, x, state=None):
@@ -224,18 +237,21 @@ def run_dense(rnn, x, state=None):
     values = {name: value.astype(np.float64) for name, value in rnn.state_dict().items()}
     directions = 2 if rnn.bidirectional else 1
     x, finals = x.astype(np.float64), []
-    zeros = np.zeros((rnn.num_layers * directions, x.shape[1], rnn.hidden_size))
-    first = [zeros] * rnn._cell.states if state is None else [p.astype(np.float64) for p in state]
+    cell, shape = rnn._cell, (rnn.num_layers * directions, x.shape[1], rnn.hidden_size)
+    fresh = [np.full(shape, value) for value in cell.fresh]
+    first = fresh if state is None else [p.astype(np.float64) for p in state]
     for layer in range(rnn.num_layers):
         outs = []
         for direction in range(directions):
             suffix = f"_l{layer}" + ("_reverse" if direction else "")
+            vectors = values.get(cell.vectors_name + suffix) if cell.vectors else None
             params = [values.get(kind + suffix, 0.0) for kind in kinds]
+            params.append([] if vectors is None else np.split(vectors, cell.vectors))
             at = layer * directions + direction
             now = [part[at] for part in first]
             out = np.empty((*x.shape[:2], rnn.hidden_size))
             for t in range(len(x))[:: -1 if direction else 1]:
-                now = _dense_step(type(rnn).__name__, params, x[t], now, variant_of(rnn))
+                now = _dense_step(cell.name, params, x[t], now, variant_of(rnn))
                 out[t] = now[0]
             outs.append(out)
             finals.append(now)

@@ -140,3 +140,19 @@ def rows(rnn):
 def normal(*shape, dtype=np.float32, seed=0, scale=1.0):
     values = np.random.default_rng([seed, *shape]).standard_normal(shape) * scale
     return values.astype(dtype)
+
+
+def normal_states(cell, *shape, dtype=np.float32, seed=0):
+    """The arrays of a state; the n of four is a sum of weights."""
+    parts = [normal(*shape, dtype=dtype, seed=seed + i) for i in range(INFO[cell].states)]
+    if len(parts) == 4:
+        parts[2] = (1 + np.abs(parts[2])).astype(dtype)
+    return parts
+
+
+def differentiable(cell, cotangents):
+    """Of a state, such that gradients are what differences give: the scale m of c and n is a
+    constant to the gradients, and differences are not."""
+    if INFO[cell].states < 4:
+        return cotangents
+    return [part if i == 0 else np.zeros_like(part) for i, part in enumerate(cotangents)]

@@ -41,8 +41,9 @@ def test_numpy(cell, dtype, num_layers, bidirectional):
             x = np.zeros((T, B, layer.input_size), kind)
             (y, h_n), pullback = layer.vjp(x, state if given else None)
             assert y.shape == (T, B, H * (1 + bidirectional))
-            for got, wanted in zip(as_list(h_n), as_list(state), strict=True):
-                np.testing.assert_array_equal(got, wanted if given else np.zeros_like(wanted))
+            parts = zip(as_list(h_n), as_list(state), INFO[cell].fresh, strict=True)
+            for got, wanted, fresh in parts:
+                np.testing.assert_array_equal(got, wanted if given else np.full_like(wanted, fresh))
             dx, dh_0, dparams = pullback(np.zeros_like(y), state)
             assert dx.shape == x.shape
             for got, wanted in zip(as_list(dh_0), as_list(state), strict=True):
@@ -60,7 +61,7 @@ def test_wrong_shape_is_named(cell):
     state = np.zeros((1, 0, H - 1), np.float32)
     x = np.zeros((3, 0, layer.input_size), np.float32)
     with pytest.raises(ValueError, match="h_0: expected"):
-        layer(x, (state, state) if states_of(cell) == 2 else state)
+        layer(x, (state,) * states_of(cell) if states_of(cell) > 1 else state)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

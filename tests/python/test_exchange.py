@@ -14,7 +14,7 @@ from scanrnn.arrays import dlpack
 from scanrnn.arrays.memory import Placing
 from scanrnn.arrays.numpy import Elsewhere, NumPy
 from scanrnn.arrays.torch import Torch
-from support import ALL_CELLS, DEVICE, assert_close, make, normal, tolerance
+from support import ALL_CELLS, DEVICE, assert_close, make, normal, normal_states, tolerance
 from test_errors import raises
 
 torch = pytest.importorskip("torch")
@@ -38,7 +38,7 @@ def test_torch_in_torch_out(cell, dtype):
         pytest.importorskip("ml_dtypes")
     rnn = make(cell, 4, 6, num_layers=2, dtype=dtype)
     x = tensor(normal(9, 3, rnn.input_size), dtype)
-    h_0 = [tensor(normal(2, 3, 6, seed=i), dtype) for i in range(rnn._cell.states)]
+    h_0 = [tensor(part, dtype) for part in normal_states(cell, 2, 3, 6)]
 
     def state(values):
         return tuple(values) if len(values) > 1 else values[0]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import reference
 from ragged_support import Sequence, as_state, flat
-from support import ALL_VARIANTS, DEVICE, assert_close, make, normal
+from support import ALL_VARIANTS, DEVICE, assert_close, make, normal, normal_states
 from support import rows as rows_of
 
 PARTS = 10  # a failure ends its part, and the others go on
@@ -52,7 +52,7 @@ def test_the_fast_oracle_is_the_plain_one(cell, variant, bidirectional):
     rnn = make(cell, 5 if bidirectional else 6, 6, variant, device="cpu", **options)
     told = gradients.Description.of(rnn)
     rows, x = rows_of(rnn), normal(9, 3, rnn.input_size, dtype=np.float64)
-    initial = [normal(rows, 3, 6, dtype=np.float64, seed=i) for i in range(rnn._cell.states)]
+    initial = normal_states(cell, rows, 3, 6, dtype=np.float64)
 
     def plain(x, initial):
         if told.dense:
@@ -116,8 +116,7 @@ def test_the_oracle_of_a_ragged_batch_is_one_for_each_stretch(cell, variant, bid
     told, rows = gradients.Description.of(rnn), rows_of(rnn)
     x, dy = (normal(9, 4, n, dtype=np.float64) for n in (rnn.input_size, 6 * rows))
     initial, dfinals = (
-        [normal(rows, 4, 6, dtype=np.float64, seed=i + j) for i in range(rnn._cell.states)]
-        for j in (0, 5)
+        normal_states(cell, rows, 4, 6, dtype=np.float64, seed=seed) for seed in (0, 5)
     )
     lengths, reset = np.array([9, 0, 4, 6]), np.arange(36).reshape(9, 4) % 5 == 0
     there = np.arange(9)[:, None] < lengths

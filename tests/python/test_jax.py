@@ -20,6 +20,7 @@ from support import (
     construct,
     make,
     normal,
+    normal_states,
     tolerance,
 )
 from test_errors import raises
@@ -57,8 +58,19 @@ def array(*shape, dtype="float64", seed=0):
 def state(rnn, *batch, dtype="float64"):
     d = rnn.description
     shape = d.num_layers * (2 if d.bidirectional else 1), *batch, d.hidden_size
-    states = [array(*shape, dtype=dtype, seed=i + 1) for i in range(d.states)]
+    states = [jnp.asarray(part, dtype) for part in normal_states(d.cell, *shape, seed=1)]
     return states[0] if len(states) == 1 else tuple(states)
+
+
+def without_scale(h_0):
+    """What gradients of a state are checked by differences, and the m of four, a constant."""
+    return (h_0[:3], h_0[3:]) if isinstance(h_0, tuple) and len(h_0) == 4 else (h_0, ())
+
+
+def squares(h_n):
+    """Of all whose gradients are what differences give."""
+    leaves = jax.tree.leaves(h_n)
+    return sum((h * h).sum() for h in (leaves[:1] if len(leaves) == 4 else leaves))
 
 
 def numpy(value):
@@ -122,11 +134,11 @@ def test_arrays_of_jax_in_plain_layers(cell, dtype):
 def test_gradients(variant):
     cell, variant = variant
     rnn, params = layer(cell, 3, 5, 2, variant=variant, batch_first=True)
-    x, h_0 = array(2, 7, rnn.input_size), state(rnn, 2)
+    x, (h_0, scale) = array(2, 7, rnn.input_size), without_scale(state(rnn, 2))
 
     def loss(params, x, h_0):
-        y, h_n = rnn(params, x, h_0)
-        return (y**2).sum() + sum((h * h).sum() for h in jax.tree.leaves(h_n))
+        y, h_n = rnn(params, x, (*h_0, *scale) if scale else h_0)
+        return (y**2).sum() + squares(h_n)
 
     # Steps this small cross no kink of a relu.
     jax.test_util.check_grads(loss, (params, x, h_0), 1, modes=["rev"], rtol=1e-6, eps=1e-6)

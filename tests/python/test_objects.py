@@ -341,15 +341,19 @@ def test_a_forced_strategy_is_the_one_that_runs(cell, strategy, capfd, monkeypat
 def test_registry():
     linear = ["MinGRU", "MinLSTM", "SRU", "QRNN", "RGLRU"]
     assert DIAGONAL == ["PeepholeSRU", "IndRNN"]
-    assert DENSE == ["RNN", "LSTM", "GRU"]
+    assert DENSE == ["RNN", "LSTM", "GRU", "PeepholeLSTM", "SLSTM"]
     assert [cell.name for cell in scanrnn.cells()] == [*linear, *DIAGONAL, *DENSE]
-    assert {*ALL_CELLS} - {"PeepholeSRU"} < set(scanrnn.__all__)
+    assert {*ALL_CELLS} - {"PeepholeSRU", "PeepholeLSTM"} < set(scanrnn.__all__)
     for cell in scanrnn.cells():
         assert (cell.recurrence == "linear") == (cell.name in linear)
         assert (cell.base, cell.option) == (
-            ("SRU", "peephole") if cell.name == "PeepholeSRU" else ("", "")
+            (cell.name.removeprefix("Peephole"), "peephole")
+            if cell.name.startswith("Peephole")
+            else ("", "")
         )
-        assert cell.states == (2 if cell.name == "LSTM" else 1)
+        pairs = "LSTM", "PeepholeLSTM"
+        assert cell.states == (2 if cell.name in pairs else 4 if cell.name == "SLSTM" else 1)
+        assert cell.fresh == ((0, 0, 0, -np.inf) if cell.states == 4 else (0,) * cell.states)
         assert cell.variants
         assert len(cell.row_order) == cell.gates
         doc = getattr(scanrnn, cell.base or cell.name).__doc__ or ""

@@ -10,7 +10,6 @@ from support import (
     ALL_VARIANTS,
     DEVICE,
     FORCED,
-    INFO,
     OPTION,
     assert_close,
     assert_close_rms,
@@ -18,6 +17,7 @@ from support import (
     gradient_tolerance,
     make,
     normal,
+    normal_states,
     rows,
     tolerance,
 )
@@ -145,22 +145,21 @@ def test_nothing_crosses_a_reset(cell, bidirectional):
     rnn = make(cell, 3, 5, smooth, bidirectional=bidirectional, dtype="float64")
     x, reset = normal(12, 2, rnn.input_size, dtype=np.float64), np.zeros((12, 2), bool)
     reset[7] = True
-    shape, count = (rows(rnn), 2, 5), INFO[cell].states
-    h_0 = as_state([normal(*shape, dtype=np.float64, seed=i) for i in range(count)])
+    h_0 = as_state(normal_states(cell, rows(rnn), 2, 5, dtype=np.float64))
     (y, _), pullback = rnn.vjp(x, h_0, reset=reset)
     dy = np.zeros_like(y)
     dy[7:] = normal(5, *y.shape[1:], dtype=np.float64)
     dx, dh_0, _ = pullback(dy)
     assert not dx[:7].any()
     assert np.abs(dx[7:]).min() > 0
-    for part in flat(dh_0):
+    for part in flat(dh_0)[:3]:  # m of four has none
         assert not part[0].any()
         assert part[1:].all()
     dy = np.zeros_like(y)
     dy[:7] = 1
     dx, dh_0, _ = pullback(dy)
     assert not dx[7:].any()
-    for part in flat(dh_0):
+    for part in flat(dh_0)[:3]:
         assert part[0].all()
         assert not part[1:].any()
 
@@ -168,8 +167,8 @@ def test_nothing_crosses_a_reset(cell, bidirectional):
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_resets_at_the_ends_everywhere_and_nowhere(cell):
     rnn = make(cell, 3, 5, dtype="float64")
-    x, count = normal(9, 2, rnn.input_size, dtype=np.float64), INFO[cell].states
-    h_0 = as_state([normal(1, 2, 5, dtype=np.float64, seed=i) for i in range(count)])
+    x = normal(9, 2, rnn.input_size, dtype=np.float64)
+    h_0 = as_state(normal_states(cell, 1, 2, 5, dtype=np.float64))
 
     def reset(*where):
         out = np.zeros((9, 2), bool)
@@ -279,7 +278,7 @@ def test_plans():
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_steps_of_a_pool(cell, dtype):
     rnn = make(cell, 4, 6, num_layers=2, dtype=dtype)
-    pool = [normal(2, 7, 6, dtype=dtype, seed=i) for i in range(rnn._cell.states)]
+    pool = normal_states(cell, 2, 7, 6, dtype=dtype)
     before = [part.copy() for part in pool]
     x_t, taken_from = normal(5, rnn.input_size, dtype=dtype), np.array([6, -1, 0, 3, -1], np.int32)
     y, h = rnn.step(x_t, as_state(pool), state_indices=taken_from)

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import ALL_CELLS, DEVICE, make, normal
+from support import ALL_CELLS, DEVICE, make, normal, normal_states
 from test_errors import raises
 from torch_support import (
     FORMS,
@@ -43,7 +43,7 @@ def cupy():
 def pulled_back(rnn, x, h_0, options):
     """y, the states, and the gradients of all that there is."""
     out = flat(rnn(x, h_0, **options))
-    leaves = [x, *flat([h_0]), *rnn.parameters()]
+    leaves = [leaf for leaf in (x, *flat([h_0]), *rnn.parameters()) if leaf.requires_grad]
     return [*out, *torch.autograd.grad([v.square().sum() for v in out], leaves)]
 
 
@@ -86,7 +86,9 @@ def test_a_replay_reads_what_is_there_then(cell, form):
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_a_graph_of_steps_from_a_pool(cell):
     rnn = make(cell, 16, 64, num_layers=2)
-    pools = [tensor(2, 7, 64, dtype=FLOAT, seed=i) for i in range(rnn._cell.states)]
+    pools = [
+        torch.as_tensor(part, device="cuda", dtype=FLOAT) for part in normal_states(cell, 2, 7, 64)
+    ]
     before = [pool.clone() for pool in pools]
     x_t, rows = tensor(4, rnn.input_size, dtype=FLOAT), integers([3, -1, 0, 6], torch.int32)
     h = tuple(pools) if len(pools) > 1 else pools[0]
@@ -304,7 +306,10 @@ def test_rows_beyond_the_pool_are_skipped(cell):
     count = rnn._cell.states
     found = []
     for rows in ([7, 2, 2**40, 8], [-1, 2, -1, -1]):
-        pools = [tensor(2, 7, 6, dtype=FLOAT, seed=i) for i in range(count)]
+        pools = [
+            torch.as_tensor(part, device="cuda", dtype=FLOAT)
+            for part in normal_states(cell, 2, 7, 6)
+        ]
         h = tuple(pools) if count > 1 else pools[0]
         y, _ = rnn.step(tensor(4, rnn.input_size, dtype=FLOAT), h, state_indices=integers(rows))
         found.append([y, *pools])

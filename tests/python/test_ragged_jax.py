@@ -5,7 +5,17 @@ import numpy as np
 import pytest
 from support import ALL_CELLS, DEVICE, make, normal
 from test_errors import raises
-from test_jax import array, float64, jax, jnp, layer, same, state  # noqa: F401
+from test_jax import (  # noqa: F401
+    array,
+    float64,
+    jax,
+    jnp,
+    layer,
+    same,
+    squares,
+    state,
+    without_scale,
+)
 
 LENGTHS = [5, 9, 1]
 FORMS = ["lengths", "reset", "lengths_reset", "packed", "packed_reset"]
@@ -56,11 +66,11 @@ def test_values_are_those_of_the_plain_layers(cell, form):
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_gradients(cell, form):
     rnn, params = layer(cell, 4, 5, bidirectional=True)
-    x, h_0, options = input_of(rnn, form), state(rnn, 3), options_of(form)
+    x, (h_0, scale), options = input_of(rnn, form), without_scale(state(rnn, 3)), options_of(form)
 
     def loss(params, x, h_0, options):
-        y, h_n = rnn(params, x, h_0, **options)
-        return (y**2).sum() + sum((h * h).sum() for h in jax.tree.leaves(h_n))
+        y, h_n = rnn(params, x, (*h_0, *scale) if scale else h_0, **options)
+        return (y**2).sum() + squares(h_n)
 
     arguments, close = (params, x, h_0), {"modes": ["rev"], "rtol": 1e-6, "eps": 1e-6}
     jax.test_util.check_grads(lambda *args: loss(*args, options), arguments, 1, **close)

@@ -39,8 +39,8 @@ def test_opcheck_of_a_layer(cell):
     torch.library.opcheck(layer.default, (x, h_0, params, *WHOLE, None, True, *description))
     x, h_0, params = operands(rnn, *OPCHECK_SIZES)
     torch.library.opcheck(layer.default, (x, [], params, *WHOLE, None, False, *description))
-    y, h_n, c_n, reserve = layer(x, h_0, params, *WHOLE, None, True, *description)
-    dh_n = [h_n, c_n][: len(h_0)]
+    y, *finals, reserve = layer(x, h_0, params, *WHOLE, None, True, *description)
+    dh_n = finals[: len(h_0)]
     for need_x, need_params in ((True, True), (False, True), (True, False)):
         told = need_x, need_params, *description
         arguments = (y, dh_n, x, h_0, y, params, *WHOLE, reserve, None, *told)

@@ -13,6 +13,7 @@ from support import (
     ALL_CELLS,
     CELLS,
     FORCED,
+    INFO,
     OPTION,
     PICKED_AND_FORCED,
     VARIANTS,
@@ -260,15 +261,16 @@ def test_baseline_agrees():
         rnn = make(cell, 6, 6, num_layers=2, dtype="float64")
         x, h_0 = normal(30, 2, 6, dtype=np.float64), normal(2, 2, 6, dtype=np.float64)
         stack = Stack(cell, rnn.state_dict())
-        pair = cell == "LSTM"
-        (y, h_n), pullback = rnn.vjp(x, (h_0, np.zeros_like(h_0)) if pair else h_0)
+        fresh = INFO[cell].fresh[1:]
+        state = (h_0, *(np.full_like(h_0, value) for value in fresh)) if fresh else h_0
+        (y, h_n), pullback = rnn.vjp(x, state)
         (other_y, other_h), other = stack.vjp(x, h_0)
         assert_close(other_y, y, 1e-12)
-        assert_close(other_h, h_n[0] if pair else h_n, 1e-12)
+        assert_close(other_h, h_n[0] if fresh else h_n, 1e-12)
         dy = normal(*y.shape, dtype=np.float64)
         dx, dh_0, _ = pullback(dy)
         assert_close(other(dy)[0], dx, 1e-11)
-        assert_close(other(dy)[1], dh_0[0] if pair else dh_0, 1e-11)
+        assert_close(other(dy)[1], dh_0[0] if fresh else dh_0, 1e-11)
         for name, wanted in pullback(dy)[2].items():
             assert_close(other(dy)[2][name], wanted, 1e-11, name)
 

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from support import ALL_CELLS, DEVICE, assert_close, construct, normal, rows
+from support import ALL_CELLS, DEVICE, assert_close, construct, normal, normal_states, rows
 
 torch = pytest.importorskip("torch")
 if DEVICE != "cpu" and not torch.cuda.is_available():
@@ -29,11 +29,16 @@ def tensor(*shape, dtype=WIDE, grad=False, seed=0):
 
 
 def state(rnn, batch, dtype=WIDE, grad=False):
-    """h_0 for a module: a tensor or a pair."""
+    """h_0 for a module: a tensor or a tuple."""
     sequences = [] if batch is None else [batch]
-    shape, count = (rows(rnn), *sequences, rnn.hidden_size), rnn._cell.states
-    states = tuple(tensor(*shape, dtype=dtype, grad=grad, seed=7 + i) for i in range(count))
-    return states if count > 1 else states[0]
+    shape = (rows(rnn), *sequences, rnn.hidden_size)
+    parts = normal_states(rnn._cell.name, *shape, dtype=np.float64, seed=7)
+    # m, the last of four, is a constant to the gradients.
+    states = tuple(
+        torch.as_tensor(part).to(DEVICE, dtype).requires_grad_(grad and i < 3)
+        for i, part in enumerate(parts)
+    )
+    return states if len(states) > 1 else states[0]
 
 
 def flat(values):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 from .. import arguments
 from ..arguments import Array, dtype_name, short_name
 from ..call import Call
-from ..description import Description
+from ..description import FRESH, Description
 from ..jax import calls, scans
 from ..jax.layers import STATE_AXES
 from ..scan_call import ScanCall
@@ -79,10 +79,11 @@ class Jax(calls.Operands, ArrayLibrary):
         return np.asarray(value)
 
     # The library itself checks when a compiled function runs, which is too late for ValueError.
-    def checked(self, call: Call, names: Sequence[str], values: Sequence[Any]) -> Any:
-        """States, without gaps; () where nothing is given."""
+    def checked(self, call: Call, first: str, values: Sequence[Any]) -> Any:
+        """States, without gaps; () where nothing is given. `first` names h."""
         shape, dtype = call.planned.state, call.x.dtype
-        for name, value in zip(names, values, strict=False):
+        names = arguments.state_names(first, len(values))
+        for name, value in zip(names, values, strict=True):
             if value is not None:
                 calls.check(name, value, shape, dtype, STATE_AXES)
         given = any(value is not None for value in values)
@@ -102,14 +103,18 @@ class Jax(calls.Operands, ArrayLibrary):
                 "step: a bidirectional layer needs the whole sequence, so it cannot step"
             )
         axes = "(batch, input_size)" if call.one_step else "(..., input_size)"
-        name, h, c = call.names
+        name, h = call.names
         calls.check(name, x, (*x.shape[:-1], call.stack.input_size), x.dtype, axes)
-        if len(call.h_0) > 1 and (call.h_0[0] is None) != (call.h_0[1] is None):
-            missing, given = (h, c) if call.h_0[0] is None else (c, h)
+        names = arguments.state_names(h, len(call.h_0))
+        given = [name for name, value in zip(names, call.h_0, strict=True) if value is not None]
+        if 0 < len(given) < len(names):
+            missing = next(name for name in names if name not in given)
+            words = arguments.state_words(h, len(names))
+            alone = " alone" if len(given) == 1 else ""
             raise ValueError(
-                f"{missing}: the state of {told.cell} is the pair ({h}, {c}), got {given} alone"
+                f"{missing}: the state of {told.cell} is {words}, got {', '.join(given)}{alone}"
             )
-        h_0 = self.checked(call, (h, c), call.h_0)
+        h_0 = self.checked(call, h, call.h_0)
         axis = 1 - told.batch_axis
         x = x.reshape(*x.shape[:axis], 1, *x.shape[axis:]) if call.one_step else x
         y, h_n, reserve = _forward(
@@ -122,12 +127,12 @@ class Jax(calls.Operands, ArrayLibrary):
     ) -> tuple[Any, list[Any], list[Any]]:
         x = call.x
 
-        def zeros() -> tuple[Any, ...]:
-            shape = call.planned.state
-            return tuple(jnp.zeros(shape, x.dtype) for _ in range(call.stack.states))
+        def states(values: Iterable[float]) -> tuple[Any, ...]:
+            return tuple(jnp.full(call.planned.state, value, x.dtype) for value in values)
 
-        given = self.checked(call, ("h_0", "c_0"), call.h_0) or zeros()
-        dfinals = self.checked(call, ("dh_n", "dc_n"), dh_n) or zeros()
+        fresh = FRESH[call.stack.description.cell]
+        given = self.checked(call, "h_0", call.h_0) or states(fresh)
+        dfinals = self.checked(call, "dh_n", dh_n) or states(0.0 for _ in fresh)
         if dy is not None:
             calls.check("dy", dy, y.shape, x.dtype, "(..., num_directions * hidden_size)")
         dx, dh_0, dparams, _ = calls.backward(

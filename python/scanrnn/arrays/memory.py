@@ -68,14 +68,12 @@ class Memory(ArrayLibrary):
 
     def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
         on, stack, planned, x = self.for_call(), call.stack, call.planned, call.x
-        name, h, _ = call.names
+        name, h = call.names
         y = on.empty(planned.y_of_step if call.one_step else planned.y, x)
         if call.pooled:
             h_n, h_0, results = call.h_0, [on.in_place(h, value) for value in call.h_0], []
         else:
-            h_n = [on.empty(planned.state, x)]
-            if stack.states == 2:
-                h_n.append(on.empty(planned.state, x))
+            h_n = [on.empty(planned.state, x) for _ in range(stack.states)]
             h_0, results = on.all_given(h, call.h_0), on.all_results("h_n", h_n)
         reserve = on.reserve(call, planned.reserve) if call.training else None
         _core.forward(

@@ -22,7 +22,8 @@ class Layer:
 
     `params = rnn.init(key)` is a dict by torch's names; `y, h_n = rnn(params, x, h_0)`: x [T,B,C],
     or [B,T,C] with batch_first, or [T,C]; y likewise with D*H; h_0 and h_n [L*D,B,H], or [L*D,H],
-    and for LSTM the pair (h, c). There is no dropout: put it between layers of your own.
+    for LSTM the pair (h, c), for SLSTM (h, c, n, m). There is no dropout: put it between layers of
+    your own.
     """
 
     _cell: CellInfo
@@ -128,14 +129,14 @@ class Layer:
         d, count = self.description, self.description.states
         states = tuple(h_0) if isinstance(h_0, (tuple, list)) else (h_0,)
         if len(states) != count:
-            wanted = "an array" if count == 1 else "the pair (h_0, c_0)"
+            wanted = arguments.state_words("h_0", count, "an array")
             many = isinstance(h_0, (tuple, list))
             got = f"{len(states)} of them" if many else arguments.type_name(h_0)
             raise TypeError(f"h_0: expected {wanted}, got {got}")
         rows, sequences, size = d.state_shape(batch.sequences)
         shape = (rows, size) if single else (rows, sequences, size)
         axes = STATE_AXES.replace(" batch,", "") if single else STATE_AXES
-        for name, state in zip(("h_0", "c_0"), states, strict=False):
+        for name, state in zip(arguments.state_names("h_0", count), states, strict=True):
             check(name, state, shape, self.dtype, axes)
         return tuple(state[:, None] for state in states) if single else states
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..arguments import Array
+from ..description import FRESH
 
 
 def sigmoid(x: Array) -> Array:
@@ -243,85 +244,119 @@ def diagonal_vjp(
     return y, h, pullback
 
 
-# A dense cell: one step from (W x + b_ih)_t, R h + b_hh, h and c -> (h, c, vjp); vjp(dh, dc) gives
-# the cotangents of those four, that of h without what comes back through R.
+# A dense cell: one step from (W x + b_ih)_t, R h + b_hh, h, the rest of the state and the vectors
+# -> (h, the rest, vjp); vjp(dh, the rest's) gives the cotangents of all of these, that of h without
+# what comes back through R, and of the vectors those of each token.
+
+Arrays = tuple[Array, ...]
 
 
-def _rnn(u: Array, m: Array, h: Array, c: Array) -> tuple[Any, ...]:
+def _rnn(u: Array, m: Array, h: Array, *_: Any) -> tuple[Any, ...]:
     after = np.tanh(u + m)
 
-    def vjp(dh: Array, dc: Array) -> tuple[Array, Array, Array, Array]:
+    def vjp(dh: Array, _: Arrays) -> tuple[Any, ...]:
         dv = dh * (1 - after * after)
-        return dv, dv, np.zeros_like(dh), dc
+        return dv, dv, np.zeros_like(dh), ()
 
-    return after, c, vjp
+    return after, (), vjp
 
 
-def _lstm(u: Array, m: Array, h: Array, c: Array) -> tuple[Any, ...]:
+def _lstm(u: Array, m: Array, h: Array, rest: Arrays, vectors: Array | None) -> tuple[Any, ...]:
+    (c,) = rest
     p, q, v, s = np.split(u + m, 4, axis=-1)
-    i, f, g, o = sigmoid(p), sigmoid(q), np.tanh(v), sigmoid(s)
+    of_i, of_f, of_o = (0, 0, 0) if vectors is None else np.split(vectors, 3)
+    i, f, g = sigmoid(p + of_i * c), sigmoid(q + of_f * c), np.tanh(v)
     after = f * c + i * g
-    squashed = np.tanh(after)
+    o, squashed = sigmoid(s + of_o * after), np.tanh(after)
 
-    def vjp(dh: Array, dc: Array) -> tuple[Array, Array, Array, Array]:
-        dc = dc + dh * o * (1 - squashed * squashed)
-        parts = [dc * g * i * (1 - i), dc * c * f * (1 - f), dc * i * (1 - g * g)]
-        du = np.concatenate([*parts, dh * squashed * o * (1 - o)], axis=-1)
-        return du, du, np.zeros_like(dh), dc * f
+    def vjp(dh: Array, drest: Arrays) -> tuple[Any, ...]:
+        ds = dh * squashed * o * (1 - o)
+        dc = drest[0] + dh * o * (1 - squashed * squashed) + ds * of_o
+        di, df = dc * g * i * (1 - i), dc * c * f * (1 - f)
+        du = np.concatenate([di, df, dc * i * (1 - g * g), ds], axis=-1)
+        of_vectors = np.concatenate([di * c, df * c, ds * after], axis=-1)
+        return du, du, np.zeros_like(dh), (dc * f + di * of_i + df * of_f,), of_vectors
 
-    return o * squashed, after, vjp
+    return o * squashed, (after,), vjp
 
 
-def _gru(u: Array, m: Array, h: Array, c: Array) -> tuple[Any, ...]:
+def _slstm(u: Array, m: Array, h: Array, rest: Arrays, _: Any) -> tuple[Any, ...]:
+    c, n, scale = rest
+    p, q, v, s = np.split(u + m, 4, axis=-1)
+    kept = scale - np.logaddexp(0, -q).astype(u.dtype)
+    scale = np.maximum(kept, p)
+    i, f, g, o = np.exp(p - scale), np.exp(kept - scale), np.tanh(v), sigmoid(s)
+    after, sums = f * c + i * g, f * n + i
+    y = after / sums
+
+    def vjp(dh: Array, drest: Arrays) -> tuple[Any, ...]:
+        dy = dh * o / sums
+        dc, dn = drest[0] + dy, drest[1] - dy * y
+        df = (dc * c + dn * n) * f * (1 - sigmoid(q))
+        parts = [(dc * g + dn) * i, df, dc * i * (1 - g * g), dh * y * o * (1 - o)]
+        du = np.concatenate(parts, axis=-1)
+        return du, du, np.zeros_like(dh), (dc * f, dn * f, np.zeros_like(dh))
+
+    return o * y, (after, sums, scale), vjp
+
+
+def _gru(u: Array, m: Array, h: Array, *_: Any) -> tuple[Any, ...]:
     hidden = h.shape[-1]
     r, z = np.split(sigmoid((u + m)[..., : 2 * hidden]), 2, axis=-1)
     candidate = m[..., 2 * hidden :]
     n = np.tanh(u[..., 2 * hidden :] + r * candidate)
 
-    def vjp(dh: Array, dc: Array) -> tuple[Array, Array, Array, Array]:
+    def vjp(dh: Array, _: Arrays) -> tuple[Any, ...]:
         dn = dh * (1 - z) * (1 - n * n)
         gates = [dn * candidate * r * (1 - r), dh * (h - n) * z * (1 - z)]
-        return np.concatenate([*gates, dn], axis=-1), np.concatenate(
-            [*gates, dn * r], axis=-1
-        ), dh * z, dc  # fmt: skip
+        du, dm = (np.concatenate([*gates, part], axis=-1) for part in (dn, dn * r))
+        return du, dm, dh * z, ()
 
-    return (1 - z) * n + z * h, c, vjp
+    return (1 - z) * n + z * h, (), vjp
 
 
-DENSE: dict[str, Callable[..., tuple[Any, ...]]] = {"RNN": _rnn, "LSTM": _lstm, "GRU": _gru}
+DENSE: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "RNN": _rnn,
+    "LSTM": _lstm,
+    "GRU": _gru,
+    "PeepholeLSTM": _lstm,
+    "SLSTM": _slstm,
+}
 
 
 def dense_vjp(
-    cell: str, params: Sequence[Array], x: Array, h_0: Array, c_0: Array
-) -> tuple[Array, Array, Array, Callable[..., tuple[Any, ...]]]:
-    """One layer: (y, h_n, c_n, pullback); params are weights ih and hh, then biases ih and hh.
-
-    pullback(dy) -> (dx, dh_0, dc_0, dparams).
-    """
-    weight, recurrent, bias, recurrent_bias = params
+    cell: str, params: Sequence[Array], x: Array, h_0: Array
+) -> tuple[Array, Array, Callable[..., tuple[Array, ...]]]:
+    """As layer_vjp, step by step; params are weights ih and hh, vectors, then biases ih and hh."""
+    weight, recurrent, *vectors, bias, recurrent_bias = params
+    own = vectors[0] if vectors else None
     u = product(x, weight.T) + bias
-    y, h, c, backs = np.empty((*x.shape[:2], h_0.shape[-1]), x.dtype), h_0, c_0, []
+    y, h, backs = np.empty((*x.shape[:2], h_0.shape[-1]), x.dtype), h_0, []
+    rest: Arrays = tuple(np.full_like(h_0, value) for value in FRESH[cell][1:])
     for t in range(len(x)):
-        h, c, back = DENSE[cell](u[t], h @ recurrent.T + recurrent_bias, h, c)
+        h, rest, back = DENSE[cell](u[t], h @ recurrent.T + recurrent_bias, h, rest, own)
         backs.append(back)
         y[t] = h
 
-    def pullback(dy: Array) -> tuple[Any, ...]:
-        du, dm = np.empty_like(u), np.empty_like(u)
-        dh, dc = np.zeros_like(h_0), np.zeros_like(c_0)
+    def pullback(dy: Array) -> tuple[Array, ...]:
+        du, dm, dvectors = np.empty_like(u), np.empty_like(u), [np.zeros_like(v) for v in vectors]
+        dh, drest = np.zeros_like(h_0), tuple(np.zeros_like(part) for part in rest)
         for t in reversed(range(len(x))):
-            du[t], dm[t], dh, dc = backs[t](dh + dy[t], dc)
+            du[t], dm[t], dh, drest, *of_vectors = backs[t](dh + dy[t], drest)
             dh = dh + dm[t] @ recurrent
+            for total, part in zip(dvectors, of_vectors, strict=False):
+                total += part.sum(axis=0)
         before = np.concatenate([h_0[None], y[:-1]]).reshape(-1, h_0.shape[-1])
         flat_u, flat_m = (d.reshape(-1, d.shape[-1]) for d in (du, dm))
         dweights = flat_u.T @ x.reshape(-1, x.shape[-1]), flat_m.T @ before
-        return product(du, weight), dh, dc, (*dweights, flat_u.sum(axis=0), flat_m.sum(axis=0))
+        dbiases = flat_u.sum(axis=0), flat_m.sum(axis=0)
+        return product(du, weight), dh, *dweights, *dvectors, *dbiases
 
-    return y, h, c, pullback
+    return y, h, pullback
 
 
 class Stack:
-    """Layers on top of each other, called as scanrnn's are; a pair (h_0, c_0) begins at zero."""
+    """Layers on top of each other, called as scanrnn's are; what a state has beside h is fresh."""
 
     def __init__(self, cell: str, state_dict: Mapping[str, Array]) -> None:
         self.cell, self.params = cell, dict(state_dict)
@@ -351,13 +386,5 @@ class Stack:
         return (x, np.stack(finals)), pullback
 
     def _layer(self, params: list[Array], x: Array, h_0: Array) -> tuple[Any, ...]:
-        if self.cell not in DENSE:
-            run = diagonal_vjp if self.cell in DIAGONAL else layer_vjp
-            return run(self.cell, params, x, h_0)
-        y, h_n, _, back = dense_vjp(self.cell, params, x, h_0, np.zeros_like(h_0))
-
-        def pullback(dy: Array) -> tuple[Any, ...]:
-            dx, dh_0, _, dparams = back(dy)
-            return dx, dh_0, *dparams
-
-        return y, h_n, pullback
+        run = dense_vjp if self.cell in DENSE else layer_vjp
+        return (diagonal_vjp if self.cell in DIAGONAL else run)(self.cell, params, x, h_0)

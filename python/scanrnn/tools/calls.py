@@ -33,7 +33,8 @@ class Run(NamedTuple):
 
 def numpy_runs(cell: str, rnn: scanrnn.Layer, x: Any) -> Iterator[Run]:
     state = np.zeros((1, B, H), np.float32)
-    h: Any = (state, state) if rnn._cell.states == 2 else state
+    count = rnn._cell.states
+    h: Any = (state,) * count if count > 1 else state
 
     def both() -> Any:
         (y, _), pullback = rnn.vjp(x, h)
@@ -50,8 +51,9 @@ def torch_runs(cell: str, rnn: scanrnn.Layer, x: Any, torch: Any, device: str) -
 
     x = torch.as_tensor(x, device=device)
     state = torch.zeros((1, B, H), device=device)
-    pair = rnn._cell.states == 2
-    h = (state, state) if pair else state
+    count = rnn._cell.states
+    pair = count == 2
+    h = (state,) * count if count > 1 else state
     params = {name: torch.as_tensor(value) for name, value in rnn.state_dict().items()}
     yield Run(cell, "step", "scanrnn, torch tensors", lambda: rnn.step(x[0], h)[0])
     modules = {"scanrnn.torch": getattr(scanrnn.torch, cell)}

@@ -44,7 +44,8 @@ def by_us(rnn: scanrnn.Layer, x: Array, dy: Array, direction: str) -> Callable[[
         return lambda: [rnn(x)[0]]
     if direction == "step":
         h: Any = np.zeros((1, *x.shape[1:]), np.float32)
-        state = (h, h) if rnn._cell.states == 2 else h
+        count = rnn._cell.states
+        state = (h,) * count if count > 1 else h
         return lambda: [rnn.step(x[0], state)[0]]
 
     def both() -> list[Array]:

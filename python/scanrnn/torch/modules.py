@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import arguments, initial
-from ..arguments import short_name
+from ..arguments import short_name, state_names, state_words
 from ..description import Batch, Description
 from ..ragged import checked, of_sequence
 from ..registry import CellInfo, signature
@@ -137,8 +137,8 @@ class Recurrent(nn.Module):
         if target is not None:
             x, *states = (value.to(target) for value in (x, *states))
             params = [parameter.to(target) for parameter in params]
-        names = ["input", "h_0", "c_0"]
-        for name, value in zip(names, [x, *states], strict=False):
+        names = ["input", *state_names("h_0", len(states))]
+        for name, value in zip(names, [x, *states], strict=True):
             _like_parameters(name, value, params[0])
         wanted = torch.is_grad_enabled() and any(map(_may_want_grad, (x, *states, *params)))
         # A number of torch's own generator, so that manual_seed and checkpointing govern it.
@@ -167,12 +167,12 @@ class Recurrent(nn.Module):
             return []
         states = [hx] if count == 1 else list(hx) if isinstance(hx, (tuple, list)) else None
         if states is None or len(states) != count or not all(isinstance(s, Tensor) for s in states):
-            wanted = "a tensor" if count == 1 else "a pair of tensors (h_0, c_0)"
+            wanted = state_words("h_0", count, "a tensor")
             raise TypeError(f"h_0: expected {wanted}, got {type(hx).__name__}")
         rows = self.num_layers * (2 if self.bidirectional else 1)
         shape: tuple[Any, ...] = rows, batch.sequences, self.hidden_size
         shape = (rows, self.hidden_size) if single else shape
-        for name, state in zip(("h_0", "c_0"), states, strict=False):
+        for name, state in zip(state_names("h_0", count), states, strict=True):
             if tuple(state.shape) != shape:
                 raise ValueError(
                     f"{name}: expected shape {shape} = (num_layers * num_directions, "

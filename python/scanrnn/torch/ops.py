@@ -35,10 +35,12 @@ _DESCRIPTION = (
 # Absent where the batch is rectangular.
 _STEPS = "Tensor? lengths, Tensor? cu_seqlens, Tensor? reset"
 _RECTANGULAR: tuple[Any, Any, Any] = (None, None, None)
-# reserve is what backward needs and nobody else; c_n is empty for a cell whose state is one tensor.
+_MOST_STATES = 4
+# reserve is what backward needs and nobody else; states that the cell has not are empty.
 library.define(
     f"layer(Tensor x, Tensor[] h_0, Tensor[] params, {_STEPS}, Tensor? seed, bool training,"
-    f" {_DESCRIPTION}) -> (Tensor y, Tensor h_n, Tensor c_n, Tensor reserve)",
+    f" {_DESCRIPTION}) -> (Tensor y, Tensor h_n, Tensor c_n, Tensor n_n, Tensor m_n,"
+    " Tensor reserve)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 # [dx, *dh_0, *dparams]: dx is empty when it is not needed, dparams are absent.
@@ -76,12 +78,18 @@ def _reserve_shape(layer: _core.Layer, device: torch.device, batch: Batch) -> tu
 
 def _outputs(x: Tensor, batch: Batch, training: bool, description: Description) -> Any:
     y = x.new_empty(description.output_shape(x.shape))
-    h_n = x.new_empty(description.state_shape(batch.sequences))
-    c_n = x.new_empty(h_n.shape if description.states == 2 else (0,))
+    state = description.state_shape(batch.sequences)
+    states = [x.new_empty(state) for _ in range(description.states)]
     shape = (0, 0)
     if training:
         shape = _reserve_shape(_layer_of(x, description), x.device, batch)
-    return y, h_n, c_n, x.new_empty(shape, dtype=torch.uint8)
+    return y, *states, x.new_empty(shape, dtype=torch.uint8)
+
+
+def _padded(outputs: Any) -> Any:
+    """As the operator gives them, with what the cell has not."""
+    y, *states, reserve = outputs
+    return y, *states, *(y.new_empty((0,)) for _ in range(_MOST_STATES - len(states))), reserve
 
 
 def _planned(x: Tensor, batch: Batch, training: bool, description: Description) -> Planned:
@@ -94,21 +102,25 @@ def _planned(x: Tensor, batch: Batch, training: bool, description: Description) 
 # ---- a layer
 
 
-def _layer(
+def _forward(
     x: Tensor, h_0: list[Tensor], params: list[Tensor], lengths: Any, cu_seqlens: Any, reset: Any,
     seed: Tensor | None, training: bool, *described: Any,
 ) -> Any:  # fmt: skip
     description, ragged = Description(*described), of_sequence(lengths, cu_seqlens, reset)
     batch = description.batch(x.shape, ragged)
-    y, h_n, c_n, reserve = _outputs(x, batch, training, description)
+    y, *states, reserve = _outputs(x, batch, training, description)
     planned = _planned(x, batch, training, description)
     _core.forward(
         _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)), ready(x),
-        list(map(ready, h_0)), y, (h_n, c_n)[: description.states],
+        list(map(ready, h_0)), y, states,
         workspace(x, planned.workspace), reserve if training else None,
         0 if seed is None else int(seed), False, ragged,
     )  # fmt: skip
-    return y, h_n, c_n, reserve
+    return y, *states, reserve
+
+
+def _layer(*args: Any) -> Any:
+    return _padded(_forward(*args))
 
 
 def _layer_fake(
@@ -117,19 +129,19 @@ def _layer_fake(
 ) -> Any:  # fmt: skip
     description = Description(*described)
     batch = description.batch(x.shape, of_sequence(lengths, cu_seqlens, reset))
-    return _outputs(x, batch, training, description)
+    return _padded(_outputs(x, batch, training, description))
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
     x, h_0, params, *steps, seed, training = inputs[:8]
-    y, _, _, reserve = output
+    y, *_, reserve = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(reserve)
     ctx.training, ctx.description, ctx.states = training, Description(*inputs[8:]), len(h_0)
     ctx.save_for_backward(x, y, reserve, *steps, seed, *h_0, *params)
 
 
-def _layer_vjp(ctx: Any, dy: Any, dh_n: Any, dc_n: Any, _: Any) -> Any:
+def _layer_vjp(ctx: Any, *cotangents: Any) -> Any:
     nothing = (None,) * (5 + len(ctx.description))
     if not ctx.training:
         raise RuntimeError(
@@ -137,7 +149,8 @@ def _layer_vjp(ctx: Any, dy: Any, dh_n: Any, dc_n: Any, _: Any) -> Any:
             "scanrnn.torch's modules pass it when a gradient may be wanted"
         )
     needs = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2])
-    found = _pulled_back(ctx, torch.ops.scanrnn.layer_backward, needs, [dy, dh_n, dc_n])
+    of_outputs = list(cotangents[:-1])  # but of the reserve
+    found = _pulled_back(ctx, torch.ops.scanrnn.layer_backward, needs, of_outputs)
     return *found, *nothing
 
 
@@ -220,10 +233,10 @@ class _Eager(torch.autograd.Function):
         x: Tensor, *rest: Tensor,
     ) -> Any:  # fmt: skip
         h_0, params = list(rest[:states]), list(rest[states:])
-        out = _layer(x, h_0, params, *steps, seed, True, *description)
+        out = _forward(x, h_0, params, *steps, seed, True, *description)
         ctx.set_materialize_grads(False)
         ctx.description, ctx.states = description, states
-        ctx.save_for_backward(x, out[0], out[3], *steps, seed, *rest)
+        ctx.save_for_backward(x, out[0], out[-1], *steps, seed, *rest)
         return out[: 1 + description.states]
 
     @staticmethod
@@ -250,7 +263,7 @@ def run(
     elif wanted:
         out = _Eager.apply(description, len(h_0), steps, seed, x, *h_0, *params)
     else:
-        out = _layer(x, h_0, params, *steps, seed, training, *description)
+        out = _forward(x, h_0, params, *steps, seed, training, *description)
     return list(out[: 1 + description.states])
 
 
@@ -301,14 +314,17 @@ def _layer_mapped(
     def unfold(value: Tensor, axis: int) -> Tensor:
         return value.unflatten(axis, (count, value.shape[axis] // count))
 
-    y, h_n, c_n, reserve = torch.ops.scanrnn.layer(
+    y, *states, reserve = torch.ops.scanrnn.layer(
         fold(x, x_dim, batch_axis),
         [fold(h, dim, 1) for h, dim in zip(h_0, h_dims, strict=True)],
         params, *steps, seed, training, *description,
     )  # fmt: skip
-    pair = c_n.dim() == 3
-    out = unfold(y, batch_axis), unfold(h_n, 1), unfold(c_n, 1) if pair else c_n, reserve
-    return out, (batch_axis, 1, 1 if pair else None, None)
+    axes = [1 if state.dim() == 3 else None for state in states]
+    unfolded = [
+        state if axis is None else unfold(state, axis)
+        for state, axis in zip(states, axes, strict=True)
+    ]
+    return (unfold(y, batch_axis), *unfolded, reserve), (batch_axis, *axes, None)
 
 
 for _device_type in ("CPU", "CUDA"):
