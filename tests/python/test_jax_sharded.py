@@ -24,7 +24,7 @@ def told(tmp_path_factory):
     environment |= {"PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)])}
     return subprocess.run(
         [sys.executable, HERE / "jax_sharded_cases.py", str(DEVICES)],
-        capture_output=True, text=True, timeout=300, check=False, env=environment,
+        capture_output=True, text=True, timeout=600, check=False, env=environment,
     )  # fmt: skip
 
 
