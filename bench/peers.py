@@ -35,6 +35,7 @@ import cudnn
 import peer_dense
 import peer_flashrnn
 import peer_layers
+import peer_options
 import peer_ragged
 import peer_scans
 from gpu_timing import GPU, Bench, clock_mhz
@@ -52,6 +53,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "ragged": peer_ragged.layers,
     "episodes": peer_ragged.episodes,
     "packed": peer_ragged.scans,
+    "options": peer_options.options,
     "served": peer_dense.served,
     **peer_flashrnn.PARTS,
 }
