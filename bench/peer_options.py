@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What options cost: a layer with each beside the layer without, and cells beside LSTM.
 
-A row's `times` is its time over that of the plain layer of its problem, in the same turns. Masks are
-drawn in training, so both passes run in training mode.
+A row's `times` is its time over that of the plain layer of its problem, in the same turns. Modules
+are in training mode, in which masks are drawn; a graph replays the draws that it was captured with.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ def options(bench: Bench) -> None:
             contest = Contest(bench, row | {"dtype": "bfloat16", "impl": OURS})
             for name, (cell, own) in problem.ways.items():
                 make = functools.partial(made, problem, cell, own, direction != "forward")
-                drawn = any(key.endswith(("out", "connect")) for key in own)
-                contest.enter({"cell": cell, "way": name}, make, graph=not drawn)
+                contest.enter({"cell": cell, "way": name}, make)
             first = len(bench.rows)
             contest.measure()
             found = [row for row in bench.rows[first:] if "ms" in row]
