@@ -4,7 +4,7 @@
 import pytest
 from scanrnn import _core
 from scanrnn.precision import Used
-from support import ALL_CELLS
+from support import ALL_CELLS, INFO
 from torch_support import GPU, TORCHS_OWN, module, numpy, st, tensor, torch
 
 
@@ -18,13 +18,18 @@ def switches_as_they_were():
         switch.fp32_precision = value
 
 
+def as_torchs(cell):
+    """Whether its class is one of torch.nn's, also with an option that torch.nn has not."""
+    return INFO[cell].made_by()[0] in TORCHS_OWN
+
+
 def followed_by(cell):
-    return torch.backends.cudnn.rnn if cell in TORCHS_OWN else torch.backends.cuda.matmul
+    return torch.backends.cudnn.rnn if as_torchs(cell) else torch.backends.cuda.matmul
 
 
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_which_switch_a_cell_follows(cell):
-    its, others = followed_by(cell), followed_by("MinGRU" if cell in TORCHS_OWN else "GRU")
+    its, others = followed_by(cell), followed_by("MinGRU" if as_torchs(cell) else "GRU")
     for name, wanted in (("tf32", "high"), ("ieee", "highest"), ("none", "highest")):
         for other in ("tf32", "ieee"):
             its.fp32_precision, others.fp32_precision = name, other
