@@ -36,7 +36,7 @@ def refused(kind, message, weights, layout, cell="LSTM", **options):
         ("layout: expected one of 'torch', 'haste', 'flashrnn', 'asapp-sru', 'tensorflow', "
          "'keras', 'onnx', got 'caffe'", LSTM, "caffe", "LSTM"),
         ("layout: 'haste' has LSTM, GRU, IndRNN, got SRU", LSTM, "haste", "SRU"),
-        ("layout: 'tensorflow' has LSTM, RNN, got GRU", TF, "tensorflow", "GRU"),
+        ("layout: 'tensorflow' has LSTM, PeepholeLSTM, RNN, got GRU", TF, "tensorflow", "GRU"),
         ("weights: missing ['bias'], unexpected []",
          zeros(kernel=(C, 16), recurrent_kernel=(H, 16)), "haste", "LSTM"),
         ("weights: missing [], unexpected ['gamma']", LSTM | zeros(gamma=(2,)), "haste", "LSTM"),
@@ -54,13 +54,13 @@ def refused(kind, message, weights, layout, cell="LSTM", **options):
         ("W: expected 3 axes, got shape (16, 3)", NODE | zeros(W=(16, 3)), "onnx", "LSTM"),
         ("bias: expected shape (2, 3 * hidden_size), got (12,): a GRU with reset_after=False is "
          "not here", GRU | zeros(bias=(12,)), "keras", "GRU"),
-        ("P: expected zeros: an LSTM with peepholes is not here", NODE | {"P": ONES}, "onnx",
-         "LSTM"),
+        ("P: its values are not 0, so the gates read c: expected scanrnn.LSTM with peephole=True",
+         NODE | {"P": ONES}, "onnx", "LSTM"),
         ("linear_before_reset: expected the node's attribute to be 1, got none, which is 0: a GRU "
          "whose reset gate comes before the product is not here", GRU_NODE, "onnx", "GRU"),
         ("linear_before_reset: expected the node's attribute to be 1, got 0",
          GRU_NODE | {"linear_before_reset": 0}, "onnx", "GRU"),
-        ("rnn/w_f_diag: peepholes are not here",
+        ("rnn/w_f_diag: expected scanrnn.LSTM with peephole=True",
          {f"rnn/{name}": v for name, v in (TF | zeros(w_f_diag=(H,))).items()}, "tensorflow",
          "LSTM"),
         ("weight_c: its values are not 0, so the gates read the state: expected scanrnn.SRU with "

@@ -164,7 +164,45 @@ def test_heads_of_flashrnn(cell):
     gates, biases = shapes["R"][0], shapes["b"][0]
     arrays = draw(W=(gates * H, C), R=(gates, 2, H // 2, H // 2), b=(biases, 2, H // 2))
     rnn = load(arrays, "flashrnn", NAMES[cell])
+    assert rnn.num_heads == 2
     agrees(rnn, getattr(formulas, f"flashrnn_{cell}")(x_of(), **arrays))
+    same(rnn.export("flashrnn"), arrays)
+
+
+OPTIONS = {
+    "LSTM": [{"proj_size": 3}, {"num_heads": 2}, {"proj_size": 2, "bidirectional": True}],
+    "SLSTM": [{"num_heads": 4}],
+    "SRU": [{"projection_size": 2}, {"projection_size": 5, "num_layers": 2}],
+    "PeepholeSRU": [{"projection_size": 6, "bidirectional": True}],
+}
+
+
+@pytest.mark.parametrize(
+    ("cell", "options"), [(cell, told) for cell, all_of in OPTIONS.items() for told in all_of]
+)
+def test_options_in_torchs_layout(cell, options):
+    rnn = make(cell, C, H, **options)
+    again = load(rnn.export("torch"), "torch", cell)
+    for name, value in options.items():
+        assert getattr(again, name) == value
+    same(again.state_dict(), rnn.state_dict())
+
+
+def test_options_that_a_library_has_not_stay_here():
+    for options in ({"num_heads": 2}, {"proj_size": 2}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))}: 'haste' has no layers of it"):
+            make("LSTM", C, H, **options).export("haste")
+    with pytest.raises(ValueError, match="rescale: 'asapp-sru' has no layers of it"):
+        make("SRU", C, H, rescale=True).export("asapp-sru")
+
+
+def test_peepholes_of_onnx_and_tensorflow():
+    rnn = make("PeepholeLSTM", C, H, dtype="float64")
+    i, f, o = np.split(rnn.weight_ch_l0, 3)
+    np.testing.assert_array_equal(rnn.export("onnx")["P"], np.concatenate([i, o, f])[None])
+    told = rnn.export("tensorflow")
+    for name, wanted in (("w_i_diag", i), ("w_f_diag", f), ("w_o_diag", o)):
+        np.testing.assert_array_equal(told[name], wanted)
 
 
 def test_stacks():

@@ -73,9 +73,18 @@ PAIR = Form(  # [2, G*H]: both biases
     lambda units: np.concatenate(units[0]).reshape(2, -1),
     lambda value, _, count: [np.split(value.reshape(-1), count)],
 )
-ONE_HEAD = Form(  # [G, 1, H, H] or [G, 1, H]
-    lambda units: np.stack(units[0])[:, None],
-    lambda value, _, count: [list(value[:, 0])],
+
+
+def _heads_of(units: list[list[Array]]) -> Array:
+    value = np.stack(units[0])
+    if value.ndim == 2:
+        return value[:, None]
+    return value.reshape(len(value), -1, value.shape[2], value.shape[2])
+
+
+HEADS = Form(  # [G, heads, H/heads, H/heads], or of a bias [G, 1, H]
+    _heads_of,
+    lambda value, _, count: [list(value.reshape(len(value), -1, *value.shape[3:]))],
 )
 DIRECTIONS = Form(  # [D, G*H, C] or [D, G*H]
     lambda units: np.stack([np.concatenate(unit) for unit in units]),
@@ -103,11 +112,16 @@ def own_fields(cell: CellInfo) -> tuple[Field, ...]:
     told = {
         "weight_ih": gates + skip,
         "weight_hh": gates if dense else "",
-        cell.vectors_name: gates[-cell.vectors :] if cell.vectors else "",
+        cell.vectors_name: _PEEPHOLES.get(cell.name, gates[-cell.vectors :]) * (cell.vectors > 0),
         "bias_ih": gates[-cell.bias_gates :],
         "bias_hh": gates if dense else "",
     }
     return tuple(field(name, ROWS, f"{name}.{has}") for name, has in told.items() if has)
+
+
+_PEEPHOLES = {"PeepholeLSTM": "ifo"}  # where vectors are not those of the last gates
+# Parameters of some options: each is one block, whatever its size.
+PROJECTIONS = ("weight_hr", "weight_pr")
 
 
 def taken_apart(fields: Sequence[Field], params: Mapping[str, Array], hidden_size: int) -> Blocks:
@@ -118,6 +132,7 @@ def taken_apart(fields: Sequence[Field], params: Mapping[str, Array], hidden_siz
         if value is not None:  # a layer without biases, or without a projection of the highway
             count = len(value) // hidden_size
             blocks |= dict(zip(own.blocks, np.split(value, count), strict=False))
+    blocks |= {f"{name}.": params[name] for name in PROJECTIONS if name in params}
     for name in [name for name in blocks if name.startswith("bias_hh.")]:
         _, gate = name.split(".")
         blocks[f"bias.{gate}"] = blocks[f"bias_ih.{gate}"] + blocks[name]
@@ -134,7 +149,7 @@ def put_together(
             continue
         count = shapes[own.name][0] // hidden_size
         params[own.name] = np.concatenate([_block(blocks, name) for name in own.blocks[:count]])
-    return params
+    return params | {name: blocks[f"{name}."] for name in PROJECTIONS if name in shapes}
 
 
 def _block(blocks: Blocks, name: str) -> Array:

@@ -13,7 +13,7 @@ from .. import arguments
 from ..arguments import Array
 from ..arrays import on_host
 from ..registry import CellInfo
-from .blocks import own_fields, put_together, taken_apart
+from .blocks import PROJECTIONS, own_fields, put_together, taken_apart
 from .names import Place, named, parsed
 from .own import Names, Params, by_layer, written
 from .tables import LAYOUTS, First, Layout
@@ -88,6 +88,8 @@ class Coming:
 
     def _check_names(self) -> None:
         wanted = [field.name for field in self.fields if self.bias or not field.is_bias]
+        if self.kind.own:
+            wanted += [name for name in PROJECTIONS if Place(0, 0, name) in self.places]
         missing, unexpected = [], []
         for layer, units in enumerate(self.units):
             for way, unit in enumerate(units):
@@ -120,6 +122,7 @@ class Coming:
             "bias": self.bias,
             "bidirectional": self.directions == 2,
         }
+        found |= self.kind.options(told, hidden_size)
         options = agreeing(self.options, found, "the arrays say so")
         made = cls(**{"seed": 0} | options)
         values: dict[str, Array] = {}
@@ -151,6 +154,8 @@ class Coming:
                 unpacked = field.form.unpack(unit[field.name], len(like), len(names))
                 for into, values in zip(blocks, unpacked, strict=True):
                     into |= dict(zip(names, values, strict=True))
+        if self.kind.own:
+            blocks[0] |= {f"{name}.": unit[name] for name in PROJECTIONS if name in unit}
         return blocks
 
     def _check_shapes(self, layer: int, wanted: Sequence[Mapping[str, Array]], made: Any) -> None:

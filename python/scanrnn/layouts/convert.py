@@ -16,7 +16,7 @@ from . import files
 from .coming import Coming, agreeing, check_directions
 from .names import Place, named
 from .own import Names, by_layer, written
-from .tables import LAYOUTS, Layout
+from .tables import LAYOUTS, MAKING_WEIGHTS, Layout
 from .unit import Unit
 
 
@@ -29,6 +29,10 @@ def export(layer: Any, layout: str, forget_bias: float | None = None) -> dict[st
     option = cell.variant_option
     if option:
         _check_variant(layout, kind, cell, getattr(layer, option))
+    for name, default in cell.options:
+        value = getattr(layer, name, default)
+        if name in MAKING_WEIGHTS and name not in kind.keeps and value != default:
+            raise ValueError(f"{name}: {layout!r} has no layers of it, got {value!r}")
     added = _forget_bias(layout, kind, cell, forget_bias)
     out: dict[str, Array] = {}
     for index, params in enumerate(by_layer(layer)):

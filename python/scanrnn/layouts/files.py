@@ -61,6 +61,7 @@ _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
 def _onnx(path: str, cell: str) -> Read:
+    cell = cell.removeprefix("Peephole")  # an input more of the same operator
     onnx = _needed("onnx", path)
     graph = onnx.load(path).graph
     values = {value.name: onnx.numpy_helper.to_array(value) for value in graph.initializer}

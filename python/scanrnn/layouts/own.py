@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arguments import Array
 from ..registry import CellInfo
-from .blocks import own_fields, taken_apart
+from .blocks import PROJECTIONS, own_fields, taken_apart
 from .names import Place, named, parsed
 from .tables import Layout
 
@@ -55,6 +55,9 @@ def written(
                 arrays[field.name] = field.form.pack(
                     [[way[name] for name in names] for way in unit]
                 )
+        if kind.own:
+            whole = [name for name in PROJECTIONS if f"{name}." in unit[0]]
+            arrays |= {name: unit[0][f"{name}."] for name in whole}
         out.append(arrays)
     return out
 

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arguments import Array
 from ..registry import CellInfo
 from . import sru
 from .blocks import (
     COLUMNS,
     DIRECTIONS,
     GATES_FIRST,
+    HEADS,
     INTERLEAVED,
-    ONE_HEAD,
     PAIR,
+    PROJECTIONS,
     ROWS,
     SKIP,
     X_ABOVE_H,
@@ -50,6 +50,10 @@ class First(NamedTuple):
         return len(self.matrix.blocks)
 
 
+# Options of which a layer's weights are others.
+MAKING_WEIGHTS = ("num_heads", "proj_size", "projection_size", "rescale")
+
+
 def _unchanged(arrays: Arrays, unit: Unit) -> Arrays:
     return arrays
 
@@ -73,6 +77,8 @@ class Layout(NamedTuple):
     raw: tuple[str, ...] = ()  # what is a number beside the arrays
     coming: Callable[[Arrays, Unit], Arrays] = _unchanged
     going: Callable[[Arrays, Unit], Arrays] = _unchanged
+    options: Callable[[First, int], dict[str, Any]] = lambda first, hidden_size: {}
+    keeps: tuple[str, ...] = ()  # of the options that make other weights
 
     @property
     def own(self) -> bool:
@@ -89,8 +95,10 @@ def _own_sizes(first: First) -> Sizes:
     """A layer with a highway has a block less where C is H, and biases [2*H] say which it is."""
     rows, width = first.shape
     arrays = first.arrays
-    if "weight_hh" in arrays:
-        return width, arrays["weight_hh"].shape[-1]
+    if "weight_pr" in arrays:
+        width = arrays["weight_pr"].shape[-1]
+    if "weight_hh" in arrays and arrays["weight_hh"].ndim == 2:
+        return width, rows // first.count
     if not first.matrix.blocks[-1].endswith(f".{SKIP}"):
         return width, rows // first.count
     for name in ("bias_ih", "weight_ch"):
@@ -99,6 +107,15 @@ def _own_sizes(first: First) -> Sizes:
     if first.hidden_size is None and rows == (first.count - 1) * width:
         return width, width
     return width, first.hidden_size or rows // first.count
+
+
+def _own_options(first: First, hidden_size: int) -> dict[str, Any]:
+    arrays, R = first.arrays, first.arrays.get("weight_hh")
+    names = zip(PROJECTIONS, ("proj_size", "projection_size"), strict=True)
+    out = {option: arrays[name].shape[0] for name, option in names if name in arrays}
+    if "weight_hr" not in arrays and R is not None and R.ndim == 2:
+        out["num_heads"] = hidden_size // max(1, R.shape[1])
+    return out
 
 
 # ---- Haste: transposed, LSTM in the order i, g, f, o with one bias, GRU in the order z, r, n
@@ -137,26 +154,29 @@ def _of_rows(first: First) -> Sizes:
     return first.shape[1], first.shape[0] // first.count
 
 
-def _one_head(arrays: Arrays, unit: Unit) -> Arrays:
-    """Heads as one: their blocks on the diagonal of a matrix."""
-    out = dict(arrays)
+def _joined_bias(arrays: Arrays, unit: Unit) -> Arrays:
+    """The bias of all heads, [G, 1, H]."""
     R, b = arrays.get("R"), arrays.get("b")
-    if R is not None and R.ndim == 4 and R.shape[1] > 1 and R.shape[2] == R.shape[3]:
-        gates, heads, size, _ = R.shape
-        dense: Array = np.zeros((gates, heads, size, heads, size), R.dtype)
-        for head in range(heads):
-            dense[:, head, :, head] = R[:, head]
-        out["R"] = dense.reshape(gates, 1, heads * size, heads * size)
-        if b is not None and b.shape[1:] == (heads, size):
-            out["b"] = b.reshape(len(b), 1, heads * size)
-    return out
+    if R is None or b is None or R.ndim != 4 or b.shape[1:] != R.shape[1:3]:
+        return arrays
+    return arrays | {"b": b.reshape(len(b), 1, -1)}
+
+
+def _bias_by_heads(arrays: Arrays, unit: Unit) -> Arrays:
+    R, b = arrays["R"], arrays["b"]
+    return arrays | {"b": b.reshape(len(b), *R.shape[1:3])}
+
+
+def _heads(first: First, hidden_size: int) -> dict[str, Any]:
+    R = first.arrays.get("R")
+    return {} if R is None or R.ndim != 4 else {"num_heads": R.shape[1]}
 
 
 def _flashrnn(w: str, r: str, *biases: str) -> tuple[Field, ...]:
     return (
         field("W", ROWS, f"weight_ih.{w}"),
-        field("R", ONE_HEAD, f"weight_hh.{r}"),
-        field("b", ONE_HEAD, *biases),
+        field("R", HEADS, f"weight_hh.{r}"),
+        field("b", HEADS, *biases),
     )
 
 
@@ -165,6 +185,7 @@ _FLASHRNN = {
     # n has a bias for each of its products, and the one with h comes first.
     "GRU": _flashrnn("rzn", "nrz", "bias_hh.n", "bias.rz", "bias_ih.n"),
     "RNN": _flashrnn("h", "h", "bias.h"),
+    "SLSTM": _flashrnn("ifzo", "ifzo", "bias.ifzo"),
 }
 
 
@@ -206,7 +227,9 @@ def _of_both(first: First) -> Sizes:
 
 
 def _with_forget_bias(arrays: Arrays, unit: Unit) -> Arrays:
-    unit.refuse(arrays, dict.fromkeys(_PEEPHOLES, "peepholes are not here"))
+    if not unit.cell.vectors:
+        why = "expected scanrnn.LSTM with peephole=True"
+        unit.refuse(arrays, dict.fromkeys(_PEEPHOLES, why))
     return _f_raised(arrays, unit.forget_bias)
 
 
@@ -224,10 +247,15 @@ def _f_raised(arrays: Arrays, by: float) -> Arrays:
 
 
 _PEEPHOLES = ("w_f_diag", "w_i_diag", "w_o_diag")
+_TENSORFLOWS_LSTM = (
+    field("kernel", X_ABOVE_H, "weight_ih.igfo", "weight_hh.igfo"),
+    field("bias", ROWS, "bias.igfo"),
+)
 _TENSORFLOW = {
-    "LSTM": (
-        field("kernel", X_ABOVE_H, "weight_ih.igfo", "weight_hh.igfo"),
-        field("bias", ROWS, "bias.igfo"),
+    "LSTM": _TENSORFLOWS_LSTM,
+    "PeepholeLSTM": (
+        *_TENSORFLOWS_LSTM,
+        *(field(f"w_{gate}_diag", ROWS, f"weight_ch.{gate}") for gate in "fio"),
     ),
     "RNN": (
         field("kernel", X_ABOVE_H, "weight_ih.h", "weight_hh.h"),
@@ -247,8 +275,14 @@ def _of_node(first: First) -> Sizes:
 
 def _of_its_kind(arrays: Arrays, unit: Unit) -> Arrays:
     peepholes, kind = arrays.get("P"), arrays.get("linear_before_reset")
+    if unit.cell.vectors:
+        shape = len(arrays["W"]), arrays["W"].shape[1] // 4 * 3
+        return {"P": np.zeros(shape, arrays["W"].dtype)} | arrays
     if peepholes is not None and np.any(peepholes != 0):
-        raise ValueError(f"{unit.label('P')}: expected zeros: an LSTM with peepholes is not here")
+        raise ValueError(
+            f"{unit.label('P')}: its values are not 0, so the gates read c: expected scanrnn.LSTM "
+            "with peephole=True"
+        )
     if unit.cell.name == "GRU" and (kind is None or int(np.asarray(kind).item()) == 0):
         got = "none, which is 0" if kind is None else "0"
         raise ValueError(
@@ -271,13 +305,16 @@ def _node(order: str) -> tuple[Field, ...]:
 
 
 LAYOUTS = {
-    "torch": Layout({}, _own_sizes, template="{field}_l{layer}{reverse}"),
+    "torch": Layout(
+        {}, _own_sizes, template="{field}_l{layer}{reverse}", options=_own_options,
+        keeps=MAKING_WEIGHTS,
+    ),
     "haste": Layout(
         _HASTE, _of_columns, directions=1, needs_bias=True, variants={"IndRNN": ("tanh",)}
     ),
     "flashrnn": Layout(
         _FLASHRNN, _of_rows, directions=1, needs_bias=True, variants={"RNN": ("tanh",)},
-        coming=_one_head,
+        coming=_joined_bias, going=_bias_by_heads, options=_heads, keeps=("num_heads",),
     ),
     "asapp-sru": Layout(
         {"SRU": _SRU, "PeepholeSRU": (*_SRU, field("weight_c", GATES_FIRST, "weight_ch.fr"))},
@@ -291,7 +328,8 @@ LAYOUTS = {
     ),
     "keras": Layout(_KERAS, _of_columns, listed=True, coming=_reset_after),
     "onnx": Layout(
-        {name: _node(rows) for name, rows in ONNX_ROWS.items()},
+        {name: _node(rows) for name, rows in ONNX_ROWS.items()}
+        | {"PeepholeLSTM": (*_node(ONNX_ROWS["LSTM"]), field("P", DIRECTIONS, "weight_ch.iof"))},
         _of_node, axes=3, joined=True, raw=("linear_before_reset",), coming=_of_its_kind,
         going=_saying_its_kind,
     ),
