@@ -224,7 +224,7 @@ class Products {
   }
 
  private:
-  void product(Index m, Index n, Index k, CudaMatrix a, CudaMatrix b, void* out, Index stride) {
+  void product(Index m, Index n, Index k, Factor a, Factor b, void* out, Index stride) {
     CudaProduct p;
     p.dtype = dtype_of<T>();
     p.m = m;
