@@ -6,7 +6,6 @@
 #include <atomic>
 #include <map>
 #include <mutex>
-#include <sstream>
 #include <utility>
 
 #include "names.h"
@@ -141,11 +140,11 @@ Layer make_layer(LayerOptions options, const std::string& cell, const std::strin
     while (info.variants[options.variant] != found) ++options.variant;
   }
   options.domain = parse_domain(domain);
-  std::istringstream words(own);
-  for (std::string word; words >> word;) {
-    const std::size_t at = word.find('=');
-    if (at == std::string::npos) throw value_error("options: expected name=number, got " + word);
-    set_option(options, word.substr(0, at), std::stod(word.substr(at + 1)));
+  for (std::size_t begin = 0; begin < own.size();) {
+    const std::size_t end = std::min(own.find(' ', begin), own.size()), at = own.find('=', begin);
+    if (at >= end) throw value_error("options: expected name=number words, got '" + own + "'");
+    set_option(options, own.substr(begin, at - begin), std::stod(own.substr(at + 1)));
+    begin = end + 1;
   }
   options.dtype = parse_dtype(dtype);
   return Layer(options);

@@ -176,6 +176,7 @@ def test_errors(name, whose):
 
 
 # Beyond torch's samples: (module and input -> a wrong call). Both say the same.
+OTHER_DEVICE = "cpu" if DEVICE == "cuda" else "meta"
 WRONG_CALLS = {
     "rank": lambda rnn, x, hx: rnn(x[0, 0]),
     "rank of four": lambda rnn, x, hx: rnn(x[None]),
@@ -185,7 +186,9 @@ WRONG_CALLS = {
     "states of one": lambda rnn, x, hx: rnn(x, pytree.tree_map(lambda h: h[:, 0], hx)),
     "sizes of states": lambda rnn, x, hx: rnn(x, pytree.tree_map(lambda h: h[:, :2], hx)),
     "dtype of states": lambda rnn, x, hx: rnn(x, pytree.tree_map(torch.Tensor.float, hx)),
-    "device of states": lambda rnn, x, hx: rnn(x, pytree.tree_map(lambda h: h.to("meta"), hx)),
+    "device of states": lambda rnn, x, hx: rnn(
+        x, pytree.tree_map(lambda h: h.to(OTHER_DEVICE), hx)
+    ),
 }
 WRONG_ARGUMENTS = [
     ((4, 6, 0), {}),

@@ -20,13 +20,17 @@ def call_of(rnn, batch, **options):
     """A function of x, the initial state and the parameters; and what it is called with but x."""
     names = [name for name, _ in rnn.named_parameters()]
     states = flat([state(rnn, batch, grad=True)])
+    scaled = len(states) == 4  # SLSTM's m is constant for gradients, and c and n are by its measure
+    if scaled:
+        states[3] = states[3].detach()
 
     def call(x, *rest):
         h_0, params = rest[: len(states)], rest[len(states) :]
         torch.manual_seed(3)  # of what is dropped
         given = x, h_0 if len(h_0) > 1 else h_0[0]
         params = dict(zip(names, params, strict=True))
-        return tuple(flat(torch.func.functional_call(rnn, params, given, options)))
+        out = tuple(flat(torch.func.functional_call(rnn, params, given, options)))
+        return out[:2] if scaled else out
 
     params = [value.detach().clone().requires_grad_() for value in rnn.parameters()]
     return call, [*states, *params]
