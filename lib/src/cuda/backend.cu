@@ -76,7 +76,8 @@ class CudaBackend : public Backend {
       pointwise::
           drop<<<pointwise::blocks_for(steps * batch * width), pointwise::kThreads, 0, stream_>>>(
               as_const(walked<T>(from, all, false)), walked<T>(to, all, false), steps, batch, width,
-              drop.threshold(), drop.scale(), drop.seed, drop.adds, !drop.sequences,
+              drop.threshold(), static_cast<typename scan::Units<T>::V>(drop.scale()), drop.seed,
+              drop.adds, !drop.sequences,
               drop.sequences ? *drop.sequences : SequenceBounds({}, 0, 0, false));
       SCANRNN_CUDA(cudaGetLastError());
     });

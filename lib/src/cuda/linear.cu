@@ -44,7 +44,7 @@ struct LayerRun : CudaRun<T> {
     CudaSchedule out;
     out.extent = {call.batch, call.hidden, call.steps};
     out.strategy = plan.strategy;
-    out.across_blocks = plan.across_blocks;
+    out.across_blocks = call.has_marks() ? ragged::over_blocks(plan) : plan.across_blocks;
     out.log_domain = plan.problem.log_domain;
     out.ragged = call.has_marks();
     out.tables = call.tables;

@@ -136,11 +136,13 @@ cudaError_t sum_rows(const T* values, Index count, Index stride, Index columns, 
                                   kThreads, 0, stream, static_cast<const V*>(parts), columns, sums);
 }
 
-// Calls use(t, b, j) for the elements of [T,B,.].
+// Calls use(t, b, j) for the elements of [T,B,.]; a warp takes a row.
 template <class F>
 __device__ __forceinline__ void for_elements(Index steps, Index batch, Index width, F&& use) {
-  for (Index i = first_item(); i < steps * batch * width; i += item_stride()) {
-    use(i / width / batch, i / width % batch, i % width);
+  constexpr Index kLanes = scan::cuda::kLanes;
+  for (Index row = first_item() / kLanes; row < steps * batch; row += item_stride() / kLanes) {
+    const Index t = row / batch, b = row % batch;
+    for (Index j = threadIdx.x % kLanes; j < width; j += kLanes) use(t, b, j);
   }
 }
 
@@ -154,16 +156,15 @@ __global__ void add(Strided<const T> from, Strided<T> to, Index steps, Index bat
 }
 
 // Elements are numbered by step and line, or with sequences by these alone.
-template <class T>
+template <class T, class V>
 __global__ void drop(Strided<const T> from, Strided<T> to, Index steps, Index batch, Index width,
-                     std::uint64_t threshold, double scale, std::uint64_t seed, bool adds,
+                     std::uint64_t threshold, V scale, std::uint64_t seed, bool adds,
                      bool each_step, const SequenceBounds sequences) {
-  using V = typename scan::Units<T>::V;
   for_elements(steps, batch, width, [&](Index t, Index b, Index j) {
     const Index row = each_step ? t * batch + b : sequences.packed ? sequences.at(t) : b;
     const auto position = static_cast<std::uint64_t>(row * width + j);
-    V value = static_cast<V>(from.at_line(b).at(t)[j]) * static_cast<V>(scale);
-    if (mix(seed ^ mix(position)) < threshold) value = V(0);
+    V value = static_cast<V>(from.at_line(b).at(t)[j]) * scale;
+    if (threshold > 0 && mix(seed ^ mix(position)) < threshold) value = V(0);
     T& target = to.at_line(b).at(t)[j];
     target = static_cast<T>(adds ? value + static_cast<V>(target) : value);
   });

@@ -4,6 +4,12 @@
 #include "scanrnn/dispatch/ragged.h"
 
 namespace scanrnn::ragged {
+
+bool over_blocks(const dispatch::Plan& plan) {
+  const bool drawn = plan.problem.layout == dispatch::Batch::rectangular;
+  return plan.across_blocks || (drawn && plan.strategy == dispatch::Strategy::parallel_scan);
+}
+
 namespace {
 
 // The mark of each token, of one line after another.
@@ -78,7 +84,7 @@ RaggedWays ways_of(const dispatch::Plan& plan, const Ragged& told, const Index* 
     out.sequences = true;
     out.longest = longest;
   } else {
-    out.sequences = packed ? p.longest > 0 && p.longest <= out.most : !plan.across_blocks;
+    out.sequences = packed ? p.longest > 0 && p.longest <= out.most : !over_blocks(plan);
     out.tokens = !out.sequences;
   }
   return out;

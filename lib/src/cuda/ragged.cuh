@@ -17,6 +17,10 @@ using pointwise::kThreads;
 RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, Arena& arena,
                      cudaStream_t stream);
 
+// Whether marked kernels split time over blocks: where the plan does and, as no marked kernel
+// splits it inside one, where a rectangular batch with draws is a parallel scan.
+bool over_blocks(const dispatch::Plan& plan);
+
 // ---- rows: a warp takes one after another
 
 inline constexpr int kLanes = scan::cuda::kLanes;

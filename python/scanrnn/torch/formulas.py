@@ -305,7 +305,7 @@ def _direction(
         recurrent = _of_heads(own["weight_hh"], int(told.own_options.get("num_heads", 1)))
 
     def step(state: Parts, inputs: Parts) -> tuple[list[Tensor], Tensor]:
-        sums, skip, *marks = inputs
+        (sums, skip), marks = inputs[:2], list(inputs[2:])
         given = [None if m is None else marks.pop() for m in moves[::-1]][::-1]
         unit = Own(told.variant, given, keep, highway)
         before, m = state, ()
