@@ -6,8 +6,11 @@
 namespace scanrnn::ragged {
 
 bool over_blocks(const dispatch::Plan& plan) {
-  const bool drawn = plan.problem.layout == dispatch::Batch::rectangular;
-  return plan.across_blocks || (drawn && plan.strategy == dispatch::Strategy::parallel_scan);
+  const auto& p = plan.problem;
+  const bool drawn = p.layout == dispatch::Batch::rectangular;
+  const bool few = p.batch * p.hidden_size < kManyRows * plan.device.units;
+  return plan.across_blocks || (drawn && plan.strategy == dispatch::Strategy::parallel_scan &&
+                                (few || p.forced == plan.strategy));
 }
 
 namespace {
