@@ -53,7 +53,8 @@ def test_an_exported_program(cell):
     rnn = module(cell, 4, 6, 2, bidirectional=True).eval()
     steps, batch = torch.export.Dim("T", min=2), torch.export.Dim("B", min=2)
     of_state = {1: batch}
-    shapes = {0: steps, 1: batch}, (of_state, of_state) if rnn._cell.states == 2 else of_state
+    of_states = (of_state,) * rnn._cell.states
+    shapes = {0: steps, 1: batch}, of_states if len(of_states) > 1 else of_state
     given = tensor(5, 3, rnn.input_size), state(rnn, 3)
     program, file = torch.export.export(rnn, given, dynamic_shapes=shapes), io.BytesIO()
     torch.export.save(program, file)
