@@ -39,13 +39,13 @@ test-cpp: .venv/ready
 	cmake --preset release -DSCANRNN_BUILD_BENCH=ON -DPython_EXECUTABLE=$(PYTHON)
 	cmake --build --preset release
 	cmake --build --preset release --target all_verify_interface_header_sets
-	build/release/tests/scanrnn_tests --gtest_brief=1
-	ctest --preset release --exclude-regex '^scanrnn_tests$$'
+	tests/in_shards.sh build/release/tests/scanrnn_tests --gtest_brief=1
+	ctest --preset release --parallel $$(nproc) --exclude-regex '^scanrnn_tests$$'
 
 test-sanitize: .venv/ready
 	cmake --preset cpu-asan -DPython_EXECUTABLE=$(PYTHON)
 	cmake --build --preset cpu-asan
-	build/cpu-asan/tests/scanrnn_tests --gtest_brief=1
+	tests/in_shards.sh build/cpu-asan/tests/scanrnn_tests --gtest_brief=1
 	ctest --preset cpu-asan --exclude-regex '^scanrnn_tests$$'
 
 test-python: .venv/installed .venv/frameworks
@@ -56,7 +56,7 @@ test-python: .venv/installed .venv/frameworks
 test-cuda: export SCANRNN_TEST_DEVICE := cuda
 test-cuda: export SCANRNN_REQUIRE_GPU := 1
 test-cuda: .venv/installed .venv/frameworks-cuda build/cuda/tests/scanrnn_tests
-	build/cuda/tests/scanrnn_tests --gtest_brief=1
+	tests/in_shards.sh build/cuda/tests/scanrnn_tests --gtest_brief=1
 	ctest --preset cuda --tests-regex _on_cuda
 	python -m pytest
 

@@ -12,6 +12,7 @@ using StateOfLine = std::array<Reals, kStateTensors.size()>;
 using InitialState = std::array<const Values*, kStateTensors.size()>;
 
 struct DenseDirection {
+  const CellInfo& about;
   std::string cell, variant;
   std::int64_t steps, batch, in, hidden;
   bool reverse;
@@ -20,9 +21,8 @@ struct DenseDirection {
   std::size_t state_at;  // where this direction's [B,H] begins
   Storage* store;
 
-  const CellInfo& about() const { return find_cell(cell); }
-  std::int64_t gates() const { return about().gates; }
-  std::size_t tensors() const { return static_cast<std::size_t>(about().states); }
+  std::int64_t gates() const { return about.gates; }
+  std::size_t tensors() const { return static_cast<std::size_t>(about.states); }
 
   // All steps of one sequence: the states before and after each, and W x + b, R h + b. What is kept
   // for backward of sums that the cell adds is their sum, in u.
@@ -215,7 +215,8 @@ inline Answer run_dense(const Case& c, const Data& data, bool with_backward, boo
   Storage store(c.layer.dtype, as_cuda);
   const auto direction = [&](int l, int d) {
     const Values* own = &data.params[first(l, d)];
-    return DenseDirection{cell.name,
+    return DenseDirection{cell,
+                          cell.name,
                           cell.variants[static_cast<std::size_t>(c.layer.variant)],
                           c.steps,
                           c.batch,

@@ -81,11 +81,11 @@ const std::vector<CellInfo>& cells() {
 const CellInfo& info(Cell cell) { return cells().at(static_cast<std::size_t>(cell)); }
 
 const CellInfo& find_cell(const std::string& name) {
-  std::string known;
   for (const CellInfo& cell : cells()) {
     if (cell.name == name) return cell;
-    known += (known.empty() ? "" : ", ") + cell.name;
   }
+  std::string known;
+  for (const CellInfo& cell : cells()) known += (known.empty() ? "" : ", ") + cell.name;
   throw value_error("cell: expected one of " + known + ", got '" + name + "'");
 }
 
