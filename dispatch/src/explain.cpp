@@ -143,6 +143,12 @@ std::string explain(const Plan& plan) {
     if (p.training && plan.persistent_vjp.tile < 0) out += ", backward by step_loop";
   }
   if (plan.fused_steps) out += ", one kernel a step";
+  if (plan.at_once > 1 && plan.part_steps > 0) {
+    out += ", " + text(std::int64_t{plan.at_once}) + " layers at the same time by parts of " +
+           text(plan.part_steps) + " steps";
+  } else if (plan.at_once > 1) {
+    out += ", both directions at the same time";
+  }
   if (plan.chunk_steps > 0) out += ", chunks of " + text(plan.chunk_steps) + " steps";
   if (plan.device.processor == Processor::cuda && plan.strategy == Strategy::parallel_scan) {
     if (plan.along_lanes) {

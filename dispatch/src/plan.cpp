@@ -198,6 +198,12 @@ bool takes_turns(const Problem& problem, const DeviceLimits& device) {
          2 * kCpuWalkCost * device.units <= cost;
 }
 
+// Whether a step of a layer call is too little work for threads to share.
+bool each_for_itself(const Problem& problem) {
+  return problem.steps > 1 &&
+         problem.batch * problem.gates * problem.hidden_size * problem.hidden_size <= kCpuOwnWork;
+}
+
 // The longest chunk, up to a limit, of which each part of a parallel scan has the same number; of a
 // short sequence the shortest.
 std::int64_t chunk_steps(const Problem& problem, const DeviceLimits& device) {
@@ -337,10 +343,40 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
     out.tile_steps = lines >= kCpuStepLines ? 1 : kCpuStepTileTokens / lines;
   }
   if (parallel) out.chunk_steps = chunk_steps(problem, device);
+  if (device.units > 1 && problem.at_once > 1 && each_for_itself(problem)) {
+    run_at_once(out, kMostAtOnce, std::max(kCpuMinPart, divide_up(problem.steps, kCpuParts)));
+  }
   return out;
 }
 
 }  // namespace
+
+bool run_at_once(Plan& plan, int most, std::int64_t part_steps) {
+  const Problem& p = plan.problem;
+  if (p.at_once < 2 || most < 2) return false;
+  const std::int64_t groups = divide_up(p.at_once, most);  // one after the other, of equal size
+  const int count = static_cast<int>(divide_up(p.at_once, groups));
+  const std::int64_t steps = std::max<std::int64_t>(1, p.steps);
+  const std::int64_t part = p.chained ? std::clamp<std::int64_t>(part_steps, 1, steps) : 0;
+  if (plan.device.processor == Processor::cuda) {
+    if (plan.strategy != Strategy::persistent) return false;
+    DeviceLimits share = plan.device;
+    share.units /= count;
+    PersistentShape shapes[2];
+    for (const bool backward : {false, true}) {
+      if (backward && plan.persistent_vjp.tile < 0) continue;
+      PersistentShape& shape = shapes[backward];
+      shape = persistent_shape(p, share, backward);
+      if (shape.tile < 0 || shape.lines < p.batch) return false;
+      if (part > 0) shape.steps = std::min(shape.steps, part);
+    }
+    plan.persistent = shapes[0];
+    if (plan.persistent_vjp.tile >= 0) plan.persistent_vjp = shapes[1];
+  }
+  plan.at_once = count;
+  plan.part_steps = part;
+  return true;
+}
 
 std::int64_t longest_alone(const Plan& plan) {
   constexpr std::int64_t kLanes = 32;

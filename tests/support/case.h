@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/scanrnn.h"
 #include "support/random.h"
 #include "support/tensor.h"
@@ -18,23 +19,39 @@ namespace scanrnn::test {
 
 using Values = std::vector<double>;
 
-// A strategy, and on CUDA how a parallel scan splits time: as the planner's rule says, or, where a
-// test forces it, inside a block or over blocks, time along lanes or not. It does not turn into a
-// bare strategy by itself, which would forget the split.
+// A strategy, and how it splits the work: as the planner says, or as a test forces it. On CUDA a
+// parallel scan splits time inside a block or over blocks, along lanes or not; layer calls of a
+// stack run at the same time or one by one. It does not turn into a bare strategy by itself, which
+// would forget the split.
 struct Way {
-  enum class Split { planned, inside_blocks, across_blocks, lanes, lanes_across_blocks };
+  enum class Split {
+    planned,
+    inside_blocks,
+    across_blocks,
+    lanes,
+    lanes_across_blocks,
+    at_once,
+    one_by_one
+  };
+  static constexpr std::int64_t kPart = 5;  // steps of a chain's
 
   dispatch::Strategy strategy = dispatch::Strategy::automatic;
   Split split = Split::planned;
 
   Way() = default;
-  Way(dispatch::Strategy by, Split of_time = Split::planned) : strategy(by), split(of_time) {}
+  Way(dispatch::Strategy by, Split of_work = Split::planned) : strategy(by), split(of_work) {}
   bool operator==(dispatch::Strategy other) const { return strategy == other; }
   bool operator!=(dispatch::Strategy other) const { return strategy != other; }
 
-  // A plan for the strategy, with time split this way.
+  // A plan for the strategy, with the work split this way.
   dispatch::Plan splits(dispatch::Plan plan) const {
     if (split == Split::planned) return plan;
+    if (split == Split::at_once || split == Split::one_by_one) {
+      plan.at_once = 1;
+      plan.part_steps = 0;
+      if (split == Split::at_once) dispatch::run_at_once(plan, dispatch::kMostAtOnce, kPart);
+      return plan;
+    }
     plan.along_lanes = split == Split::lanes || split == Split::lanes_across_blocks;
     plan.across_blocks = split == Split::across_blocks || split == Split::lanes_across_blocks;
     return plan;
@@ -42,7 +59,8 @@ struct Way {
 };
 inline std::string name(const Way& way) {
   const std::string out = dispatch::name(way.strategy);
-  constexpr const char* kSplits[] = {"", "_block", "_device", "_lanes", "_lanes_device"};
+  constexpr const char* kSplits[] = {"",         "_block",     "_device", "_lanes", "_lanes_device",
+                                     "_at_once", "_one_by_one"};
   return out + kSplits[static_cast<int>(way.split)];
 }
 

@@ -3,6 +3,8 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 
 #include "cpu/gemm.h"
@@ -11,6 +13,7 @@
 #include "cpu/ragged.h"
 #include "cpu/runtime.h"
 #include "cpu/team.h"
+#include "cpu/wait.h"
 
 namespace scanrnn {
 namespace {
@@ -25,13 +28,15 @@ void drop_from(const TensorView& from, const TensorView& to, const Drop& drop) {
       const T* source =
           static_cast<const T*>(from.data) + i * from.strides[0] + j * from.strides[1];
       T* target = static_cast<T*>(to.data) + i * to.strides[0] + j * to.strides[1];
-      const Index row = !sequences          ? i * from.sizes[1] + j
+      const Index row = !sequences          ? (drop.first_step + i) * from.sizes[1] + j
                         : sequences->packed ? sequences->at(i)
                                             : j;
       const auto position = static_cast<std::uint64_t>(row * from.sizes[2]);
       for (Index k = 0; k < from.sizes[2]; ++k) {
-        const auto number = mix(drop.seed ^ mix(position + static_cast<std::uint64_t>(k)));
-        const T value = number < threshold ? T(0) : source[k] * scale;
+        const auto dropped = [&] {
+          return mix(drop.seed ^ mix(position + static_cast<std::uint64_t>(k))) < threshold;
+        };
+        const T value = threshold > 0 && dropped() ? T(0) : source[k] * scale;
         target[k] = drop.adds ? target[k] + value : value;
       }
     }
@@ -122,6 +127,23 @@ class CpuBackend : public Backend {
   }
   void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace) override {
     (call.is_dense() ? cpu_dense_backward : cpu_backward)(plan, call, workspace);
+  }
+  // Each call is a thread's own, whose team has one member.
+  void at_once(int calls, Index parts, bool chained,
+               const std::function<void(int, Index)>& run) override {
+    std::array<std::atomic<Index>, dispatch::kMostAtOnce> done{};
+    run_team(std::min<Index>(calls, limits_.units), [&](const scan::Team& team) {
+      for (int call = team.rank; call < calls; call += team.size) {
+        const auto of = [&](int i) -> auto& { return done[static_cast<std::size_t>(i)]; };
+        for (Index part = 0; part < parts; ++part) {
+          if (chained && call > 0) {
+            wait_until([&] { return of(call - 1).load(std::memory_order_acquire) > part; });
+          }
+          run(call, part);
+          of(call).store(part + 1, std::memory_order_release);
+        }
+      }
+    });
   }
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) override {
     cpu_scan(plan, args, workspace);

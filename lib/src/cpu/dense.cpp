@@ -167,6 +167,12 @@ Strided<const T> lines_of(const TensorView& state) {
   return {static_cast<const T*>(state.data), state.strides[0], 0};
 }
 
+// The rows of all lines at one step.
+template <class T>
+Strided<const T> line_rows(const Strided<T>& tensor, Index step) {
+  return {tensor.at(step), tensor.line, 0};
+}
+
 // Tokens that lie densely in the layer call's order, in its dtype.
 TensorView tokens_of(const LayerCall& call, void* data, Index steps, Index width) {
   TensorView out = dense(data, steps, call.batch, width, call.batch_major);
@@ -198,15 +204,17 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
   const Walk<T> walk(call, arena, pack);
   const Index width = call.width();
   const bool whole = fuse || ragged;  // in one tile
+  const Index begin = call.part_begin, end = call.end();
   const Index tile_steps = !pack ? 1 : whole ? call.steps : std::min(plan.tile_steps, call.steps);
   T* products = pack ? nullptr : walk.take(arena, call.batch * width);
   T* projected = keep || fuse ? nullptr : walk.take(arena, tile_steps * call.batch * width);
   T* first = call.feeds_first() ? walk.take(arena, walk.lines * width) : nullptr;
   if (arena.counting()) return;
-  walk.add_biases();
+  if (call.begins()) walk.add_biases();
 
   const auto& table = kernels_of<T>();
   const auto kernel = table.dense[static_cast<int>(call.cell)][call.variant].forward;
+  const Tile all{0, call.steps, 0, call.batch};
   const TensorView kept = tokens_of(call, call.preactivations, call.steps, call.kept_width());
   const TensorView cells =
       tokens_of(call, call.states, call.steps, call.more_states() * call.hidden);
@@ -214,11 +222,11 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
 
   run_team(walk.threads(plan), [&](const Team& team) {
     DenseSchedule<T> schedule = walk.schedule(team, barrier);
-    if (pack) {
+    if (pack && call.begins()) {
       table.tools.pack_gates(team, walk.input, walk.packed_input);
       table.tools.pack_gates(team, walk.recurrent, walk.packed_recurrent);
     }
-    walk.load_more(team, call.more0, true);
+    if (call.begins()) walk.load_more(team, call.more0, true);
     if (call.first) {
       gemm<T>(team, SplitBy::columns, walk.lines, width, call.first.sizes[1],
               {static_cast<const T*>(call.first.data), call.first.strides[0]},
@@ -227,8 +235,9 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     }
     team.barrier();
     Strided<const T> before = lines_of<T>(call.h0);
-    for (Index position = 0; position < call.steps && call.batch > 0; position += tile_steps) {
-      const Index steps = std::min(tile_steps, call.steps - position);
+    if (!call.begins()) before = line_rows(walked<T>(call.y, all, call.reverse), begin - 1);
+    for (Index position = begin; position < end && call.batch > 0; position += tile_steps) {
+      const Index steps = std::min(tile_steps, end - position);
       const Tile tile{call.reverse ? call.steps - position - steps : position, steps, 0,
                       call.batch};
       schedule.steps = ragged ? walk.sequences->longest() : steps;
@@ -267,9 +276,10 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       team.barrier();
       if (walk.takes_part(schedule)) kernel(schedule, args);
       team.barrier();
-      before = {args.y.at(tile.steps - 1), args.y.line, 0};
+      before = line_rows(args.y, tile.steps - 1);
     }
-    walk.store_last(team, walked<T>(call.y, {0, call.steps, 0, call.batch}, call.reverse), before);
+    if (!call.ends()) return;
+    walk.store_last(team, walked<T>(call.y, all, call.reverse), before);
     walk.store_more(team, call.moren);
   });
 }
@@ -304,35 +314,41 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
 
   const auto& table = kernels_of<T>();
   const auto kernel = table.dense[static_cast<int>(call.cell)][call.variant].backward;
-  const Tile all{0, call.steps, 0, call.batch};
-  const auto against = [&](const TensorView& v) { return walked<T>(v, all, !call.reverse); };
+  const Tile all{0, call.steps, 0, call.batch}, part = part_of(call);
+  const auto against = [&](const TensorView& v) { return walked<T>(v, part, !call.reverse); };
   const TensorView dtokens = tokens_of(call, dsums, call.steps, kept);
   DenseBackwardArgs<T> args;
   args.weight = walk.packed_recurrent;
   args.sums = as_const(against(tokens_of(call, call.preactivations, call.steps, kept)));
   args.vectors = static_cast<const T*>(call.vectors.data);
-  args.states = as_const(
-      against(kept_states > 0 ? tokens_of(call, call.states, call.steps, kept_states) : call.y));
+  const TensorView states =
+      kept_states > 0 ? tokens_of(call, call.states, call.steps, kept_states) : call.y;
+  args.states = as_const(against(states));
   args.initial = lines_of<T>(kept_states > 0 ? call.more0[0] : call.h0);
   if (initial && call.more0[0]) args.initial = {initial, kept_states, 0};
+  if (!call.begins()) {
+    args.initial = line_rows(walked<T>(states, all, call.reverse), call.part_begin - 1);
+  }
   args.dy = as_const(against(call.dy));
   args.dsums = against(dtokens);
   const TensorView dvector_tokens = tokens_of(call, dvectors, call.steps, call.vector_values());
   args.dvectors = against(dvector_tokens);
-  args.masks = walked(call, all, !call.reverse);
+  args.masks = walked(call, part, !call.reverse);
   if (ragged) args.ragged = walk.sequences->lines();
   StepBarrier barrier;
 
   run_team(walk.threads(plan), [&](const Team& team) {
     DenseSchedule<T> schedule = walk.schedule(team, barrier);
-    schedule.steps = ragged ? walk.sequences->longest() : call.steps;
-    if (call.dx) table.tools.pack_columns(team, 1, walk.input, walk.packed_input);
-    if (walk.takes_part(schedule)) {
-      table.tools.pack_columns(schedule.team, walk.lines, walk.recurrent, walk.packed_recurrent);
+    schedule.steps = ragged ? walk.sequences->longest() : part.steps;
+    if (call.ends()) {
+      if (call.dx) table.tools.pack_columns(team, 1, walk.input, walk.packed_input);
+      if (walk.takes_part(schedule)) {
+        table.tools.pack_columns(schedule.team, walk.lines, walk.recurrent, walk.packed_recurrent);
+      }
+      walk.load(team, call.dhn, walk.h, padded(call.hidden), 0);
+      walk.load_more(team, call.dmoren, false);
+      if (initial) gather_initial(team, call, initial);
     }
-    walk.load(team, call.dhn, walk.h, padded(call.hidden), 0);
-    walk.load_more(team, call.dmoren, false);
-    if (initial) gather_initial(team, call, initial);
     if (ragged) {
       clear_padding<T>(team, dtokens, call.ragged.lengths);
       if (dvectors) clear_padding<T>(team, dvector_tokens, call.ragged.lengths);
@@ -341,13 +357,14 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
     team.barrier();
     if (walk.takes_part(schedule)) kernel(schedule, args);
     team.barrier();
-    walk.store(team, walk.h, padded(call.hidden), call.dh0);
-    walk.store_more(team, call.dmore0);
     if (call.dx) {
-      const DenseTokens<T> tokens{as_const(walked<T>(dtokens, all, false)),
-                                  walked<T>(call.dx, all, false), call.batch, call.steps};
+      const DenseTokens<T> tokens{as_const(walked<T>(dtokens, part, false)),
+                                  walked<T>(call.dx, part, false), call.batch, part.steps};
       table.tools.project_back(team, walk.input, walk.packed_input, tokens, call.accumulate_dx);
     }
+    if (!call.begins()) return;  // parts are to come
+    walk.store(team, walk.h, padded(call.hidden), call.dh0);
+    walk.store_more(team, call.dmore0);
     const DenseGradients<T> gradients{
         team, call, dtokens,
         ragged ? tokens_of(call, before, call.steps, call.hidden) : TensorView{}};

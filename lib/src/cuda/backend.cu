@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A CUDA device as a backend: its limits, its handle of cuBLASLt and dropout here, layers in
 // cuda/linear.cu and cuda/dense.cu. Nothing allocates device memory or waits for the device.
+#include <functional>
+#include <optional>
+
 #include "cuda/kernels/dense.h"
 #include "cuda/kernels/scan.h"
+#include "cuda/lanes.h"
 #include "cuda/linear.h"
 #include "cuda/pointwise.cuh"
 #include "cuda/ragged.cuh"
@@ -25,6 +29,7 @@ class CudaBackend : public Backend {
     if (measured) profile_ = measured;
     const DeviceGuard guard(device_);
     gemm_ = std::make_unique<CudaGemm>(options.cublas_lt, options.matmul_precision);
+    lanes_.emplace();
   }
   ~CudaBackend() override {
     if (!gemm_) return;
@@ -32,6 +37,7 @@ class CudaBackend : public Backend {
     cudaGetDevice(&before);
     cudaSetDevice(device_);
     gemm_.reset();
+    lanes_.reset();
     cudaSetDevice(before);
   }
 
@@ -48,6 +54,11 @@ class CudaBackend : public Backend {
   void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) override {
     const auto run = call.is_dense() ? cuda_dense_backward : cuda_backward;
     on_device(arena, [&] { run(plan, call, arena, gemm_.get(), stream_); });
+  }
+  void at_once(int calls, Index parts, bool chained,
+               const std::function<void(int, Index)>& run) override {
+    const DeviceGuard guard(device_);
+    lanes_->run(stream_, calls, parts, chained, run);
   }
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) override {
     on_device(arena, [&] { cuda_scan(plan, args, arena, stream_); });
@@ -77,7 +88,7 @@ class CudaBackend : public Backend {
           drop<<<pointwise::blocks_for(steps * batch * width), pointwise::kThreads, 0, stream_>>>(
               as_const(walked<T>(from, all, false)), walked<T>(to, all, false), steps, batch, width,
               drop.threshold(), static_cast<typename scan::Units<T>::V>(drop.scale()), drop.seed,
-              drop.adds, !drop.sequences,
+              drop.adds, !drop.sequences, drop.first_step,
               drop.sequences ? *drop.sequences : SequenceBounds({}, 0, 0, false));
       SCANRNN_CUDA(cudaGetLastError());
     });
@@ -196,6 +207,7 @@ class CudaBackend : public Backend {
   dispatch::DeviceLimits limits_;
   const dispatch::Profile* profile_ = &dispatch::generic_cuda_profile();
   std::unique_ptr<CudaGemm> gemm_;
+  std::optional<CudaLanes> lanes_;
 };
 
 }  // namespace

@@ -96,12 +96,13 @@ struct DenseRun : CudaWalk<T> {
       args.x = as_const(walked_here(call.x));
     } else if (call.steps > 0) {
       args.sums = as_const(walked_here(this->rows(projected, stride)));
-      for_runs<T>(call, this->all(), call.x,
-                  [&](const T* from, Index spacing, Index first, Index count) {
-                    this->product(count, this->width(), call.input, {from, spacing},
-                                  {call.weight.data, call.weight.strides[0], true},
-                                  projected + first * stride, stride, false, nullptr, gemm_space);
-                  });
+      const Tile part = part_of(call);
+      T* const to = projected + first_token(call, part) * stride;
+      for_runs<T>(call, part, call.x, [&](const T* from, Index spacing, Index first, Index count) {
+        this->product(count, this->width(), call.input, {from, spacing},
+                      {call.weight.data, call.weight.strides[0], true}, to + first * stride, stride,
+                      false, nullptr, gemm_space);
+      });
       if (call.first) add_first(first, this->rows(projected, stride));
     }
     if (whole) {
@@ -228,7 +229,7 @@ struct DenseRun : CudaWalk<T> {
                         {args.weight, args.weight_stride}, h_carry, hidden(), true, nullptr,
                         gemm_space, true);
         });
-        if (call.dh0 && !ragged) {
+        if (call.dh0 && !ragged && call.begins()) {
           copy(static_cast<const V*>(h_carry), hidden(), static_cast<T*>(call.dh0.data),
                call.dh0.strides[0], hidden());
         }
@@ -239,6 +240,7 @@ struct DenseRun : CudaWalk<T> {
     if (call.dx && this->tokens() > 0) {
       this->input_cotangent(dsums, kept(), call.accumulate_dx, gemm_space);
     }
+    if (!call.begins()) return;  // parts are to come
     if (call.dweight) this->weight_cotangent(dsums, kept(), gemm_space);
     if (call.dbias) this->sum_tokens(dsums, kept(), this->width(), parts, call.dbias.data);
     if (call.drecurrent_bias) {

@@ -155,13 +155,16 @@ __global__ void add(Strided<const T> from, Strided<T> to, Index steps, Index bat
   });
 }
 
-// Elements are numbered by step and line, or with sequences by these alone.
+// Elements are numbered by step and line, `first_step` being that of step 0, or with sequences by
+// these alone.
 template <class T, class V>
 __global__ void drop(Strided<const T> from, Strided<T> to, Index steps, Index batch, Index width,
                      std::uint64_t threshold, V scale, std::uint64_t seed, bool adds,
-                     bool each_step, const SequenceBounds sequences) {
+                     bool each_step, Index first_step, const SequenceBounds sequences) {
   for_elements(steps, batch, width, [&](Index t, Index b, Index j) {
-    const Index row = each_step ? t * batch + b : sequences.packed ? sequences.at(t) : b;
+    const Index row = each_step          ? (first_step + t) * batch + b
+                      : sequences.packed ? sequences.at(t)
+                                         : b;
     const auto position = static_cast<std::uint64_t>(row * width + j);
     V value = static_cast<V>(from.at_line(b).at(t)[j]) * scale;
     if (threshold > 0 && mix(seed ^ mix(position)) < threshold) value = V(0);

@@ -52,9 +52,11 @@ struct CudaRun {
     gemm->run(p, workspace, stream);
   }
 
-  // dx (+)= dgates W, from rows of dgates that are `stride` apart.
+  // dx (+)= dgates W, from rows of dgates that are `stride` apart; of the call's part.
   void input_cotangent(const T* dgates, Index stride, bool accumulate, void* workspace) {
-    for_runs<T>(call, all(), call.dx, [&](T* dx, Index spacing, Index first, Index count) {
+    const Tile part = part_of(call);
+    dgates += first_token(call, part) * stride;
+    for_runs<T>(call, part, call.dx, [&](T* dx, Index spacing, Index first, Index count) {
       product(count, call.input, width(), {dgates + first * stride, stride},
               {call.weight.data, call.weight.strides[0]}, dx, spacing, accumulate, nullptr,
               workspace);

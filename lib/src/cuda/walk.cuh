@@ -134,15 +134,18 @@ struct CudaWalk : CudaRun<T> {
     return longest > 0 ? std::min(most, longest) : most;
   }
 
-  // Walks lines and steps in launches of so many each, every one from where the last ended.
+  // Walks lines and steps of the call's part in launches of so many each, every one from where the
+  // last ended.
   template <class Launch>
   void walk(const Args& args, Index lines, Index steps, bool backward, Launch&& launch) {
     for (Index line = 0; line < args.batch; line += lines) {
       const Index most = steps_from(line);
-      for (Index step = 0; step < most; step += steps) {
+      const Index begin = backward ? call.steps - call.end() : call.part_begin;
+      const Index end = backward ? call.steps - call.part_begin : call.end();
+      for (Index step = begin; step < std::min(most, end); step += steps) {
         Args part = args;
         part.batch = std::min(args.batch - line, lines);
-        part.steps = std::min(most - step, steps);
+        part.steps = std::min(std::min(most, end) - step, steps);
         const bool first = step == 0, last = step + part.steps == most;
         const bool is_ragged = args.lines;
         if (is_ragged) {

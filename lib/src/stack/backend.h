@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 
 #include "scanrnn/context.h"
@@ -58,6 +59,10 @@ class Backend {
   // With an arena that only counts, these take the memory that they would and do nothing else.
   virtual void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace) = 0;
   virtual void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace) = 0;
+  // run(call, part) for all parts of so many layer calls, at the same time where the backend can:
+  // parts of one call in their order, those of a chain after the same part of the call before.
+  virtual void at_once(int calls, Index parts, bool chained,
+                       const std::function<void(int, Index)>& run) = 0;
   // Tensors of the bare recurrence are [T,B,N], those without time [1,B,N], with any strides.
   virtual void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) = 0;
   virtual void scan_backward(const dispatch::Plan& plan, const ScanBackwardArgs& args,

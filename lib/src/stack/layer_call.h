@@ -25,6 +25,11 @@ struct LayerCall {
   Index skip_size = 0;  // features of what a highway reads
   int gates = 0;        // row blocks of weight, the highway projection included
 
+  // The steps that run now, in the order of the forward walk, of a call that runs part by part:
+  // backward the last part comes first. What one leaves for the next stays in the memory that the
+  // call works in.
+  Index part_begin = 0, part_end = -1;  // -1: all there are
+
   TensorView x;             // [T,B,C]
   TensorView skip;          // what a highway reads, where that is another tensor than x
   TensorView weight, bias;  // [gates*H,C]; absent, or the bias of the row blocks that have one
@@ -58,6 +63,9 @@ struct LayerCall {
   TensorView dskip;  // where the highway's share of dx goes, where not to dx
   bool accumulate_dx = false, accumulate_dskip = false;
 
+  Index end() const { return part_end < 0 ? steps : part_end; }
+  bool begins() const { return part_begin == 0; }
+  bool ends() const { return end() == steps; }
   const TensorView& highway() const { return skip ? skip : x; }
   Index width() const { return gates * hidden; }
   // A dense cell keeps the sums that its step reads (step_cell.h), every other the projection.
@@ -99,6 +107,12 @@ Strided<T> walked(const TensorView& view, const Tile& tile, bool reverse) {
     out.step = -out.step;
   }
   return out;
+}
+
+// The part of a call that runs now.
+inline Tile part_of(const LayerCall& call) {
+  const Index count = call.end() - call.part_begin;
+  return {call.reverse ? call.steps - call.end() : call.part_begin, count, 0, call.batch};
 }
 
 template <class T>
@@ -175,7 +189,8 @@ void for_pairs(const LayerCall& call, const TensorView& a, const TensorView& b, 
 struct Drop : Draw {
   bool adds = false;  // to what is there
   const SequenceBounds* sequences = nullptr;
-  double times = 1;  // all of it
+  double times = 1;      // all of it
+  Index first_step = 0;  // of the tensor, where it is a part of one
 
   double scale() const { return times / (1.0 - share); }
 };

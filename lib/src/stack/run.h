@@ -2,6 +2,7 @@
 // What forward and backward of a stack share: the shapes, and memory in the backend's own dtype.
 #pragma once
 
+#include "recurrence/dense_layer.h"
 #include "stack/drops.h"
 #include "stack/stack.h"
 
@@ -19,29 +20,31 @@ class Run {
     const auto& p = stack_.plan.problem;
     return p.layout == dispatch::Batch::packed ? 1 : p.batch;
   }
+  // Of a chain the tokens of a part must be adjacent.
   bool batch_major() const {
-    return o_.batch_first && stack_.plan.problem.layout != dispatch::Batch::packed;
+    return o_.batch_first && stack_.plan.problem.layout != dispatch::Batch::packed && !chained();
   }
+  bool chained() const { return stack_.plan.part_steps > 0; }
   // Of one direction's output, and of h.
   Index output() const { return o_.proj_size > 0 ? o_.proj_size : o_.hidden_size; }
   Index features() const { return directions() * output(); }
   bool counting() const { return stack_.workspace.counting(); }
   bool training() const { return stack_.plan.problem.training; }
 
-  // The tensor itself, or a copy of it in the backend's dtype.
+  // The tensor itself, or a copy of it in the backend's dtype and in the order of the walk.
   TensorView inner(const TensorView& view) {
     if (!present(view)) return {};
-    if (view.dtype == dtype_) return view;
+    if (fits(view)) return view;
     const TensorView out = like(view);
     if (!counting()) stack_.backend.copy(view, out);
     return out;
   }
-  // Memory to write `view` from with outer(); the tensor itself when the dtype is right.
+  // Memory to write `view` from with outer(); the tensor itself when it is right.
   TensorView target(const TensorView& view) {
-    return present(view) && view.dtype != dtype_ ? like(view) : view;
+    return present(view) && !fits(view) ? like(view) : view;
   }
   void outer(const TensorView& from, const TensorView& to) {
-    if (present(to) && from.dtype != to.dtype && !counting()) stack_.backend.copy(from, to);
+    if (present(to) && from.data != to.data && !counting()) stack_.backend.copy(from, to);
   }
 
   // [T,B,width] in the layout of the user's tensors.
@@ -176,6 +179,12 @@ class Run {
   void drop(const TensorView& from, const TensorView& to, const Drop& drop) const {
     if (!counting()) stack_.backend.dropout(from, to, drop);
   }
+  // The same at some of the steps.
+  void drop_part(const TensorView& from, const TensorView& to, Drop drop, const Tile& part) const {
+    drop.first_step = part.first_step;
+    const auto own = [&](const TensorView& v) { return steps_of(v, part.first_step, part.steps); };
+    this->drop(own(from), own(to), drop);
+  }
   // to = from times a number, or that added to it; [T,B,.].
   void scale(const TensorView& from, const TensorView& to, double times, bool adds) const {
     drop(from, to, {{}, adds, nullptr, times});
@@ -235,6 +244,13 @@ class Run {
     scratch.saw(memory);
   }
 
+  // The memory of a [T,B,.] tensor as one with fewer columns.
+  TensorView narrowed(const TensorView& view, Index width) const {
+    const auto& p = stack_.plan.problem;
+    TensorView out = dense(view.data, p.steps, lines(), width, batch_major());
+    out.dtype = view.dtype;
+    return out;
+  }
   // This direction's columns of a [T,B,D*H] tensor.
   TensorView columns(const TensorView& view, int direction) const {
     TensorView out = view;
@@ -276,6 +292,13 @@ class Run {
       });
     };
     size_of(dtype_) == 8 ? run(double()) : size_of(dtype_) == 4 ? run(float()) : run(char16_t());
+  }
+  bool fits(const TensorView& view) const {
+    if (view.dtype != dtype_) return false;
+    const auto& p = stack_.plan.problem;
+    const bool tokens = view.rank == 3 && view.sizes[0] == p.steps && view.sizes[1] == p.batch;
+    if (!chained() || !o_.batch_first || !tokens) return true;
+    return !counting() && view.strides[0] >= view.strides[1];
   }
   // While counting, a tensor is present when it has a rank.
   bool present(const TensorView& view) const { return view.data || (counting() && view.rank > 0); }

@@ -3,6 +3,7 @@
 #include "stack/stack.h"
 
 #include "stack/around.h"
+#include "stack/group.h"
 
 namespace scanrnn {
 
@@ -36,6 +37,8 @@ void Stack::forward(const ForwardArgs& args) {
   }
   const TensorView y = run.target(args.y);
   TensorView in = run.inner(args.x);
+  Group group(backend, plan, workspace);
+  std::function<void(const Tile&)> fill_in;  // with what the layer reads of a part
   for (int layer = 0; layer < options.num_layers; ++layer) {
     const bool last = layer + 1 == options.num_layers;
     const TensorView out =
@@ -54,14 +57,22 @@ void Stack::forward(const ForwardArgs& args) {
       call.y = run.columns(out, direction);
       run.give_state(h0, call, call.h0, call.more0);
       run.give_state(hn, call, call.hn, call.moren);
-      run.with_scratch(call, [&](Arena& scratch) { around.forward(call, scratch); });
+      if (plan.at_once > 1) {
+        group.add(call, std::exchange(fill_in, nullptr));
+      } else {
+        run.with_scratch(call, [&](Arena& scratch) { around.forward(call, scratch); });
+      }
     }
-    run.clear_padding(out, args.ragged);
     in = out;
-    if (drops.after_layers() && !last) {
-      in = run.tokens(workspace, run.features());
-      run.drop(out, in, drops.behind(layer));
-    }
+    if (drops.after_layers() && !last) in = run.tokens(workspace, run.features());
+    const bool full = group.size() == static_cast<std::size_t>(plan.at_once);
+    if (group.size() > 0 && (full || last)) group.forward();
+    run.clear_padding(out, args.ragged);
+    if (!drops.after_layers() || last) continue;
+    fill_in = [&run, out, in, drop = drops.behind(layer)](const Tile& part) {
+      run.drop_part(out, in, drop, part);
+    };
+    if (!run.chained()) std::exchange(fill_in, nullptr)({0, plan.problem.steps, 0, run.lines()});
   }
   if (args.state_indices) {
     backend.clear_skipped(y, args.state_indices, args.h0.h.sizes[1]);
@@ -107,14 +118,21 @@ void Stack::backward(const BackwardArgs& args) {
   }
   TensorView between[2];  // cotangents of layers' inputs, in turn
   for (int i = 0; i < 2 && i + 1 < layers; ++i) between[i] = run.tokens(workspace, run.features());
-  const TensorView dropped =
-      drops.after_layers() && layers > 1 ? run.tokens(workspace, run.features()) : TensorView{};
+  const bool drop_some = drops.after_layers() && layers > 1;
+  TensorView dropped;  // of a chain each layer has its own
+  if (drop_some && !run.chained()) dropped = run.tokens(workspace, run.features());
+  TensorView own_dx;  // of the second of two directions at the same time
+  if (plan.at_once > 1 && !run.chained()) {
+    own_dx = run.tokens(workspace, std::max(options.input_size, layers > 1 ? run.features() : 0));
+  }
+  Group group(backend, plan, workspace);
 
   for (int layer = layers - 1; layer >= 0; --layer) {
     const bool drop_input = drops.after_layers() && layer > 0;
     TensorView in = layer == 0 ? x : outputs[static_cast<std::size_t>(layer - 1)];
     const Drop drop = drops.behind(layer - 1);
     if (drop_input) {
+      if (run.chained()) dropped = run.tokens(workspace, run.features());
       run.drop(in, dropped, drop);
       in = dropped;
     }
@@ -151,10 +169,27 @@ void Stack::backward(const BackwardArgs& args) {
         call.dvectors = own.vectors;
         call.dprojection = own.projection;
       }
-      run.with_scratch(call, [&](Arena& scratch) { around.backward(call, scratch); });
+      if (plan.at_once == 1) {
+        run.with_scratch(call, [&](Arena& scratch) { around.backward(call, scratch); });
+        continue;
+      }
+      if (direction == 1 && call.dx.rank > 0) {
+        call.dx = run.narrowed(own_dx, call.dx.sizes[2]);
+        call.accumulate_dx = false;
+      }
+      std::function<void(const Tile&)> drop_part;
+      if (drop_input && run.chained()) {
+        drop_part = [&run, din, drop](const Tile& part) { run.drop_part(din, din, drop, part); };
+      }
+      group.add(call, std::move(drop_part));
+    }
+    const bool full = group.size() == static_cast<std::size_t>(plan.at_once);
+    if (group.size() > 0 && (full || layer == 0)) group.backward();
+    if (plan.at_once > 1 && !run.chained() && dproduct) {
+      run.scale(run.narrowed(own_dx, dproduct.sizes[2]), dproduct, 1, true);
     }
     if (drops.from_input() && din) run.drop(dproduct, din, of_input);
-    if (drop_input) run.drop(din, din, drop);
+    if (drop_input && !run.chained()) run.drop(din, din, drop);
     dy = din;
   }
   run.outer(dx, args.dx);

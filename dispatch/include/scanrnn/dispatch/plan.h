@@ -37,6 +37,10 @@ struct Problem {
   bool log_domain = true;
   // CUDA, float32: a product by tensor cores is three, of operands in two parts each.
   bool split_products = false;
+  // Layer calls of a stack that need not wait for one another's end: its two directions; or, where
+  // they are `chained`, its layers, each of which needs what the one before has made so far.
+  int at_once = 1;
+  bool chained = false;
   Strategy forced = Strategy::automatic;
 };
 
@@ -96,6 +100,10 @@ struct Plan {
   bool along_lanes = false;      // CUDA: and along the lanes of a warp, not rows
   PersistentShape persistent, persistent_vjp;  // CUDA, dense: of the two passes
   bool fused_steps = false;  // CUDA, step loop: a forward step is one kernel, products and all
+  // Layer calls that run at the same time, each on its share of the device; chained ones go on by
+  // parts of so many steps.
+  int at_once = 1;
+  std::int64_t part_steps = 0;
 };
 
 // Why the forced strategy cannot run, in words; empty where it can, or where none is forced.
@@ -103,6 +111,10 @@ std::string misfit(const Problem& problem, const DeviceLimits& device);
 
 // The best cut of a dense layer for a persistent kernel; no tile where R does not fit in registers.
 PersistentShape persistent_shape(const Problem& problem, const DeviceLimits& device, bool backward);
+// Lets as many layer calls run at the same time as the problem has, at most `most` of them; chained
+// ones by parts of `part_steps`. False, and the plan as it was, where it has none, or where a share
+// of the device has no room for one.
+bool run_at_once(Plan& plan, int most, std::int64_t part_steps);
 // Bytes of its exchange in one launch.
 std::int64_t exchange_bytes(const Problem& problem, const PersistentShape& shape, bool backward);
 

@@ -22,6 +22,12 @@ inline constexpr std::int64_t kCpuThreadWork = 1 << 18;
 // nearer cache, or one step, where its own lines are enough for that.
 inline constexpr std::int64_t kCpuStepTileTokens = 256;
 inline constexpr std::int64_t kCpuStepLines = 8;
+// Layer calls at the same time, each a thread's own: where its product with the state in a step is
+// at most so many multiply-adds, threads that shared the step would wait longer than they work. A
+// chain goes on by so many parts, of so many steps at least.
+inline constexpr int kMostAtOnce = 8;
+inline constexpr std::int64_t kCpuOwnWork = 1 << 16;
+inline constexpr std::int64_t kCpuParts = 16, kCpuMinPart = 8;
 inline constexpr std::int64_t kCpuMinChunk = 16;
 inline constexpr std::int64_t kCpuMaxChunk = 256;
 

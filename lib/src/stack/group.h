@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer calls of a stack that run at the same time, each in memory of its own: two directions, or
+// layers of a chain, which go on by parts of the sequence.
+#pragma once
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "stack/run.h"
+
+namespace scanrnn {
+
+class Group {
+ public:
+  Group(Backend& backend, const dispatch::Plan& plan, Arena& workspace)
+      : backend_(backend), plan_(plan), workspace_(workspace) {}
+
+  std::size_t size() const { return members_.size(); }
+  // `also` works on a part's steps before the call goes forward over them, or once it came back.
+  void add(const LayerCall& call, std::function<void(const Tile&)> also) {
+    members_.push_back({call, std::move(also)});
+  }
+  void forward() { run(false); }
+  void backward() { run(true); }
+
+ private:
+  struct Member {
+    LayerCall call;
+    std::function<void(const Tile&)> also;
+    void* memory = nullptr;
+  };
+
+  void run(bool back) {
+    Arena all = workspace_.rest();
+    for (Member& member : members_) member.memory = all.take(bytes(member.call, back));
+    workspace_.saw(all);
+    if (!workspace_.counting()) {
+      const Index steps = plan_.problem.steps, each = plan_.part_steps;
+      const Index parts = each > 0 ? (steps + each - 1) / each : 1;
+      backend_.at_once(static_cast<int>(members_.size()), parts, each > 0, [&](int i, Index turn) {
+        Member& member = members_[static_cast<std::size_t>(i)];
+        LayerCall call = member.call;
+        const Index part = back ? parts - 1 - turn : turn;
+        if (each > 0) {
+          call.part_begin = part * each;
+          call.part_end = std::min(steps, call.part_begin + each);
+        }
+        run_part(call, member, back);
+      });
+    }
+    members_.clear();
+  }
+  void run_part(const LayerCall& call, const Member& member, bool back) {
+    Arena scratch(member.memory);
+    if (member.also && !back) member.also(part_of(call));
+    back ? backend_.backward(plan_, call, scratch) : backend_.forward(plan_, call, scratch);
+    if (member.also && back) member.also(part_of(call));
+  }
+  // Of the memory that a call works in; while counting, of the larger of what it may turn out to
+  // be.
+  std::size_t bytes(LayerCall call, bool back) const {
+    Arena counter;
+    back ? backend_.backward(plan_, call, counter) : backend_.forward(plan_, call, counter);
+    if (!workspace_.counting() || call.layout != dispatch::Batch::ragged) return counter.peak();
+    call.layout = dispatch::Batch::rectangular;
+    return std::max(counter.peak(), bytes(call, back));
+  }
+
+  Backend& backend_;
+  const dispatch::Plan& plan_;
+  Arena& workspace_;
+  std::vector<Member> members_;
+};
+
+}  // namespace scanrnn
