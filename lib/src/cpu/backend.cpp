@@ -17,7 +17,7 @@ namespace {
 
 template <class T>
 void drop_from(const TensorView& from, const TensorView& to, const Drop& drop) {
-  const std::uint64_t threshold = drop.threshold();
+  const std::uint64_t seed = drop.seed.value(), threshold = drop.threshold();
   const T scale = static_cast<T>(drop.scale());
   const SequenceBounds* sequences = drop.sequences;
   for (Index i = 0; i < from.sizes[0]; ++i) {
@@ -30,7 +30,7 @@ void drop_from(const TensorView& from, const TensorView& to, const Drop& drop) {
                                             : j;
       const auto position = static_cast<std::uint64_t>(row * from.sizes[2]);
       for (Index k = 0; k < from.sizes[2]; ++k) {
-        const auto number = mix(drop.seed ^ mix(position + static_cast<std::uint64_t>(k)));
+        const auto number = mix(seed ^ mix(position + static_cast<std::uint64_t>(k)));
         const T value = number < threshold ? T(0) : source[k] * scale;
         target[k] = drop.adds ? target[k] + value : value;
       }

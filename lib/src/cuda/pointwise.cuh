@@ -158,8 +158,9 @@ __global__ void add(Strided<const T> from, Strided<T> to, Index steps, Index bat
 // Elements are numbered by step and line, or with sequences by these alone.
 template <class T, class V>
 __global__ void drop(Strided<const T> from, Strided<T> to, Index steps, Index batch, Index width,
-                     std::uint64_t threshold, V scale, std::uint64_t seed, bool adds,
+                     std::uint64_t threshold, V scale, const Seed from_seed, bool adds,
                      bool each_step, const SequenceBounds sequences) {
+  const std::uint64_t seed = from_seed.value();
   for_elements(steps, batch, width, [&](Index t, Index b, Index j) {
     const Index row = each_step ? t * batch + b : sequences.packed ? sequences.at(t) : b;
     const auto position = static_cast<std::uint64_t>(row * width + j);
