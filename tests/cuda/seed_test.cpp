@@ -18,7 +18,7 @@ TEST_F(SeedOnCuda, CapturedCallsReadItAnew) {
     const Data data = random_data(c, random);
     Stream stream;
     Context context = make_context(stream);
-    const Buffer memory(context, sizeof(std::uint64_t));
+    Buffer memory(context, sizeof(std::uint64_t));
     Training training(c, data, context);
     training.draw_by(TensorView::of(memory.data(), Dtype::int64, {1}, test_device()));
     TimedGraph graph(context, [&] { training.enqueue(); });
