@@ -75,10 +75,6 @@ class CellInfo(NamedTuple):
         """Whether it is a share that training draws by."""
         return option.endswith("dropout") or option in ("dropconnect", "zoneout")
 
-    def undrawn_options(self) -> dict[str, Any]:
-        """And without those by which training draws numbers."""
-        return {k: v for k, v in self.own_options().items() if not self.is_drawn(k)}
-
     def chosen(self, options: Mapping[str, Any]) -> CellInfo:
         """The cell that its class makes by these options."""
         made = [cell for name, cell in self._made_of_it().items() if options[name]]

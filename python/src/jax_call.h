@@ -33,6 +33,14 @@ class XlaCall {
   TensorView argument() { return view(next_argument()); }
   TensorView result() { return view(next_result()); }
   Span argument_bytes() { return span(next_argument()); }
+  // A number of 64 bits as JAX has it without jax_enable_x64: two of uint32, the lower half first.
+  TensorView argument_seed() {
+    const XLA_FFI_Buffer& buffer = next_argument();
+    if (buffer.dtype != XLA_FFI_DataType_U32 || buffer.rank != 1 || buffer.dims[0] != 2) {
+      throw value_error("seed: expected two numbers of uint32");
+    }
+    return TensorView::of(buffer.data, Dtype::int64, {1}, device_);
+  }
   Span result_bytes() { return span(next_result()); }
   std::int64_t arguments_left() const { return frame_.args.size - argument_; }
   State argument_state(std::int64_t count) {
@@ -48,6 +56,13 @@ class XlaCall {
       throw error(std::string(name) + ": expected an int64");
     }
     return *static_cast<const std::int64_t*>(scalar->value);
+  }
+  double real(const char* name) const {
+    const auto* scalar = static_cast<const XLA_FFI_Scalar*>(find(name, XLA_FFI_AttrType_SCALAR));
+    if (scalar->dtype != XLA_FFI_DataType_F64) {
+      throw error(std::string(name) + ": expected a float64");
+    }
+    return *static_cast<const double*>(scalar->value);
   }
   std::string text(const char* name) const {
     const auto* text = static_cast<const XLA_FFI_ByteSpan*>(find(name, XLA_FFI_AttrType_STRING));
@@ -67,7 +82,9 @@ class XlaCall {
         add(text->ptr, text->len);
       } else if (frame_.attrs.types[i] == XLA_FFI_AttrType_SCALAR) {
         const auto* scalar = static_cast<const XLA_FFI_Scalar*>(frame_.attrs.attrs[i]);
-        if (scalar->dtype == XLA_FFI_DataType_S64) add(scalar->value, sizeof(std::int64_t));
+        const bool known =
+            scalar->dtype == XLA_FFI_DataType_S64 || scalar->dtype == XLA_FFI_DataType_F64;
+        if (known) add(scalar->value, sizeof(std::int64_t));
       }
     }
     return out;

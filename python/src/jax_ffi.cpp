@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Custom calls for JAX: the library's calls on XLA's buffers and stream. XLA owns all memory, the
 // workspace too, and calls from threads of its own, so nothing here touches Python.
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,6 +22,7 @@ Layer layer_of(const XlaCall& call, const TensorView& x) {
   options.num_layers = static_cast<int>(call.number("num_layers"));
   options.bias = call.number("bias") != 0;
   options.batch_first = call.number("batch_first") != 0;
+  options.dropout = call.real("dropout");
   options.bidirectional = call.number("bidirectional") != 0;
   return make_layer(options, call.text("cell"), call.text("variant"), call.text("domain"),
                     call.text("options"), name(x.dtype));
@@ -40,6 +42,18 @@ Ragged ragged_of(XlaCall& call, const std::string& given) {
     if (given.find(name) != std::string::npos) *view = call.argument();
   }
   return out;
+}
+
+// The seed of a call that draws. XLA gives memory on the CPU no alignment to rely on.
+template <class Args>
+void take_seed(XlaCall& call, Args& args) {
+  if (call.number("drawn") == 0) return;
+  const TensorView seed = call.argument_seed();
+  if (call.device().kind == Device::Kind::cpu) {
+    std::memcpy(&args.seed, seed.data, sizeof args.seed);
+  } else {
+    args.seed_in = seed;
+  }
 }
 
 BatchShape shape_of(const XlaCall& call, const TensorView& x, const Ragged& ragged) {
@@ -96,6 +110,7 @@ void forward(XlaCall& call) {
   args.x = call.argument();
   args.h0 = call.argument_state(call.number("initial"));
   args.ragged = ragged_of(call, call.text("ragged"));
+  take_seed(call, args);
   while (call.arguments_left() > 0) args.params.push_back(call.argument());
   args.y = call.result();
   args.hn = call.result_state(call.number("states"));
@@ -116,6 +131,7 @@ void backward(XlaCall& call) {
   args.reserve = call.argument_bytes();
   args.h0 = call.argument_state(initial);
   args.ragged = ragged_of(call, call.text("ragged"));
+  take_seed(call, args);
   while (call.arguments_left() > 0) args.params.push_back(call.argument());
   args.dx = call.result();
   args.dh0 = call.result_state(initial);

@@ -277,8 +277,8 @@ class Oracle:
 
 
 def drop_masks(told, shape, share, seed):
-    """What multiplies y of every layer but the last, [T,B,.]: the rule of layer_call.h."""
-    golden, bits = 0x9E3779B97F4A7C15, (1 << 64) - 1
+    """What multiplies y of every layer but the last, [T,B,.]: the rule of stack/drops.h."""
+    golden, behind, bits = 0x9E3779B97F4A7C15, 0x626568696E64, (1 << 64) - 1
     count = int(np.prod(shape))
     threshold = np.uint64(int(share * (2.0**64 - 2.0**11)))
 
@@ -290,7 +290,7 @@ def drop_masks(told, shape, share, seed):
 
     out = {}
     for layer in range(told.num_layers - 1):
-        of_layer = np.uint64((seed + layer * golden) & bits)
+        of_layer = mix(np.array([seed ^ (behind + layer * golden) & bits], np.uint64))
         drawn = mix(of_layer ^ mix(np.arange(count, dtype=np.uint64)))
         out[layer] = (drawn >= threshold).reshape(shape) / (1 - share)
     return out

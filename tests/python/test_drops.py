@@ -231,10 +231,3 @@ def test_torch_draws_from_its_generator():
         assert torch.autograd.gradcheck(run, (x,))
         rnn.eval()
         torch.testing.assert_close(rnn(x)[0], rnn(x)[0], rtol=0, atol=0)
-
-
-def test_jax_arrays_are_refused():
-    jax = pytest.importorskip("jax")
-    rnn = make("GRU", 4, 6, dropconnect=0.5)
-    with pytest.raises(ValueError, match=r"dropconnect: expected 0 for JAX arrays, got 0\.5"):
-        rnn.vjp(jax.numpy.zeros((5, 2, 4), "float32"))

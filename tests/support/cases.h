@@ -84,6 +84,27 @@ inline std::vector<Way> ways(const LayerOptions& layer) {
   if (is_linear(layer)) return linear_ways();
   return {dispatch::Strategy::direct, dispatch::Strategy::fused_sequential};
 }
+
+// Two layers in two directions that draw all that training can.
+inline Case drawing_case(const LayerOptions& options, const Way& way) {
+  Case c;
+  c.layer = options;
+  c.layer.input_size = c.layer.hidden_size = 7;
+  c.layer.num_layers = 2;
+  c.layer.bidirectional = true;
+  c.layer.dropout = c.layer.input_dropout = 0.25;
+  c.layer.zoneout = 0.3;
+  if (is_dense(options)) c.layer.dropconnect = 0.2;
+  if (info(options.cell).states == 2) c.layer.zoneout_cell = 0.2;
+  if (info(options.cell).readout) c.layer.state_dropout = 0.25;
+  c.way = way;
+  c.steps = 9;
+  c.batch = 3;
+  c.threads = 2;
+  fit(c.layer);
+  return c;
+}
+
 // The variants of linear cells alone, for tests whose subject is the scan.
 inline std::vector<LayerOptions> linear_variants() {
   std::vector<LayerOptions> out = all_variants();

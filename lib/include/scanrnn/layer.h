@@ -95,6 +95,9 @@ struct ForwardArgs {
   Span reserve;            // out, training mode only
   std::uint64_t seed = 0;  // of what is dropped
   Ragged ragged = {};      // of a plan that is not for a rectangular batch
+  // One int64 on the context's device that is the seed in place of `seed`, or absent. It is read
+  // when the call runs, so that a CUDA graph draws anew where it was written to between replays.
+  TensorView seed_in = {};
   // [B] integers, step() alone: h0 is a pool of states, [L*D,S,H], that is updated in place, and
   // row b goes on from state state_indices[b]; -1, and on CUDA any that is none of them: the row is
   // left alone, and its y is 0. hn is absent. The plan is one for a ragged batch.
@@ -114,7 +117,8 @@ struct BackwardArgs {
   Span workspace;
   Span reserve;  // as forward left it; it is not changed
   std::uint64_t seed = 0;
-  Ragged ragged = {};  // forward's
+  Ragged ragged = {};       // forward's
+  TensorView seed_in = {};  // forward's, with the same value
 };
 
 // What the overloads that allocate give: contiguous tensors, and the memory that they are views of.

@@ -150,6 +150,9 @@ struct Shapes {
     check_state_indices(indices, plan.problem.batch, states, context);
     return out;
   }
+  TensorView check_seed(const TensorView& seed) const {
+    return check(seed, {"seed_in", {1}, "(1,)", Dtype::int64, device, true});
+  }
   void check_params(const char* prefix, const std::vector<TensorView>& params) const {
     const auto& wanted = layer.parameters();
     require(params.size() == wanted.size(), [&] {
@@ -206,6 +209,7 @@ void run_forward(const Layer& layer, Context& context, const dispatch::Plan& pla
   inner.y = shapes.over_time(args.y, shapes.output("y"));
   inner.hn = shapes.check_state("h_n", args.hn);
   inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, context);
+  inner.seed_in = shapes.check_seed(args.seed_in);
   const Sizes need = sizes_of(layer, plan, counted);
   check(args.workspace, "workspace", need.workspace, plan);
   if (plan.problem.training) check(args.reserve, "reserve", need.reserve, plan);
@@ -236,6 +240,7 @@ void run_backward(const Layer& layer, Context& context, const dispatch::Plan& pl
   inner.dh0 = shapes.check_state("dh_0", args.dh0);
   if (!args.dparams.empty()) shapes.check_params("d", args.dparams);
   inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, context);
+  inner.seed_in = shapes.check_seed(args.seed_in);
   const Sizes need = sizes_of(layer, plan, counted);
   check(args.workspace, "workspace", need.workspace, plan);
   check(args.reserve, "reserve", need.reserve, plan);

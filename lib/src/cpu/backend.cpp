@@ -20,7 +20,7 @@ namespace {
 
 template <class T>
 void drop_from(const TensorView& from, const TensorView& to, const Drop& drop) {
-  const std::uint64_t threshold = drop.threshold();
+  const std::uint64_t seed = drop.seed.value(), threshold = drop.threshold();
   const T scale = static_cast<T>(drop.scale());
   const SequenceBounds* sequences = drop.sequences;
   for (Index i = 0; i < from.sizes[0]; ++i) {
@@ -34,7 +34,7 @@ void drop_from(const TensorView& from, const TensorView& to, const Drop& drop) {
       const auto position = static_cast<std::uint64_t>(row * from.sizes[2]);
       for (Index k = 0; k < from.sizes[2]; ++k) {
         const auto dropped = [&] {
-          return mix(drop.seed ^ mix(position + static_cast<std::uint64_t>(k))) < threshold;
+          return mix(seed ^ mix(position + static_cast<std::uint64_t>(k))) < threshold;
         };
         const T value = threshold > 0 && dropped() ? T(0) : source[k] * scale;
         target[k] = drop.adds ? target[k] + value : value;

@@ -159,8 +159,9 @@ __global__ void add(Strided<const T> from, Strided<T> to, Index steps, Index bat
 // these alone.
 template <class T, class V>
 __global__ void drop(Strided<const T> from, Strided<T> to, Index steps, Index batch, Index width,
-                     std::uint64_t threshold, V scale, std::uint64_t seed, bool adds,
+                     std::uint64_t threshold, V scale, const Seed from_seed, bool adds,
                      bool each_step, Index first_step, const SequenceBounds sequences) {
+  const std::uint64_t seed = from_seed.value();
   for_elements(steps, batch, width, [&](Index t, Index b, Index j) {
     const Index row = each_step          ? (first_step + t) * batch + b
                       : sequences.packed ? sequences.at(t)

@@ -164,7 +164,7 @@ struct CudaWalk : CudaRun<T> {
         };
         move(part.sums), move(part.kept), move(part.y), move(part.cells), move(part.x);
         move(part.before), move(part.dy), move(part.dvectors);
-        if (!is_ragged) part.masks = part.masks.at_line(line).from(0, step);
+        if (!is_ragged) part.masks = part.masks.past(line, step);
         // The first step in time is the walk's first one, or backward its last.
         if (is_ragged) {
           part.initial = args.initial;

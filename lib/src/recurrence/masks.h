@@ -21,10 +21,20 @@ SCANRNN_HD std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// The number that one kind of draw of one layer call goes by. The caller's seed may lie in memory,
+// and is read there when a kernel runs; `key` tells the draws of that seed apart.
+struct Seed {
+  std::uint64_t key = 0;                  // or, without memory, the number itself
+  const std::uint64_t* memory = nullptr;  // on the device that draws
+
+  SCANRNN_HD std::uint64_t value() const { return memory ? mix(*memory ^ key) : key; }
+  SCANRNN_HD Seed read() const { return {value(), nullptr}; }
+};
+
 // A share of the places, alike in every call with the same seed.
 struct Draw {
   double share = 0;
-  std::uint64_t seed = 0;
+  Seed seed = {};
 
   SCANRNN_HD std::uint64_t threshold() const {
     return static_cast<std::uint64_t>(share *
@@ -52,7 +62,8 @@ SCANRNN_HD typename Memory::V each_unit(Index row, F&& value) {
 struct Zoneout {
   double mean = 1;
   bool draws = false;
-  std::uint64_t seed = 0, threshold = 0;
+  Seed seed = {};
+  std::uint64_t threshold = 0;
 
   Zoneout() = default;
   Zoneout(const Draw& of, bool draws)
@@ -63,8 +74,9 @@ struct Zoneout {
   template <class Memory>
   SCANRNN_HD typename Memory::V updates(std::uint64_t place, Index row) const {
     if (!draws) return typename Memory::V(mean);
+    const std::uint64_t begin = seed.value() + place;
     return each_unit<Memory>(row, [&](Index unit) {
-      return mix(seed + place + static_cast<std::uint64_t>(unit)) < threshold ? 0.0f : 1.0f;
+      return mix(begin + static_cast<std::uint64_t>(unit)) < threshold ? 0.0f : 1.0f;
     });
   }
 };
@@ -94,17 +106,27 @@ struct Masks {
   Zoneout state, cell;  // of h or a state that is one tensor; of c of the pair (h, c)
   // Of g(state) what is dropped for all steps of a sequence; the rest is times `scale`.
   double scale = 1;
-  std::uint64_t readout_seed = 0, readout_threshold = 0;
+  Seed readout_seed = {};
+  std::uint64_t readout_threshold = 0;
   Index hidden = 0;
   Index token = 0, line = 0, step = 0;  // where the walk is, and goes to
   Index first_unit = 0, sequence = 0;
   const std::uint32_t* marks = nullptr;  // that know a packed token's sequence; null: as above
 
   SCANRNN_HD explicit operator bool() const { return state || cell || readout_threshold > 0; }
-  SCANRNN_HD Masks at_line(Index i) const {
+  // Lines and steps on. Seeds stay where they lie: a host cannot read a device's.
+  SCANRNN_HD Masks past(Index lines, Index steps) const {
     Masks out = *this;
-    out.token += i * line;
-    out.sequence += i;
+    out.token += lines * line + steps * step;
+    out.sequence += lines;
+    return out;
+  }
+  // Seeds are read here, once for a walk.
+  SCANRNN_HD Masks at_line(Index i) const {
+    Masks out = past(i, 0);
+    out.state.seed = state.seed.read();
+    out.cell.seed = cell.seed.read();
+    out.readout_seed = readout_seed.read();
     return out;
   }
   SCANRNN_HD Masks from(Index row, Index t) const {
@@ -136,7 +158,7 @@ SCANRNN_HD Drawn<typename Memory::V, true> Masks::at(Index row, Index t) const {
   if (readout_threshold > 0) {
     constexpr int kSequenceBit = 5;  // recurrence/ragged.h
     const Index n = marks ? static_cast<Index>(marks[here] >> kSequenceBit) : sequence;
-    const std::uint64_t begin = readout_seed + place(n);
+    const std::uint64_t begin = readout_seed.value() + place(n);
     out.keeps = each_unit<Memory>(row, [&](Index unit) {
       return mix(begin + static_cast<std::uint64_t>(unit)) < readout_threshold ? 0.0 : scale;
     });

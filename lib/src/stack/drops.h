@@ -12,18 +12,23 @@ struct Drops {
   const LayerOptions& options;
   bool training;
   std::uint64_t seed;
+  const std::uint64_t* memory;  // that has the seed instead, or null
 
-  Drops(const LayerOptions& options, bool training, std::uint64_t seed)
-      : options(options), training(training && options.draws), seed(seed) {}
+  template <class Args>
+  Drops(const LayerOptions& options, bool training, const Args& args)
+      : options(options),
+        training(training && options.draws),
+        seed(args.seed),
+        memory(static_cast<const std::uint64_t*>(args.seed_in.data)) {}
 
   bool after_layers() const { return training && options.dropout > 0; }
   bool from_input() const { return training && options.input_dropout > 0; }
   bool from_matrix() const { return training && options.dropconnect > 0; }
 
   // Behind a layer; from what a layer reads; from the matrix R of a layer call.
-  Drop behind(int layer) const { return {{options.dropout, seed_of(layer, seed)}}; }
+  Drop behind(int layer) const { return {{options.dropout, seed_of(layer, kBehind)}}; }
   Drop of_input(int layer, const SequenceBounds& sequences) const {
-    return {{options.input_dropout, seed_of(layer, mix(seed ^ kOfInput))}, false, &sequences};
+    return {{options.input_dropout, seed_of(layer, kOfInput)}, false, &sequences};
   }
   Drop of_matrix(const LayerCall& call) const {
     return {{options.dropconnect, seed_of(call, kOfMatrix)}};
@@ -46,15 +51,16 @@ struct Drops {
   }
 
  private:
-  static constexpr std::uint64_t kOfInput = 0x696e707574, kOfMatrix = 0x6d6174726978,
-                                 kOfState = 0x7374617465, kOfCell = 0x63656c6c,
-                                 kOfReadout = 0x726561646f7574;
+  static constexpr std::uint64_t kBehind = 0x626568696e64, kOfInput = 0x696e707574,
+                                 kOfMatrix = 0x6d6174726978, kOfState = 0x7374617465,
+                                 kOfCell = 0x63656c6c, kOfReadout = 0x726561646f7574;
 
-  static std::uint64_t seed_of(int place, std::uint64_t seed) {
-    return seed + static_cast<std::uint64_t>(place) * 0x9e3779b97f4a7c15u;
+  Seed seed_of(int place, std::uint64_t what) const {
+    const std::uint64_t key = what + static_cast<std::uint64_t>(place) * 0x9e3779b97f4a7c15u;
+    return memory ? Seed{key, memory} : Seed{mix(seed ^ key)};
   }
-  std::uint64_t seed_of(const LayerCall& call, std::uint64_t what) const {
-    return seed_of(call.layer * 2 + call.reverse, mix(seed ^ what));
+  Seed seed_of(const LayerCall& call, std::uint64_t what) const {
+    return seed_of(call.layer * 2 + call.reverse, what);
   }
 };
 

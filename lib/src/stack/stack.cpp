@@ -23,7 +23,7 @@ TensorView entry(const TensorView& view, Index index) {
 
 void Stack::forward(const ForwardArgs& args) {
   Run run(*this, args.params);
-  const Drops drops{options, run.training(), args.seed};
+  const Drops drops{options, run.training(), args};
   const bool may_pool = plan.problem.layout == dispatch::Batch::ragged && plan.problem.steps == 1;
   const bool pooled = args.state_indices || (may_pool && run.counting());
   run.prepare(args.ragged, drops);
@@ -86,7 +86,7 @@ void Stack::forward(const ForwardArgs& args) {
 
 void Stack::backward(const BackwardArgs& args) {
   Run run(*this, args.params);
-  const Drops drops{options, run.training(), args.seed};
+  const Drops drops{options, run.training(), args};
   const int layers = options.num_layers;
   run.prepare(args.ragged, drops);
   const Around around(backend, plan, run, drops, args.ragged);

@@ -13,8 +13,8 @@ import numpy as np
 from .. import arguments
 from ..arguments import Array, dtype_name, short_name
 from ..call import Call
-from ..description import FRESH, SHARES, Description
-from ..jax import calls, scans
+from ..description import FRESH, Description
+from ..jax import calls, keys, scans
 from ..jax.layers import state_axes
 from ..scan_call import ScanCall
 from .base import ArrayLibrary
@@ -93,13 +93,6 @@ class Jax(calls.Operands, ArrayLibrary):
 
     def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
         told, x = call.stack.description, call.x
-        if call.training and told.drops:
-            shares = {"dropout": told.dropout} | told.own_options
-            name = next(name for name in ("dropout", *SHARES) if shares.get(name, 0) > 0)
-            raise ValueError(
-                f"{name}: expected 0 for JAX arrays, got {shares[name]}: a seed would be fixed "
-                "when jit compiles, so drop between layers of your own"
-            )
         if call.one_step and told.bidirectional:
             raise ValueError(
                 "step: a bidirectional layer needs the whole sequence, so it cannot step"
@@ -120,7 +113,7 @@ class Jax(calls.Operands, ArrayLibrary):
         axis = 1 - told.batch_axis
         x = x.reshape(*x.shape[:axis], 1, *x.shape[axis:]) if call.one_step else x
         y, h_n, reserve = _forward(
-            _describe(call), call.training, x, h_0, self.params(call), call.ragged
+            _describe(call), call.training, x, h_0, self.params(call), call.ragged, _seed(call)
         )
         return y.squeeze(axis) if call.one_step else y, list(h_n), reserve
 
@@ -138,9 +131,9 @@ class Jax(calls.Operands, ArrayLibrary):
         dfinals = self.checked(call, "dh_n", dh_n) or states(0.0 for _ in fresh)
         if dy is not None:
             calls.check("dy", dy, y.shape, x.dtype, "(..., num_directions * hidden_size)")
-        dx, dh_0, dparams, _ = calls.backward(
+        dx, dh_0, dparams, *_ = calls.backward(
             _describe(call),
-            (x, given, self.params(call), call.ragged, y, reserve),
+            (x, given, self.params(call), call.ragged, _seed(call), y, reserve),
             (jnp.zeros(y.shape, y.dtype) if dy is None else dy, dfinals),
         )
         return dx, list(dh_0), list(dparams)
@@ -158,8 +151,12 @@ class Jax(calls.Operands, ArrayLibrary):
 
 
 def _describe(call: Call) -> Description:
-    told = call.stack.description.without_drops()
-    return told._replace(strategy=call.planned.plan.strategy)
+    return call.stack.description._replace(strategy=call.planned.plan.strategy)
+
+
+def _seed(call: Call) -> Any:
+    draws = call.training and call.stack.description.drops
+    return keys.seed_of_number(call.seed) if draws else None
 
 
 def _placed(arrays: list[Any], device: str) -> tuple[Any, ...]:

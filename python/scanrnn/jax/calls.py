@@ -28,10 +28,10 @@ for _name, (_cpu, _cuda) in _core.jax_targets().items():
 
 
 def attributes(description: Description) -> dict[str, Any]:
-    """A description as what a custom call may have: texts and numbers, and no dropout."""
+    """A description as what a custom call may have: texts and numbers."""
     told = description._replace(strategy=description.strategy or "")._asdict()
-    del told["dropout"]
-    return {k: v if isinstance(v, str) else np.int64(v) for k, v in told.items()}
+    as_numbers = {float: np.float64, int: np.int64, bool: np.int64}
+    return {k: v if isinstance(v, str) else as_numbers[type(v)](v) for k, v in told.items()}
 
 
 def call(target: str, results: list[jax.ShapeDtypeStruct], *args: Any, **attributes: Any) -> Any:
@@ -79,20 +79,25 @@ def _steps(ragged: Ragged | None) -> dict[str, Any]:
 
 def forward(
     description: Description, training: bool, x: Any, h_0: Any, params: Any,
-    ragged: Ragged | None = None,
+    ragged: Ragged | None = None, seed: Any = None,
 ) -> Any:  # fmt: skip
-    """(y, states, reserve); h_0 and the states are tuples, h_0 () for zeros."""
+    """(y, states, reserve); h_0 and the states are tuples, h_0 () for zeros; a description that
+    draws in training has a seed there, of keys.py."""
     d, batch, steps = description, description.batch(x.shape, ragged), _steps(ragged)
     count, sizes = d.states, _sizes(d, x, batch, training)
     states = [jax.ShapeDtypeStruct(s, x.dtype) for s in d.state_shapes(batch.sequences)]
     y = jax.ShapeDtypeStruct(d.output_shape(x.shape), x.dtype)
     y, *rest = call(
         "scanrnn_forward", [y, *states, sizes.reserve, sizes.workspace],
-        x, *h_0, *steps.values(), *params,
+        x, *h_0, *steps.values(), *_drawn(seed), *params,
         training=np.int64(training), initial=np.int64(len(h_0)), states=np.int64(count),
-        ragged=" ".join(steps), **attributes(d),
+        ragged=" ".join(steps), drawn=np.int64(seed is not None), **attributes(d),
     )  # fmt: skip
     return y, tuple(rest[:count]), rest[count]
+
+
+def _drawn(seed: Any) -> list[Any]:
+    return [] if seed is None else [seed]
 
 
 def underivable(function: Callable[..., Any], static: int, message: str) -> Callable[..., Any]:
@@ -107,40 +112,53 @@ def underivable(function: Callable[..., Any], static: int, message: str) -> Call
 
 
 def _backward(description: Description, saved: Any, cotangents: Any) -> Any:
-    x, h_0, params, ragged, y, reserve = saved
+    x, h_0, params, ragged, seed, y, reserve = saved
     dy, dstates = cotangents
     batch, steps = description.batch(x.shape, ragged), _steps(ragged)
     like = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in (x, *h_0, *params)]
     workspace = _sizes(description, x, batch, True).workspace
     dx, *rest, _ = call(
         "scanrnn_backward", [*like, workspace],
-        dy, *dstates, x, y, reserve, *h_0, *steps.values(), *params,
+        dy, *dstates, x, y, reserve, *h_0, *steps.values(), *_drawn(seed), *params,
         initial=np.int64(len(h_0)), states=np.int64(len(dstates)), ragged=" ".join(steps),
-        **attributes(description),
+        drawn=np.int64(seed is not None), **attributes(description),
     )  # fmt: skip
-    return dx, tuple(rest[: len(h_0)]), tuple(rest[len(h_0) :]), None
+    return dx, tuple(rest[: len(h_0)]), tuple(rest[len(h_0) :]), None, None
 
 
 _ONCE = (
     "second derivatives of a layer are not there; build the layer from scanrnn.jax.scan, which "
     "has them"
 )
-# (description, what forward leaves, (dy, dstates)) -> (dx, dh_0, dparams, None)
+# (description, what forward leaves, (dy, dstates)) -> (dx, dh_0, dparams, None, None)
 backward = underivable(_backward, 1, _ONCE)
 _forward_once = underivable(forward, 2, _ONCE)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def layer(description: Description, x: Any, h_0: Any, params: Any, ragged: Any) -> Any:
-    return forward(description, False, x, h_0, params, ragged)[:2]
+def layer(description: Description, x: Any, h_0: Any, params: Any, ragged: Any, seed: Any) -> Any:
+    """Without a seed in the way of inference, whatever the description says."""
+    training, told = seed is not None, _told(description, seed)
+    return forward(told, training, x, h_0, params, ragged, seed)[:2]
 
 
-def _layer_forward(description: Description, x: Any, h_0: Any, params: Any, ragged: Any) -> Any:
-    y, states, reserve = _forward_once(description, True, x, h_0, params, ragged)
-    return (y, states), (x, h_0, params, ragged, y, reserve)
+def _layer_forward(
+    description: Description, x: Any, h_0: Any, params: Any, ragged: Any, seed: Any
+) -> Any:
+    told = _told(description, seed)
+    y, states, reserve = _forward_once(told, True, x, h_0, params, ragged, seed)
+    return (y, states), (x, h_0, params, ragged, seed, y, reserve)
 
 
-layer.defvjp(_layer_forward, backward)
+def _layer_backward(description: Description, saved: Any, cotangents: Any) -> Any:
+    return backward(_told(description, saved[4]), saved, cotangents)
+
+
+def _told(description: Description, seed: Any) -> Description:
+    return description.without_drops() if seed is None else description
+
+
+layer.defvjp(_layer_forward, _layer_backward)
 
 
 # ---- arguments

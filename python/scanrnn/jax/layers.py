@@ -13,6 +13,7 @@ from ..description import Batch, Description, options_text
 from ..ragged import checked, of_sequence
 from ..registry import CellInfo, signature
 from .calls import Operands, check, check_sizes, layer, shape_of
+from .keys import seed_of
 
 
 def state_axes(description: Description, name: str) -> str:
@@ -27,8 +28,8 @@ class Layer:
 
     `params = rnn.init(key)` is a dict by torch's names; `y, h_n = rnn(params, x, h_0)`: x [T,B,C],
     or [B,T,C] with batch_first, or [T,C]; y likewise with D*H; h_0 and h_n [L*D,B,H], or [L*D,H],
-    for LSTM the pair (h, c), for SLSTM (h, c, n, m). Nothing is dropped, as a seed would be fixed
-    when jit compiles: put dropout between layers of your own.
+    for LSTM the pair (h, c), for SLSTM (h, c, n, m). A call with a key trains: `dropout` and the
+    cell's own draws go by the bits of the key. Without one nothing is drawn.
     """
 
     _cell: CellInfo
@@ -40,6 +41,7 @@ class Layer:
         num_layers: int = 1,
         bias: bool = True,
         batch_first: bool = False,
+        dropout: float = 0.0,
         bidirectional: bool = False,
         *,
         domain: str = "log",
@@ -47,7 +49,7 @@ class Layer:
         strategy: str | None = None,
         **own: Any,
     ) -> None:
-        options = arguments.own_options(self._cell.undrawn_options(), type(self).__name__, own)
+        options = arguments.own_options(self._cell.own_options(), type(self).__name__, own)
         cell = self._cell.chosen(options)
         self.__dict__.update(options, _cell=cell, _own=options)
         arguments.domain(cell, domain)
@@ -58,6 +60,7 @@ class Layer:
             arguments.integer("num_layers", num_layers),
             arguments.flag("bias", bias),
             arguments.flag("batch_first", batch_first),
+            arguments.real("dropout", dropout),
             bidirectional=arguments.flag("bidirectional", bidirectional),
             variant=options.get(cell.variant_option, ""),
             domain=domain,
@@ -71,8 +74,9 @@ class Layer:
         told = self.description._asdict() | self._own
         out = f"{type(self).__name__}({self.input_size}, {self.description.hidden_size}"
         for name, default in (
-            ("num_layers", 1), ("bias", True), ("batch_first", False), ("bidirectional", False),
-            ("domain", "log"), ("strategy", None), *type(self)._cell.undrawn_options().items(),
+            ("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0),
+            ("bidirectional", False), ("domain", "log"), ("strategy", None),
+            *type(self)._cell.own_options().items(),
         ):  # fmt: skip
             if told[name] != default:
                 out += f", {name}={told[name]!r}"
@@ -94,12 +98,18 @@ class Layer:
         x: Any,
         h_0: Any = None,
         *,
+        key: Any = None,
         lengths: Any = None,
         cu_seqlens: Any = None,
         reset: Any = None,
     ) -> tuple[Any, Any]:
-        """lengths, cu_seqlens and reset are those of `scanrnn`'s layers; jit may trace them."""
+        """`key`, of jax.random, is what training draws by; None: the call draws nothing.
+
+        Calls with the same key draw the same. lengths, cu_seqlens and reset are those of
+        `scanrnn`'s layers. jit may trace all of them.
+        """
         d, ragged = self.description, of_sequence(lengths, cu_seqlens, reset)
+        seed = None if key is None else seed_of(key)
         packed = cu_seqlens is not None
         self.check_call(params, x, packed)
         single, axis = x.ndim == 2 and not packed, d.batch_axis
@@ -110,7 +120,8 @@ class Layer:
             if ragged is not None:
                 ragged = ragged._replace(reset=jnp.expand_dims(ragged.reset, axis))
         states = self._states(d.batch(x.shape, ragged), h_0, single)
-        y, finals = layer(d, x, states, tuple(params[name] for name in self.shapes), ragged)
+        ordered = tuple(params[name] for name in self.shapes)
+        y, finals = layer(d, x, states, ordered, ragged, seed if d.drops else None)
         if single:
             y, finals = jnp.squeeze(y, axis), tuple(final[:, 0] for final in finals)
         return y, finals[0] if len(finals) == 1 else finals
@@ -163,5 +174,5 @@ def _dtype(value: Any) -> Any:
 def make_layer(cell: CellInfo) -> type[Layer]:
     doc = f"{cell.name}, {cell.words()}\n\n{Layer.__doc__}"
     members = {"__module__": "scanrnn.jax", "__doc__": doc, "_cell": cell}
-    members["__signature__"] = signature(Layer, cell.undrawn_options())
+    members["__signature__"] = signature(Layer, cell.own_options())
     return type(cell.name, (Layer,), members)

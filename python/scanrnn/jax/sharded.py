@@ -34,7 +34,8 @@ def time_sharded(
     number of devices on the axis; each has a part of it and of y. params, h_0 and h_n are on all of
     them, and other axes of the mesh see the same. B is a multiple of `groups`: each device works on
     one group of rows after the other, so that of P devices with G groups each is busy for
-    G / (G + P - 1) of the time. jit and grad go through it; what does not fit is a ValueError.
+    G / (G + P - 1) of the time. Nothing is drawn, as in a call without a key. jit and grad go
+    through it; what does not fit is a ValueError.
     """
     if not isinstance(rnn, Layer):
         raise TypeError(f"rnn: expected a layer of scanrnn.jax, got {arguments.type_name(rnn)}")
@@ -114,7 +115,7 @@ def _through(
         begin = tuple(jnp.where(place == 0, o, a) for o, a in zip(own, arriving, strict=True))
 
         def work() -> Any:
-            return call_layer(one, part, begin, params, None)
+            return call_layer(one, part, begin, params, None, None)
 
         def idle() -> Any:
             return jnp.zeros(one.output_shape(part.shape), x.dtype), begin

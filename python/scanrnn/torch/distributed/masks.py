@@ -11,9 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..masks import GOLDEN, OF_INPUT, OF_MATRIX, kept, mixed, of_place, signed
+from ..masks import BEHIND, OF_INPUT, OF_MATRIX, kept, key, of_place
 
-_BITS = 2**64
 _AT_ONCE = 2**22  # elements: their numbers take 8 bytes each, several times
 
 
@@ -22,41 +21,23 @@ _AT_ONCE = 2**22  # elements: their numbers take 8 bytes each, several times
 
 def behind(seed: int, layer: int) -> int:
     """That of what is dropped behind a layer."""
-    return of_place(seed, layer)
+    return of_place(seed, BEHIND, layer)
 
 
 def of_input(seed: int, layer: int) -> int:
     """That of what is dropped from what a layer reads."""
-    return of_place(_salted(seed, OF_INPUT), layer)
+    return of_place(seed, OF_INPUT, layer)
 
 
 def of_matrix(seed: int, layer: int, direction: int) -> int:
     """That of what is dropped from a recurrent matrix."""
-    return of_place(_salted(seed, OF_MATRIX), 2 * layer + direction)
+    return of_place(seed, OF_MATRIX, 2 * layer + direction)
 
 
 def for_one_layer(seed: int, layer: int) -> int:
     """The seed by which a stack of one layer drops from its input what this layer of a stack
     does; without a sign."""
-    return _unmixed(of_input(seed, layer) % _BITS) ^ OF_INPUT
-
-
-def _salted(seed: int, salt: int) -> int:
-    return int(mixed(torch.tensor(signed(seed ^ salt))))
-
-
-def _unmixed(value: int) -> int:
-    """What `mixed` makes this of."""
-
-    def unshifted(x: int, bits: int) -> int:
-        out = x
-        for _ in range(64 // bits):
-            out = x ^ (out >> bits)
-        return out
-
-    value = unshifted(value, 31) * pow(0x94D049BB133111EB, -1, _BITS) % _BITS
-    value = unshifted(value, 27) * pow(0xBF58476D1CE4E5B9, -1, _BITS) % _BITS
-    return (unshifted(value, 30) - GOLDEN) % _BITS
+    return (seed ^ key(OF_INPUT, layer) ^ key(OF_INPUT, 0)) % 2**64
 
 
 # ---- masks

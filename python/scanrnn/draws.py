@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..description import Description
 
-GOLDEN = 0x9E3779B97F4A7C15
-OF_INPUT, OF_MATRIX, _OF_READOUT = 0x696E707574, 0x6D6174726978, 0x726561646F7574
+_GOLDEN = 0x9E3779B97F4A7C15
+BEHIND, OF_INPUT = 0x626568696E64, 0x696E707574
+OF_MATRIX, _OF_READOUT = 0x6D6174726978, 0x726561646F7574
 _OF_STATE = {"zoneout": 0x7374617465, "zoneout_cell": 0x63656C6C}
 _LARGEST = 2.0**64 - 2.0**11  # the last double below 2^64
 
@@ -29,14 +30,19 @@ def _shifted(value: Tensor, by: int) -> Tensor:
 
 def mixed(value: Tensor) -> Tensor:
     """The finaliser of splitmix64."""
-    value = value + signed(GOLDEN)
+    value = value + signed(_GOLDEN)
     value = (value ^ _shifted(value, 30)) * signed(0xBF58476D1CE4E5B9)
     value = (value ^ _shifted(value, 27)) * signed(0x94D049BB133111EB)
     return value ^ _shifted(value, 31)
 
 
-def of_place(seed: int, place: int) -> int:
-    return signed(seed + place * GOLDEN)
+def key(what: int, place: int) -> int:
+    """Of one kind of draw at a layer, or at a layer and direction."""
+    return what + place * _GOLDEN
+
+
+def of_place(seed: int, what: int, place: int) -> int:
+    return int(mixed(torch.tensor(signed(seed ^ key(what, place)))))
 
 
 def _places(rows: Tensor, width: int) -> Tensor:
@@ -62,16 +68,13 @@ class Masks:
     def __init__(self, told: Description, seed: int) -> None:
         self._told, self._seed = told, seed
 
-    def _salted(self, salt: int) -> int:
-        return int(mixed(torch.tensor(signed(self._seed ^ salt))))
-
     def _share(self, name: str) -> float:
         return self._told.own_options.get(name, 0.0) if self._told.drops else 0.0
 
     def behind(self, layer: int, token: Tensor, y: Tensor) -> Tensor:
         """Outputs between layers, each for itself; `token` [T,B] numbers them."""
         share = self._told.dropout if self._told.drops else 0.0
-        return kept(token, y, share, of_place(self._seed, layer)) if share else y
+        return kept(token, y, share, of_place(self._seed, BEHIND, layer)) if share else y
 
     def of_input(self, layer: int, x: Tensor) -> Tensor:
         """What a layer reads, x [T,B,C]: once for all steps of a sequence."""
@@ -79,14 +82,14 @@ class Masks:
         if not share:
             return x
         sequences = torch.arange(x.shape[1], device=x.device)
-        return kept(sequences, x, share, of_place(self._salted(OF_INPUT), layer))
+        return kept(sequences, x, share, of_place(self._seed, OF_INPUT, layer))
 
     def of_matrix(self, place: int, weight: Tensor) -> Tensor:
         share = self._share("dropconnect")
         if not share:
             return weight
         rows = torch.arange(weight.shape[0], device=weight.device)
-        return kept(rows, weight, share, of_place(self._salted(OF_MATRIX), place))
+        return kept(rows, weight, share, of_place(self._seed, OF_MATRIX, place))
 
     # ---- inside a recurrence (lib/src/recurrence/masks.h)
 
@@ -97,7 +100,7 @@ class Masks:
             return None
         if not self._told.draws:
             return torch.full_like(like, 1 - share)
-        seed = of_place(self._salted(_OF_STATE[name]), place)
+        seed = of_place(self._seed, _OF_STATE[name], place)
         left = _below(mixed(_places(token, like.shape[-1]) + seed), share)
         return torch.ones_like(like).masked_fill(left, 0)
 
@@ -106,7 +109,7 @@ class Masks:
         share = self._share("state_dropout")
         if not share:
             return None
-        seed = of_place(self._salted(_OF_READOUT), place)
+        seed = of_place(self._seed, _OF_READOUT, place)
         sequences = torch.arange(like.shape[0], device=like.device)
         dropped = _below(mixed(_places(sequences, like.shape[-1]) + seed), share)
         return torch.full_like(like, 1 / (1 - share)).masked_fill(dropped, 0)
