@@ -37,7 +37,8 @@ TensorView time_first(TensorView view, bool batch_first, Batch layout) {
 // What the axes of a parameter are.
 const char* axes_of(const ParameterInfo& parameter, const LayerOptions& o) {
   const auto is = [&](const char* begin) { return parameter.name.rfind(begin, 0) == 0; };
-  if (is("bias")) return "(gates * hidden_size)";
+  if (is("bias") || is("norm_ih") || is("norm_hh")) return "(gates * hidden_size)";
+  if (is("norm_c")) return "(hidden_size)";
   if (parameter.sizes.size() == 1) return "(vectors * hidden_size)";
   if (is("weight_hr")) return "(proj_size, hidden_size)";
   if (is("weight_pr")) return "(projection_size, layer's input size)";
@@ -172,6 +173,7 @@ void check_plan(const Layer& layer, const Context& context, const dispatch::Plan
   const bool mine = p.input_size == o.input_size && p.hidden_size == o.hidden_size &&
                     p.gates == cell.gates && p.recurrence == cell.recurrence &&
                     p.storage_bytes == static_cast<int>(size_of(o.dtype)) &&
+                    p.normed == o.layer_norm && p.resets == !o.reset_after &&
                     plan.device.processor == context.limits().processor;
   if (!mine) {
     throw value_error("plan: it was made for another layer or device: " + dispatch::explain(plan));
@@ -293,6 +295,10 @@ Layer::Layer(const LayerOptions& options) : options_(options) {
         parameters_.push_back({"bias_ih" + suffix, {cell.bias_gates * hidden}});
         if (dense) parameters_.push_back({"bias_hh" + suffix, {cell.bias_gates * hidden}});
       }
+      for (std::size_t i = 0; options.layer_norm && i < norm_count(cell); ++i) {
+        const bool of_sums = i < 2;
+        parameters_.push_back({kNormNames[i] + suffix, {(of_sums ? rows : 1) * hidden}});
+      }
       if (options.proj_size > 0) {
         parameters_.push_back({"weight_hr" + suffix, {options.proj_size, hidden}});
       }
@@ -333,6 +339,8 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
   problem.gates = info(options_.cell).gates;
   problem.readout = info(options_.cell).readout;
   problem.highway = info(options_.cell).highway;
+  problem.normed = options_.layer_norm;
+  problem.resets = !options_.reset_after;
   problem.storage_bytes = static_cast<int>(size_of(options_.dtype));
   problem.compute_bytes = static_cast<int>(size_of(compute_type(options_.dtype)));
   problem.training = mode == Mode::training;
