@@ -107,6 +107,10 @@ std::string because(const Plan& plan) {
       return "the profile has no rule for this problem";
     case Reason::every_step:
       return "each step needs the state before it in a matrix product";
+    case Reason::whole_lines:
+      return plan.problem.normed
+                 ? "layer_norm needs all sums of a line before each step"
+                 : "with reset_after=False each step has two products, one after the other";
     case Reason::on_chip:
       return "the recurrent weights stay in registers for the whole sequence";
     case Reason::not_on_chip:

@@ -24,6 +24,7 @@ Choice choose_dense(const Problem& problem, const Plan& plan) {
   const Strategy loop = Strategy::step_loop, whole = Strategy::persistent;
   const PersistentShape& shape = plan.persistent;
   if (problem.batch == 0 || problem.steps == 0) return {loop, loop, Reason::empty};
+  if (by_lines(problem)) return {loop, loop, Reason::whole_lines};
   if (plan.device.processor == Processor::cpu) return {loop, loop, Reason::every_step};
   if (shape.tile < 0) return {loop, loop, Reason::not_on_chip};
   if (problem.steps < kPersistentMinSteps) return {loop, whole, Reason::few_steps};
@@ -42,6 +43,7 @@ bool runs(Strategy strategy, const Plan& plan) {
   const bool dense = plan.problem.recurrence == Recurrence::dense;
   if (strategy == Strategy::step_loop) return dense;
   if (strategy == Strategy::parallel_scan) return plan.problem.recurrence == Recurrence::linear;
+  if (strategy == Strategy::direct && plan.problem.normed) return false;
   if (strategy != Strategy::persistent) return !dense;
   return dense && plan.persistent.tile >= 0;
 }
@@ -134,7 +136,8 @@ bool predict(Plan& plan, const Profile& profile) {
 Choice choose(const Plan& plan) {
   const Problem& problem = plan.problem;
   const bool dense = problem.recurrence == Recurrence::dense;
-  if (dense && (plan.reason == Reason::no_rule || problem.batch == 0 || problem.steps == 0)) {
+  const bool told = plan.reason != Reason::no_rule && !by_lines(problem);
+  if (dense && (!told || problem.batch == 0 || problem.steps == 0)) {
     return choose_dense(problem, plan);
   }
   if (problem.batch == 0 || problem.steps == 0) {
@@ -222,6 +225,9 @@ std::string misfit(const Problem& problem, const DeviceLimits& device) {
     case Strategy::direct:
     case Strategy::fused_sequential:
     case Strategy::parallel_scan:
+      if (problem.normed && !dense && problem.forced == Strategy::direct) {
+        return "it projects and walks at once, and layer_norm stands between the two";
+      }
       if (dense) return "each step of this cell needs the state before it in a matrix product";
       if (problem.recurrence == Recurrence::diagonal && problem.forced == Strategy::parallel_scan) {
         return "each step of this cell reads the state before it, so its steps do not compose";
@@ -239,6 +245,12 @@ std::string misfit(const Problem& problem, const DeviceLimits& device) {
   if (problem.forced == Strategy::step_loop) return "";
   if (device.processor == Processor::cpu) {
     return "it is one kernel that stays on a GPU; on the CPU step_loop keeps the weights in cache";
+  }
+  if (by_lines(problem)) {
+    return problem.normed ? "layer_norm needs all sums of a line at each step, and its blocks have "
+                            "some of them each"
+                          : "with reset_after=False a step has two products with R, one after the "
+                            "other, and it makes one";
   }
   if (problem.storage_bytes > 4) {
     return "its products are sums in float32, by tensor cores; float64 is too wide for them";
@@ -290,7 +302,8 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   out.device = device;
   std::memcpy(out.profile, profile.name, sizeof out.profile);
   std::memcpy(out.origin, profile.origin, sizeof out.origin);
-  if (problem.recurrence == Recurrence::dense && device.processor == Processor::cuda) {
+  const bool dense = problem.recurrence == Recurrence::dense;
+  if (dense && !by_lines(problem) && device.processor == Processor::cuda) {
     out.persistent = persistent_shape(problem, device, false);
     if (problem.training) out.persistent_vjp = persistent_shape(problem, device, true);
   }
@@ -306,9 +319,10 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   out.strategy = choice.strategy;
   out.runner_up = choice.runner_up;
   out.reason = choice.reason;
+  if (by_lines(problem)) out.expected_us = out.runner_up_us = 0;
   if (!runs(out.runner_up, out) && problem.recurrence == Recurrence::diagonal) {
-    const bool direct = out.strategy == Strategy::direct;
-    out.runner_up = direct ? Strategy::fused_sequential : Strategy::direct;
+    const bool only = out.strategy == Strategy::direct || problem.normed;
+    out.runner_up = only ? Strategy::fused_sequential : Strategy::direct;
     out.runner_up_us = 0;
   }
   if (problem.forced != Strategy::automatic) {
@@ -326,7 +340,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   if (device.processor == Processor::cuda) {
     out.across_blocks = parallel && across_blocks;
     out.fused_steps =
-        out.strategy == Strategy::step_loop &&
+        out.strategy == Strategy::step_loop && !by_lines(problem) &&
         problem.batch <= cuda_fused_lines(problem.storage_bytes, problem.split_products);
     consider_lanes(out);
     return out;

@@ -43,13 +43,25 @@ class Own(NamedTuple):
     moves: Sequence[Tensor | None] = (None, None)  # by tensor of the state
     keep: Tensor | None = None
     highway: float = 1.0
+    resets: bool = False  # GRU's r is in m already
+    norm: Sequence[Tensor] = ()  # of c: its scale and what is added
 
     def moved(self, after: Tensor, before: Tensor, index: int = 0) -> Tensor:
         share = self.moves[index]
         return after if share is None else share * after + (1 - share) * before
 
+    def seen(self, c: Tensor) -> Tensor:
+        return _normed(c, self.norm[0]) + self.norm[1] if self.norm else c
+
     def kept(self, value: Tensor) -> Tensor:
         return value if self.keep is None else value * self.keep
+
+
+def _normed(value: Tensor, scale: Tensor) -> Tensor:
+    """The norm over the last axis, as lib/src/recurrence/norm.h has it."""
+    apart = value - value.mean(-1, keepdim=True)
+    variance = (apart * apart).mean(-1, keepdim=True)
+    return apart / (variance + 1e-5).sqrt() * scale
 
 
 def _mix(gate: Tensor, kept: Tensor, new: Tensor) -> Tensor:
@@ -106,7 +118,7 @@ def _rnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> 
 def _lstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
     i, f, g, o = (of_x + of_h for of_x, of_h in zip(u, m, strict=True))
     c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-    h = own.moved(o.sigmoid() * c.tanh(), state[0])
+    h = own.moved(o.sigmoid() * own.seen(c).tanh(), state[0])
     return h, h, own.moved(c, state[1], 1)
 
 
@@ -130,7 +142,7 @@ def _slstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -
 
 
 def _gru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
-    n = torch.tanh(u[2] + (u[0] + m[0]).sigmoid() * m[2])
+    n = torch.tanh(u[2] + (m[2] if own.resets else (u[0] + m[0]).sigmoid() * m[2]))
     h = own.moved(_mix(u[1] + m[1], state[0], n), state[0])
     return h, h
 
@@ -156,7 +168,8 @@ _OPTIONS = {
 }  # fmt: skip
 _OWN_OPTIONS = {
     "draws", "dropconnect", "input_dropout", "state_dropout", "zoneout", "zoneout_cell",
-    "num_heads", "proj_size", "projection_size", "rescale", "highway_bias",
+    "num_heads", "proj_size", "projection_size", "rescale", "highway_bias", "reset_after",
+    "layer_norm",
 }  # fmt: skip
 
 
@@ -291,6 +304,8 @@ def _direction(
     """`skip` is x as a highway reads it."""
     cell, hidden = CELLS[told.cell], told.hidden_size
     sums = (x @ own["weight_pr"].T if "weight_pr" in own else x) @ own["weight_ih"].T
+    if "norm_ih" in own:
+        sums = _normed(sums, own["norm_ih"])
     if told.bias:
         sums = sums + _whole_bias(own["bias_ih"], cell, sums.shape[-1], hidden)
     # Copies: a walk that is one operator reads no two views of one tensor.
@@ -303,20 +318,32 @@ def _direction(
     keep, highway = masks.of_readout(place, x.new_zeros(x.shape[1], hidden)), _highway(told)
     if "weight_hh" in own and cell.recurrence == "dense":
         recurrent = _of_heads(own["weight_hh"], int(told.own_options.get("num_heads", 1)))
+    resets = not told.own_options.get("reset_after", 1)
+    norm = [own[name] for name in ("norm_c", "norm_c_bias") if name in own]
+
+    def products(h: Tensor, gates: Parts) -> Parts:
+        """R h and its bias by gates; or the last of them is that of r h."""
+        if not resets:
+            whole = h @ recurrent.T
+            whole = _normed(whole, own["norm_hh"]) if "norm_hh" in own else whole
+            return (whole + own["bias_hh"] if told.bias else whole).split(hidden, -1)
+        rows = recurrent.split(hidden)
+        bias = own["bias_hh"].split(hidden) if told.bias else (0, 0, 0)
+        r, z = (h @ part.T + b for part, b in zip(rows[:2], bias[:2], strict=True))
+        return r, z, ((gates[0] + r).sigmoid() * h) @ rows[2].T + bias[2]
 
     def step(state: Parts, inputs: Parts) -> tuple[list[Tensor], Tensor]:
         (sums, skip), marks = inputs[:2], list(inputs[2:])
         given = [None if m is None else marks.pop() for m in moves[::-1]][::-1]
-        unit = Own(told.variant, given, keep, highway)
+        unit = Own(told.variant, given, keep, highway, resets, norm)
         before, m = state, ()
         if reset is not None:
             cut = marks.pop(0)
             pairs = zip(state, FRESH[told.cell], strict=True)
             before = [part.masked_fill(cut, value) for part, value in pairs]
-        if cell.recurrence == "dense":
-            product = before[0] @ recurrent.T
-            m = (product + own["bias_hh"] if told.bias else product).split(hidden, -1)
         gates = sums.split(hidden, -1)
+        if cell.recurrence == "dense":
+            m = products(before[0], gates)
         y, *after = STEPS[told.cell](gates, m, before, skip, vectors, unit)
         if "weight_hr" in own:
             y = after[0] = y @ own["weight_hr"].T

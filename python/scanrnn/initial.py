@@ -22,8 +22,22 @@ def _softplus_of_decay(library: Any, a: Any) -> Any:
     return library.log(library.expm1(-library.log(a) / 8))
 
 
+def _ones(library: Any, drawn: Any) -> Any:
+    return library.ones_like(drawn)
+
+
+def _zeros(library: Any, drawn: Any) -> Any:
+    return library.zeros_like(drawn)
+
+
 # By the parameter's name without its layer; RG-LRU's as in arXiv 2402.19427, section 2.4.
-_OTHERS = {"weight_a": Initial(0.9, 0.999, _softplus_of_decay)}
+_OTHERS = {
+    "weight_a": Initial(0.9, 0.999, _softplus_of_decay),
+    "norm_ih": Initial(0, 1, _ones),
+    "norm_hh": Initial(0, 1, _ones),
+    "norm_c": Initial(0, 1, _ones),
+    "norm_c_bias": Initial(0, 1, _zeros),
+}
 
 
 def of(parameter: str, hidden_size: int, options: Mapping[str, Any]) -> Initial:

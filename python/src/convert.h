@@ -44,6 +44,8 @@ inline const char* name_of(dispatch::Reason reason) {
       return "no_rule";
     case dispatch::Reason::every_step:
       return "every_step";
+    case dispatch::Reason::whole_lines:
+      return "whole_lines";
     case dispatch::Reason::on_chip:
       return "on_chip";
     case dispatch::Reason::not_on_chip:

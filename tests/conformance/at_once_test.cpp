@@ -130,6 +130,7 @@ TEST(AtOnce, StacksThatCannot) {
   EXPECT_EQ(at_once([](auto& o) { o.proj_size = 3; }).at_once, 1);
   EXPECT_EQ(at_once([](auto& o) { o.num_heads = 2; }).at_once, 1);
   EXPECT_EQ(at_once([](auto& o) { o.dropconnect = 0.1; }).at_once, 1);
+  EXPECT_EQ(at_once([](auto& o) { o.layer_norm = true; }).at_once, 1);
   EXPECT_EQ(at_once([](auto& o) { o.input_dropout = 0.1; }).at_once, 1);
   EXPECT_EQ(at_once([](auto& o) { o.cell = Cell::MinGRU; }).at_once, 1);
 }

@@ -61,12 +61,58 @@ def haste_indrnn(x, kernel, recurrent_scale, bias):
     )
 
 
+def norm(v, scale=1.0):
+    apart = v - v.mean(-1, keepdims=True)
+    return scale * apart / np.sqrt((apart**2).mean(-1, keepdims=True) + 1e-5)
+
+
+def haste_normed_lstm(x, kernel, recurrent_kernel, bias, gamma, gamma_h, beta_h):
+    def step(x, h, c):
+        v = norm(x @ kernel, gamma[0]) + norm(h @ recurrent_kernel, gamma[1]) + bias
+        i, g, f, o = np.split(v, 4, axis=-1)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        return sigmoid(o) * np.tanh(norm(c, gamma_h) + beta_h), c
+
+    return run(step, x, len(recurrent_kernel), 2)
+
+
+def haste_normed_gru(x, kernel, recurrent_kernel, bias, recurrent_bias, gamma):
+    def step(x, h):
+        z, r, g = np.split(norm(x @ kernel, gamma[0]) + bias, 3, axis=-1)
+        of_h = norm(h @ recurrent_kernel, gamma[1]) + recurrent_bias
+        hz, hr, hg = np.split(of_h, 3, axis=-1)
+        z, r = sigmoid(z + hz), sigmoid(r + hr)
+        return (z * h + (1 - z) * np.tanh(g + r * hg),)
+
+    return run(step, x, len(recurrent_kernel))
+
+
+def haste_normed_indrnn(x, kernel, recurrent_scale, bias, gamma):
+    def step(x, h):
+        return (np.tanh(norm(x @ kernel, gamma[0]) + bias + h * recurrent_scale),)
+
+    return run(step, x, len(recurrent_scale))
+
+
 def keras_lstm(x, kernel, recurrent_kernel, bias):
     return haste_lstm(x, kernel, recurrent_kernel, bias, "ifgo")
 
 
 def keras_gru(x, kernel, recurrent_kernel, bias):
     return haste_gru(x, kernel, recurrent_kernel, *bias)
+
+
+def keras_gru_before(x, kernel, recurrent_kernel, bias):
+    """With reset_after=False."""
+    size = len(recurrent_kernel)
+
+    def step(x, h):
+        xz, xr, xh = np.split(x @ kernel + bias, 3, axis=-1)
+        gates = h @ recurrent_kernel[:, : 2 * size]
+        z, r = sigmoid(xz + gates[:, :size]), sigmoid(xr + gates[:, size:])
+        return (z * h + (1 - z) * np.tanh(xh + (r * h) @ recurrent_kernel[:, 2 * size :]),)
+
+    return run(step, x, size)
 
 
 def keras_rnn(x, kernel, recurrent_kernel, bias):
@@ -153,6 +199,25 @@ def _onnx_gru(from_x, from_h):
         return ((1 - z) * np.tanh(xh + r * hh) + z * h,)  # linear_before_reset = 1
 
     return step
+
+
+def onnx_gru_before(x, W, R, B):
+    """With linear_before_reset = 0, as the operator's definition has it."""
+
+    def one(x, way):
+        Wbz, Wbr, Wbh, Rbz, Rbr, Rbh = np.split(B[way], 6)
+        Wz, Wr, Wh = np.split(W[way], 3)
+        Rz, Rr, Rh = np.split(R[way], 3)
+
+        def step(x, h):
+            z = sigmoid(x @ Wz.T + h @ Rz.T + Wbz + Rbz)
+            r = sigmoid(x @ Wr.T + h @ Rr.T + Wbr + Rbr)
+            n = np.tanh(x @ Wh.T + (r * h) @ Rh.T + Rbh + Wbh)
+            return ((1 - z) * n + z * h,)
+
+        return run(step, x, R.shape[2])
+
+    return both(one, x) if len(W) == 2 else one(x, 0)
 
 
 onnx_lstm = _onnx(lambda x_of, h_of: lstm_step(lambda x, h: x_of(x) + h_of(h), "iofg"), 2)

@@ -39,7 +39,14 @@ def refused(kind, message, weights, layout, cell="LSTM", **options):
         ("layout: 'tensorflow' has LSTM, PeepholeLSTM, RNN, got GRU", TF, "tensorflow", "GRU"),
         ("weights: missing ['bias'], unexpected []",
          zeros(kernel=(C, 16), recurrent_kernel=(H, 16)), "haste", "LSTM"),
-        ("weights: missing [], unexpected ['gamma']", LSTM | zeros(gamma=(2,)), "haste", "LSTM"),
+        ("weights: missing [], unexpected ['beta']", LSTM | zeros(beta=(2,)), "haste", "LSTM"),
+        ("weights: missing ['gamma_h', 'beta_h'], unexpected []",
+         LSTM | zeros(gamma=(2, 4 * H)), "haste", "LSTM"),
+        ("gamma: expected shape (2, 16), as LSTM of input_size 3 and hidden_size 4 has it, got (16,",
+         LSTM | zeros(gamma=(16,), gamma_h=(H,), beta_h=(H,)), "haste", "LSTM"),
+        ("gamma: expected shape (4,), as IndRNN",
+         zeros(kernel=(C, H), recurrent_scale=(H,), bias=(H,), gamma=(3, H)), "haste", "IndRNN"),
+        ("weights: missing [], unexpected ['gamma']", LSTM | zeros(gamma=(2,)), "keras", "LSTM"),
         ("weights: missing ['recurrent_bias'], unexpected []", LSTM, "haste", "GRU"),
         ("weights: missing ['bias_hh_l0'], unexpected ['bias_ho_l0']",
          TORCH | zeros(bias_ih_l0=(H,), bias_ho_l0=(H,)), "torch", "RNN"),
@@ -52,14 +59,13 @@ def refused(kind, message, weights, layout, cell="LSTM", **options):
         ("kernel: expected shape (3, 16), as LSTM", LSTM | zeros(kernel=(3, 18)), "keras", "LSTM"),
         ("kernel: expected 2 axes, got shape (3,)", LSTM | zeros(kernel=(3,)), "keras", "LSTM"),
         ("W: expected 3 axes, got shape (16, 3)", NODE | zeros(W=(16, 3)), "onnx", "LSTM"),
-        ("bias: expected shape (2, 3 * hidden_size), got (12,): a GRU with reset_after=False is "
-         "not here", GRU | zeros(bias=(12,)), "keras", "GRU"),
+        ("bias: expected shape (2, 12), as GRU of input_size 3 and hidden_size 4 has it, got (2, ",
+         GRU | zeros(bias=(11,)), "keras", "GRU"),
+        ("reset_after: expected True, since one layer says so, got False",
+         {f"{i}.{n}": v for i in (0, 1) for n, v in
+          (GRU_NODE | {"linear_before_reset": i}).items()}, "onnx", "GRU"),
         ("P: its values are not 0, so the gates read c: expected scanrnn.LSTM with peephole=True",
          NODE | {"P": ONES}, "onnx", "LSTM"),
-        ("linear_before_reset: expected the node's attribute to be 1, got none, which is 0: a GRU "
-         "whose reset gate comes before the product is not here", GRU_NODE, "onnx", "GRU"),
-        ("linear_before_reset: expected the node's attribute to be 1, got 0",
-         GRU_NODE | {"linear_before_reset": 0}, "onnx", "GRU"),
         ("rnn/w_f_diag: expected scanrnn.LSTM with peephole=True",
          {f"rnn/{name}": v for name, v in (TF | zeros(w_f_diag=(H,))).items()}, "tensorflow",
          "LSTM"),
@@ -118,6 +124,27 @@ def test_options(message, options):
         LSTM, "haste", scanrnn.LSTM, input_size=3, hidden_size=4, num_layers=1, bias=np.True_,
         bidirectional=False, device=DEVICE,
     ).hidden_size == H  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("message", "weights", "layout", "cell", "options"),
+    [
+        ("reset_after: expected False, since the arrays say so, got True",
+         GRU | zeros(bias=(12,)), "keras", "GRU", {"reset_after": True}),
+        ("reset_after: expected True, since the arrays say so, got False", GRU, "keras", "GRU",
+         {"reset_after": False}),
+        ("reset_after: expected False, since the arrays say so, got True", GRU_NODE, "onnx", "GRU",
+         {"reset_after": True}),
+        ("reset_after: 'haste' has no layers of it, got False", GRU, "haste", "GRU",
+         {"reset_after": False}),
+        ("layer_norm: expected False, since the arrays say so, got True", LSTM, "haste", "LSTM",
+         {"layer_norm": True}),
+        ("layer_norm: 'keras' has no layers of it, got True", LSTM, "keras", "LSTM",
+         {"layer_norm": True}),
+    ],
+)  # fmt: skip
+def test_options_of_a_step(message, weights, layout, cell, options):
+    refused(ValueError, message, weights, layout, cell, **options)
 
 
 def test_types():

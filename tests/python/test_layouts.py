@@ -122,8 +122,18 @@ FORMULAS = {
             "recurrent_bias": 3 * H,
         },
         "indrnn": {"kernel": (C, H), "recurrent_scale": H, "bias": H},
+        "normed_lstm": {
+            "kernel": (C, 4 * H), "recurrent_kernel": (H, 4 * H), "bias": 4 * H,
+            "gamma": (2, 4 * H), "gamma_h": H, "beta_h": H,
+        },
+        "normed_gru": {
+            "kernel": (C, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": 3 * H,
+            "recurrent_bias": 3 * H, "gamma": (2, 3 * H),
+        },
+        "normed_indrnn": {"kernel": (C, H), "recurrent_scale": H, "bias": H, "gamma": (2, H)},
     },
     "keras": {
+        "gru_before": {"kernel": (C, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": 3 * H},
         "lstm": {"kernel": (C, 4 * H), "recurrent_kernel": (H, 4 * H), "bias": 4 * H},
         "gru": {"kernel": (C, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": (2, 3 * H)},
         "rnn": {"kernel": (C, H), "recurrent_kernel": (H, H), "bias": H},
@@ -139,10 +149,17 @@ FORMULAS = {
     },
     "onnx": {
         cell: {"W": (2, g * H, C), "R": (2, g * H, H), "B": (2, 2 * g * H)}
-        for cell, g in G.items()
+        for cell, g in (G | {"gru_before": 3}).items()
     },
 }  # fmt: skip
 NAMES = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN", "indrnn": "IndRNN"}
+
+
+def class_of(cell):
+    """And the options that a library's other forms of it have."""
+    kind = NAMES[cell.removeprefix("normed_").removesuffix("_before")]
+    options = {"layer_norm": True} if "normed" in cell else {}
+    return kind, options | ({"reset_after": False} if "before" in cell else {})
 
 
 @pytest.mark.parametrize(
@@ -151,9 +168,15 @@ NAMES = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN", "indrnn": "IndRNN"}
 def test_computes_what_the_library_computes(layout, cell):
     arrays = draw(**FORMULAS[layout][cell])
     wanted = getattr(formulas, f"{layout}_{cell}")(x_of(), **arrays)
-    said = {"linear_before_reset": 1} if (layout, cell) == ("onnx", "gru") else {}
-    rnn = load(arrays | said, layout, NAMES[cell])
+    kind, options = class_of(cell)
+    if "normed_indrnn" in cell:
+        arrays["gamma"][1] = 1  # it counts for nothing
+    said = {}
+    if layout == "onnx" and kind == "GRU":
+        said = {"linear_before_reset": int(cell == "gru")}
+    rnn = load(arrays | said, layout, kind)
     assert (rnn.input_size, rnn.hidden_size, rnn.bidirectional) == (C, H, layout == "onnx")
+    assert all(getattr(rnn, name) == value for name, value in options.items())
     agrees(rnn, wanted)
     same(rnn.export(layout), arrays | said)
 
@@ -170,8 +193,16 @@ def test_heads_of_flashrnn(cell):
 
 
 OPTIONS = {
-    "LSTM": [{"proj_size": 3}, {"num_heads": 2}, {"proj_size": 2, "bidirectional": True}],
+    "LSTM": [
+        {"layer_norm": True, "proj_size": 3},
+        {"proj_size": 3},
+        {"num_heads": 2},
+        {"proj_size": 2, "bidirectional": True},
+    ],
     "SLSTM": [{"num_heads": 4}],
+    "GRU": [{"layer_norm": True, "num_layers": 2}],
+    "RNN": [{"layer_norm": True, "num_heads": 2}],
+    "IndRNN": [{"layer_norm": True}],
     "SRU": [{"projection_size": 2}, {"projection_size": 5, "num_layers": 2}],
     "PeepholeSRU": [{"projection_size": 6, "bidirectional": True}],
 }
@@ -194,6 +225,18 @@ def test_options_that_a_library_has_not_stay_here():
             make("LSTM", C, H, **options).export("haste")
     with pytest.raises(ValueError, match="rescale: 'asapp-sru' has no layers of it"):
         make("SRU", C, H, rescale=True).export("asapp-sru")
+
+
+def test_options_of_a_step_stay_where_they_cannot_go():
+    for layout in ("haste", "flashrnn"):
+        with pytest.raises(ValueError, match=f"reset_after: {layout!r} has no layers of it, got F"):
+            make("GRU", C, H, reset_after=False).export(layout)
+    for layout in ("keras", "onnx", "tensorflow", "flashrnn"):
+        with pytest.raises(ValueError, match=f"layer_norm: {layout!r} has no layers of it, got Tr"):
+            make("LSTM", C, H, layer_norm=True).export(layout)
+    rnn = make("GRU", C, H, reset_after=False)
+    again = load(rnn.export("torch"), "torch", "GRU", reset_after=False)
+    same(again.state_dict(), rnn.state_dict())
 
 
 def test_peepholes_of_onnx_and_tensorflow():

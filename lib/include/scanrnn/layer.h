@@ -42,6 +42,11 @@ struct LayerOptions {
   double zoneout = 0.0, zoneout_cell = 0.0;
   // Of a dense cell: unit j reads the units of its head alone, j / (H / num_heads).
   int num_heads = 1;
+  // Of GRU: r multiplies R_n h + b_hn; or, false, it multiplies h before the product with R_n.
+  bool reset_after = true;
+  // Of RNN, LSTM, GRU and IndRNN: norms of W x and of R h, each of all row blocks of a token at
+  // once, are scaled and added, and LSTM's output reads a norm of c; IndRNN has that of W x alone.
+  bool layer_norm = false;
   // P > 0 of LSTM: h and y have P features, W_hr times what the cell gives. Of SRU: W is W_2 W_1,
   // with P rows of W_1.
   std::int64_t proj_size = 0, projection_size = 0;

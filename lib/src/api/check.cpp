@@ -13,6 +13,13 @@ namespace {
 // The options that make other weights of a layer.
 void check_made_of(const LayerOptions& o, const CellInfo& cell) {
   check_own_options(o, cell);
+  require(
+      !o.layer_norm || cell.option != "peephole",
+      "layer_norm: expected False with peephole, whose gates read c itself beside the norms, got "
+      "True");
+  require(!o.layer_norm || o.reset_after,
+          "layer_norm: expected False with reset_after=False, whose last product with R reads what "
+          "the norm of all of them would give, got True");
   require(o.num_heads >= 1 && o.hidden_size % o.num_heads == 0, [&] {
     return "num_heads: expected a divisor of hidden_size, " + std::to_string(o.hidden_size) +
            ", got " + std::to_string(o.num_heads);

@@ -37,7 +37,8 @@ TensorView time_first(TensorView view, bool batch_first, Batch layout) {
 // What the axes of a parameter are.
 const char* axes_of(const ParameterInfo& parameter, const LayerOptions& o) {
   const auto is = [&](const char* begin) { return parameter.name.rfind(begin, 0) == 0; };
-  if (is("bias")) return "(gates * hidden_size)";
+  if (is("bias") || is("norm_ih") || is("norm_hh")) return "(gates * hidden_size)";
+  if (is("norm_c")) return "(hidden_size)";
   if (parameter.sizes.size() == 1) return "(vectors * hidden_size)";
   if (is("weight_hr")) return "(proj_size, hidden_size)";
   if (is("weight_pr")) return "(projection_size, layer's input size)";
@@ -175,6 +176,7 @@ void check_plan(const Layer& layer, const Context& context, const dispatch::Plan
   const bool mine = p.input_size == o.input_size && p.hidden_size == o.hidden_size &&
                     p.gates == cell.gates && p.recurrence == cell.recurrence &&
                     p.storage_bytes == static_cast<int>(size_of(o.dtype)) &&
+                    p.normed == o.layer_norm && p.resets == !o.reset_after &&
                     plan.device.processor == context.limits().processor;
   if (!mine) {
     throw value_error("plan: it was made for another layer or device: " + dispatch::explain(plan));
@@ -186,7 +188,8 @@ void check_plan(const Layer& layer, const Context& context, const dispatch::Plan
 // with few sequences, and where nothing is made around a call.
 int at_once(const LayerOptions& o, Batch layout) {
   const bool dense = info(o.cell).recurrence == dispatch::Recurrence::dense;
-  if (!dense || o.proj_size > 0 || o.num_heads > 1 || o.dropconnect > 0) return 1;
+  const bool made = o.proj_size > 0 || o.num_heads > 1 || o.dropconnect > 0;
+  if (!dense || made || o.layer_norm || !o.reset_after) return 1;
   if (o.bidirectional) return 2;
   return layout == Batch::rectangular && o.input_dropout == 0 ? o.num_layers : 1;
 }
@@ -307,6 +310,10 @@ Layer::Layer(const LayerOptions& options) : options_(options) {
         parameters_.push_back({"bias_ih" + suffix, {cell.bias_gates * hidden}});
         if (dense) parameters_.push_back({"bias_hh" + suffix, {cell.bias_gates * hidden}});
       }
+      for (std::size_t i = 0; options.layer_norm && i < norm_count(cell); ++i) {
+        const bool of_sums = i < 2;
+        parameters_.push_back({kNormNames[i] + suffix, {(of_sums ? rows : 1) * hidden}});
+      }
       if (options.proj_size > 0) {
         parameters_.push_back({"weight_hr" + suffix, {options.proj_size, hidden}});
       }
@@ -347,6 +354,8 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
   problem.gates = info(options_.cell).gates;
   problem.readout = info(options_.cell).readout;
   problem.highway = info(options_.cell).highway;
+  problem.normed = options_.layer_norm;
+  problem.resets = !options_.reset_after;
   problem.storage_bytes = static_cast<int>(size_of(options_.dtype));
   problem.compute_bytes = static_cast<int>(size_of(compute_type(options_.dtype)));
   problem.training = mode == Mode::training;

@@ -20,7 +20,11 @@ bool any(const CellInfo&) { return true; }
 bool dense(const CellInfo& cell) { return cell.recurrence == dispatch::Recurrence::dense; }
 bool reads_out(const CellInfo& cell) { return cell.readout; }
 bool pair(const CellInfo& cell) { return cell.states == 2; }
+bool gru(const CellInfo& cell) { return cell.name == "GRU"; }
 bool lstm(const CellInfo& cell) { return cell.name == "LSTM" || cell.base == "LSTM"; }
+bool normed(const CellInfo& cell) {
+  return cell.name == "RNN" || lstm(cell) || gru(cell) || cell.name == "IndRNN";
+}
 bool sru(const CellInfo& cell) { return cell.name == "SRU" || cell.base == "SRU"; }
 
 template <auto member>
@@ -43,6 +47,8 @@ const std::vector<Known>& all() {
       known<&LayerOptions::zoneout>("zoneout", any),
       known<&LayerOptions::zoneout_cell>("zoneout_cell", pair),
       known<&LayerOptions::num_heads>("num_heads", dense),
+      known<&LayerOptions::reset_after>("reset_after", gru),
+      known<&LayerOptions::layer_norm>("layer_norm", normed),
       known<&LayerOptions::proj_size>("proj_size", lstm),
       known<&LayerOptions::projection_size>("projection_size", sru),
       known<&LayerOptions::rescale>("rescale", sru),

@@ -14,6 +14,7 @@
 #include "cpu/runtime.h"
 #include "cpu/team.h"
 #include "cpu/wait.h"
+#include "stack/line_step.h"
 
 namespace scanrnn {
 namespace {
@@ -110,6 +111,33 @@ void spread_heads(const TensorView& from, const TensorView& to, bool back) {
   }
 }
 
+template <class T>
+const CpuLineKernels<T>& line_kernels() {
+  if constexpr (sizeof(T) == 4) {
+    return cpu_kernels().lines.float32;
+  } else {
+    return cpu_kernels().lines.float64;
+  }
+}
+
+// Calls use(token, row of a, row of b, row of c, row of d) for this thread's tokens of [T,B,.].
+template <class T, class F>
+void for_tokens(Index threads, const TensorView& a, const TensorView& b, const TensorView& c,
+                const TensorView& d, F&& use) {
+  const Index steps = a.sizes[0], lines = a.sizes[1], tokens = steps * lines;
+  const Index work = tokens * a.sizes[2] * dispatch::kCpuWalkCost;
+  run_team(
+      std::clamp<Index>(work / dispatch::kCpuThreadWork, 1, threads), [&](const scan::Team& team) {
+        const scan::Range mine = team.share(tokens);
+        for (Index i = mine.begin; i < mine.end; ++i) {
+          const auto row = [&](const TensorView& v) {
+            return static_cast<T*>(v.data) + i / lines * v.strides[0] + i % lines * v.strides[1];
+          };
+          use(row(a), row(b), row(c), row(d));
+        }
+      });
+}
+
 class CpuBackend : public Backend {
  public:
   explicit CpuBackend(Index threads) {
@@ -161,10 +189,69 @@ class CpuBackend : public Backend {
     (from.dtype == Dtype::float64 ? drop_from<double> : drop_from<float>)(from, to, drop);
   }
   void product(Dtype dtype, Index m, Index n, Index k, const Factor& a, const Factor& b, void* c,
-               Index c_stride, bool accumulate, Arena& workspace) override {
+               Index c_stride, bool accumulate, Arena& workspace, bool) override {
     if (workspace.counting()) return;
     const auto run = dtype == Dtype::float64 ? multiply<double> : multiply<float>;
     run(limits_.units, m, n, k, a, b, c, c_stride, accumulate);
+  }
+  void sum_tokens(const TensorView& tokens, const TensorView& sums, Arena& workspace) override {
+    if (workspace.counting()) return;
+    const auto add = [&](auto type) {
+      using T = decltype(type);
+      const Index count = tokens.sizes[0] * tokens.sizes[1];
+      const Index apart = std::min(tokens.strides[0], tokens.strides[1]);
+      const Index work = count * tokens.sizes[2];
+      run_team(std::clamp<Index>(work / dispatch::kCpuThreadWork, 1, limits_.units),
+               [&](const scan::Team& team) {
+                 kernels_of<T>().column_sums(team, static_cast<const T*>(tokens.data), count, apart,
+                                             tokens.sizes[2], static_cast<T*>(sums.data));
+               });
+    };
+    tokens.dtype == Dtype::float64 ? add(double()) : add(float());
+  }
+  void norm_tokens(const TensorView& from, const TensorView& scale, const TensorView& bias,
+                   const TensorView& to) override {
+    const auto run = [&](auto type) {
+      using T = decltype(type);
+      for_tokens<T>(limits_.units, from, to, to, to, [&](T* row, T* out, T*, T*) {
+        line_kernels<T>().norm(row, static_cast<const T*>(scale.data),
+                               static_cast<const T*>(bias.data), out, from.sizes[2]);
+      });
+    };
+    from.dtype == Dtype::float64 ? run(double()) : run(float());
+  }
+  void norm_tokens_vjp(const TensorView& from, const TensorView& scale, const TensorView& d,
+                       const TensorView& dfrom, const TensorView& dscale) override {
+    const auto run = [&](auto type) {
+      using T = decltype(type);
+      for_tokens<T>(limits_.units, from, d, dfrom, dscale,
+                    [&](T* row, T* drow, T* out, T* out_scale) {
+                      line_kernels<T>().norm_vjp(row, static_cast<const T*>(scale.data), drow, out,
+                                                 out_scale, from.sizes[2]);
+                    });
+    };
+    from.dtype == Dtype::float64 ? run(double()) : run(float());
+  }
+  void line_step(const LineStep& step) override {
+    const auto run = [&](auto type) {
+      using T = decltype(type);
+      const LayerCall& call = step.call;
+      const auto kernel = line_kernels<T>().line[static_cast<int>(call.cell)][call.variant];
+      const auto args = line_args<T, T>(step);
+      const Index work = step.lines() * call.width() * dispatch::kCpuWalkCost;
+      run_team(std::clamp<Index>(work / dispatch::kCpuThreadWork, 1, limits_.units),
+               [&](const scan::Team& team) {
+                 const scan::Range mine = team.share(step.lines());
+                 for (Index n = mine.begin; n < mine.end; ++n) kernel(step.phase, args, n);
+               });
+    };
+    step.call.y.dtype == Dtype::float64 ? run(double()) : run(float());
+  }
+  Index most_steps(const dispatch::Plan&, const LayerCall& call) const override {
+    const SequenceSteps steps(call);
+    Index most = 0;
+    for (Index n = 0; n < steps.all.count; ++n) most = std::max(most, steps.count(n));
+    return most;
   }
   void spread_heads(const TensorView& from, const TensorView& to, bool back) override {
     const auto run =

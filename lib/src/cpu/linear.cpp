@@ -223,10 +223,11 @@ void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
       const Tile tile = tiles[i];
       T* gates =
           kept ? kept + first_token(call, tile) * width : scratch_tiles + first_tile * tile_values;
-      for_runs<T>(call, tile, call.x, [&](const T* x, Index spacing, Index first, Index count) {
+      const auto project = [&](const T* x, Index spacing, Index first, Index count) {
         gemm<T>(crew, split, count, width, call.input, {x, spacing}, weight, gates + first * width,
                 width, false);
-      });
+      };
+      if (!call.projected) for_runs<T>(call, tile, call.x, project);
       crew.barrier();
       if (ragged) break;  // it has one tile
       schedule.lines = tile.lines;
@@ -258,10 +259,11 @@ void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
                         sizeof(T));
   std::optional<Sequences> sequences;
   if (ragged) sequences.emplace(call, arena);
-  auto* dgates = static_cast<T*>(arena.take(static_cast<std::size_t>(tokens * width) * sizeof(T)));
   const auto take = [&](Index count) {
     return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T)));
   };
+  auto* dgates = static_cast<T*>(call.dprojected.data);
+  if (call.dprojected.rank == 0) dgates = take(tokens * width);
   T* dskip = adds_skip ? take(tokens * call.hidden) : nullptr;
   const Index vector_values = call.vector_values();
   T* prepared = take(vector_values);

@@ -96,7 +96,7 @@ void clear_padding(const scan::Team& team, const TensorView& view, const TensorV
 template <class T>
 void add_to_edges(const scan::Team& team, const EdgeSteps& edges, const Strided<const T>& rows,
                   const TensorView& tokens) {
-  const scan::Range mine = team.share(edges.all.count);
+  const scan::Range mine = team.share(edges.count());
   for (Index n = mine.begin; n < mine.end; ++n) {
     const Index step = edges.step(n);
     if (step < 0) continue;
@@ -109,7 +109,7 @@ void add_to_edges(const scan::Team& team, const EdgeSteps& edges, const Strided<
 template <class T>
 void take_edges(const scan::Team& team, const EdgeSteps& edges, const TensorView& tokens,
                 const Strided<T>& rows) {
-  const scan::Range mine = team.share(edges.all.count);
+  const scan::Range mine = team.share(edges.count());
   for (Index n = mine.begin; n < mine.end; ++n) {
     const Index step = edges.step(n), width = tokens.sizes[2];
     T* to = rows.at_line(n).data;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cuda/kernels/dense.h"
+#include "cuda/kernels/lines.h"
 #include "cuda/kernels/scan.h"
 #include "cuda/lanes.h"
 #include "cuda/linear.h"
@@ -95,18 +96,70 @@ class CudaBackend : public Backend {
   }
 
   void product(Dtype dtype, Index m, Index n, Index k, const Factor& a, const Factor& b, void* c,
-               Index c_stride, bool accumulate, Arena& workspace) override {
+               Index c_stride, bool accumulate, Arena& workspace, bool wide) override {
     void* const memory = workspace.take(CudaGemm::kWorkspace);
     if (workspace.counting() || m == 0 || n == 0 || (k == 0 && accumulate)) return;
     const DeviceGuard guard(device_);
-    if (k == 0) {
+    if (k == 0) {  // which nobody asks for in another type
       SCANRNN_CUDA(cudaMemset2DAsync(c, static_cast<std::size_t>(c_stride) * size_of(dtype), 0,
                                      static_cast<std::size_t>(n) * size_of(dtype),
                                      static_cast<std::size_t>(m), stream_));
       return;
     }
     CudaProduct p{dtype, m, n, k, a, b, c, c_stride, accumulate};
+    p.wide = wide;
     gemm_->run(p, memory, stream_);
+  }
+  void sum_tokens(const TensorView& tokens, const TensorView& sums, Arena& workspace) override {
+    const Index columns = tokens.sizes[2];
+    with_type(tokens.dtype, [&](auto type) {
+      using T = decltype(type);
+      using V = typename scan::Units<T>::V;
+      auto* parts = static_cast<V*>(
+          workspace.take(static_cast<std::size_t>(pointwise::kParts * columns) * sizeof(V)));
+      if (workspace.counting()) return;
+      const DeviceGuard guard(device_);
+      SCANRNN_CUDA(pointwise::sum_rows(static_cast<const T*>(tokens.data),
+                                       tokens.sizes[0] * tokens.sizes[1],
+                                       std::min(tokens.strides[0], tokens.strides[1]), columns,
+                                       parts, static_cast<T*>(sums.data), stream_));
+    });
+  }
+  void norm_tokens(const TensorView& from, const TensorView& scale, const TensorView& bias,
+                   const TensorView& to) override {
+    over_tokens(from, [&](auto type) {
+      using T = decltype(type);
+      CudaNormArgs<T> args = norm_args<T>(from, scale);
+      args.bias = static_cast<const T*>(bias.data);
+      args.to = tokens_of<T>(to);
+      SCANRNN_CUDA(cuda_norm(args, stream_));
+    });
+  }
+  void norm_tokens_vjp(const TensorView& from, const TensorView& scale, const TensorView& d,
+                       const TensorView& dfrom, const TensorView& dscale) override {
+    over_tokens(from, [&](auto type) {
+      using T = decltype(type);
+      CudaNormArgs<T> args = norm_args<T>(from, scale);
+      args.d = tokens_of<T>(d);
+      args.dfrom = tokens_of<T>(dfrom);
+      args.dscale = tokens_of<T>(dscale);
+      SCANRNN_CUDA(cuda_norm_vjp(args, stream_));
+    });
+  }
+  void line_step(const LineStep& step) override {
+    if (step.lines() == 0) return;
+    const DeviceGuard guard(device_);
+    with_type(step.call.y.dtype, [&](auto type) {
+      using T = decltype(type);
+      using V = typename scan::Units<T>::V;
+      SCANRNN_CUDA(cuda_line_step<T>(step.call.cell, step.call.variant, step.phase,
+                                     line_args<T, V>(step), step.lines(), stream_));
+    });
+  }
+  // How long packed sequences are is told on the device.
+  Index most_steps(const dispatch::Plan& plan, const LayerCall& call) const override {
+    const Index longest = plan.problem.longest;
+    return call.layout == dispatch::Batch::packed && longest > 0 ? longest : call.steps;
   }
   void spread_heads(const TensorView& from, const TensorView& to, bool back) override {
     const DeviceGuard guard(device_);
@@ -194,6 +247,25 @@ class CudaBackend : public Backend {
       launch(type, ragged::blocks_for_rows(rows));
       SCANRNN_CUDA(cudaGetLastError());
     });
+  }
+  template <class T>
+  static Strided<T> tokens_of(const TensorView& view) {
+    return {static_cast<T*>(view.data), view.strides[1], view.strides[0]};
+  }
+  template <class T>
+  static CudaNormArgs<T> norm_args(const TensorView& from, const TensorView& scale) {
+    CudaNormArgs<T> out;
+    out.steps = from.sizes[0], out.batch = from.sizes[1], out.width = from.sizes[2];
+    out.from = tokens_of<T>(from);
+    out.scale = static_cast<const T*>(scale.data);
+    return out;
+  }
+  // launch(T()) where there are tokens.
+  template <class F>
+  void over_tokens(const TensorView& view, F&& launch) {
+    if (view.sizes[0] * view.sizes[1] == 0) return;
+    const DeviceGuard guard(device_);
+    with_type(view.dtype, launch);
   }
   template <class F>
   void on_device(const Arena& arena, F&& work) {

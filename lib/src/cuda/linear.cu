@@ -105,7 +105,7 @@ struct LayerRun : CudaRun<T> {
     T* gates = static_cast<T*>(call.preactivations);
     void* gemm_space = nullptr;
     if (!direct) {
-      if (!gates) gates = take(tokens() * width());
+      if (!gates && call.projected.rank == 0) gates = take(tokens() * width());
       gemm_space = arena.take(CudaGemm::kWorkspace);
       s.workspace = arena.take(kernels.workspace(s));
     }
@@ -142,11 +142,12 @@ struct LayerRun : CudaRun<T> {
       SCANRNN_CUDA(kernels.direct(s, args));
       return;
     }
-    for_runs<T>(call, all(), call.x, [&](const T* from, Index spacing, Index first, Index count) {
+    const auto project = [&](const T* from, Index spacing, Index first, Index count) {
       product(count, width(), call.input, {from, spacing},
               {call.weight.data, call.weight.strides[0], true}, gates + first * width(), width(),
               false, kAddsBias ? nullptr : bias, gemm_space);
-    });
+    };
+    if (!call.projected) for_runs<T>(call, all(), call.x, project);
     const auto args = forward_args(call, as_const(walked_gates), bias, data(call.vectors), skip, y,
                                    kept_states, masks(walked(call, all(), call.reverse)));
     SCANRNN_CUDA(kernels.forward(s, args));
@@ -163,7 +164,8 @@ struct LayerRun : CudaRun<T> {
     const bool adds = call.dskip ? call.accumulate_dskip : call.accumulate_dx;
     const bool skip_aside = adds_skip && (adds || !skip_to || arena.counting());
     const T* bias = kAddsBias ? whole_bias() : nullptr;
-    T* dgates = take(tokens() * width());
+    T* dgates = static_cast<T*>(call.dprojected.data);
+    if (call.dprojected.rank == 0) dgates = take(tokens() * width());
     T* dskip = skip_aside ? take(tokens() * call.hidden) : nullptr;
     const Index vector_values = call.vector_values();
     T* dvectors = vector_values > 0 ? take(tokens() * vector_values) : nullptr;

@@ -163,7 +163,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     add_to_edges(EdgeSteps edges, Strided<const T> rows, Cube<T> tokens, Index width) {
   using V = typename scan::Units<T>::V;
-  for_rows(1, edges.all.count, [&](Index, Index n) {
+  for_rows(1, edges.count(), [&](Index, Index n) {
     const Index step = edges.step(n);
     if (step < 0) return;
     const T* from = rows.at_line(n).data;
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     take_edges(EdgeSteps edges, Cube<const T> tokens, Strided<T> rows, Index width) {
-  for_rows(1, edges.all.count, [&](Index, Index n) {
+  for_rows(1, edges.count(), [&](Index, Index n) {
     const Index step = edges.step(n);
     if (step < 0 && edges.last) return;
     T* to = rows.at_line(n).data;

@@ -124,6 +124,31 @@ struct DenseDraws {
   }
 };
 
+// What a step's draws leave of the state that it makes.
+template <class Cell, class Memory, class V = typename Memory::V>
+SCANRNN_HD void draw_update(const DenseDraws& draws, Index row, const DenseState<Cell, V>& before,
+                            DenseState<Cell, V>& after) {
+  if (!draws) return;
+  const auto m = draws.template updates<Memory>(row);
+  after.h = fma(m.h, after.h, (V(1) - m.h) * before.h);
+  if constexpr (Cell::kStates == 2) after.c = fma(m.c, after.c, (V(1) - m.c) * before.c);
+}
+// Its adjoint: d becomes the cotangent of what the step makes, and what goes past it is given.
+template <class Cell, class Memory, class V = typename Memory::V>
+SCANRNN_HD cell::StepState<V, 2> draw_update_vjp(const DenseDraws& draws, Index row,
+                                                 DenseState<Cell, V>& d) {
+  cell::StepState<V, 2> past{V(0), V(0)};
+  if (!draws) return past;
+  const auto m = draws.template updates<Memory>(row);
+  past.h = (V(1) - m.h) * d.h;
+  d.h = m.h * d.h;
+  if constexpr (Cell::kStates == 2) {
+    past.c = (V(1) - m.c) * d.c;
+    d.c = m.c * d.c;
+  }
+  return past;
+}
+
 // The state after a step.
 template <class Cell, class Memory, class V = typename Memory::V>
 SCANRNN_HD DenseState<Cell, V> dense_step(const DenseSums<Cell, V>& sums,
@@ -136,11 +161,7 @@ SCANRNN_HD DenseState<Cell, V> dense_step(const DenseSums<Cell, V>& sums,
   } else {
     after = Cell::template step<V>(sums.gates(), before);
   }
-  if (draws) {
-    const auto m = draws.updates<Memory>(row);
-    after.h = fma(m.h, after.h, (V(1) - m.h) * before.h);
-    if constexpr (Cell::kStates == 2) after.c = fma(m.c, after.c, (V(1) - m.c) * before.c);
-  }
+  draw_update<Cell, Memory>(draws, row, before, after);
   return after;
 }
 
@@ -178,16 +199,7 @@ SCANRNN_HD DenseCotangent<Cell, V> dense_step_vjp(const DenseSums<Cell, V>& sums
                                                   const DenseState<Cell, V>& before,
                                                   DenseState<Cell, V> d, const DenseDraws& draws,
                                                   Index row) {
-  cell::StepState<V, 2> kept{V(0), V(0)};  // what goes past the step
-  if (draws) {
-    const auto m = draws.updates<Memory>(row);
-    kept.h = (V(1) - m.h) * d.h;
-    d.h = m.h * d.h;
-    if constexpr (Cell::kStates == 2) {
-      kept.c = (V(1) - m.c) * d.c;
-      d.c = m.c * d.c;
-    }
-  }
+  const auto past = draw_update_vjp<Cell, Memory>(draws, row, d);
   const auto back = [&] {
     if constexpr (Cell::kVectors > 0) {
       return Cell::template step_vjp<V>(sums.gates(), vectors, before, d);
@@ -197,8 +209,8 @@ SCANRNN_HD DenseCotangent<Cell, V> dense_step_vjp(const DenseSums<Cell, V>& sums
   }();
   DenseCotangent<Cell, V> out{{}, back.before, back.vectors};
   if (draws) {
-    out.before.h = out.before.h + kept.h;
-    if constexpr (Cell::kStates == 2) out.before.c = out.before.c + kept.c;
+    out.before.h = out.before.h + past.h;
+    if constexpr (Cell::kStates == 2) out.before.c = out.before.c + past.c;
   }
   Cell::template scatter<V>(back.gates, [&](int i, const V& value) { out.sums.value[i] = value; });
   return out;

@@ -16,31 +16,53 @@ inline RecurrentRows recurrent_rows(const LayerCall& call) {
   return {call.width() - own, own};
 }
 
-// The first step of each sequence in the order of the walk, into which its initial state comes; or
-// its last one, after which the final state is.
-struct EdgeSteps {
+// The steps of each sequence in the order of a layer's walk, and where in memory they are.
+struct SequenceSteps {
   SequenceBounds all;
   Strided<const std::uint8_t> reset;  // of each token, or absent
-  bool reverse, last;
+  bool reverse;
 
-  EdgeSteps(const LayerCall& call, bool last)
+  explicit SequenceSteps(const LayerCall& call)
       : all(call.ragged, call.steps, call.is_ragged() ? call.sequences : call.batch,
             call.layout == dispatch::Batch::packed),
         reset{static_cast<const std::uint8_t*>(call.ragged.reset.data),
               call.ragged.reset.strides[1], call.ragged.reset.strides[0]},
-        reverse(call.reverse),
-        last(last) {}
+        reverse(call.reverse) {}
 
+  SCANRNN_HD Index count(Index n) const { return all.length(n); }
+  // Step t of sequence n in time, on its line.
+  SCANRNN_HD Index step(Index n, Index t) const {
+    return reverse ? all.end(n) - 1 - t : all.first(n) + t;
+  }
+  SCANRNN_HD Index line(Index n) const { return all.packed ? 0 : n; }
+  // Whether no state comes into it: of a walk against time the step walked before it says so.
+  SCANRNN_HD bool cut(Index n, Index t) const {
+    if (!reset.data || (reverse && t == 0)) return false;
+    return *reset.at_line(line(n)).at(step(n, reverse ? t - 1 : t)) != 0;
+  }
+  template <class T>
+  SCANRNN_HD T* at(const Strided<T>& tokens, Index n, Index t) const {
+    return tokens.data ? tokens.at_line(line(n)).at(step(n, t)) : nullptr;
+  }
+};
+
+// The first step of each sequence in the order of the walk, into which its initial state comes; or
+// its last one, after which the final state is.
+struct EdgeSteps {
+  SequenceSteps all;
+  bool last;
+
+  EdgeSteps(const LayerCall& call, bool last) : all(call), last(last) {}
+
+  SCANRNN_HD Index count() const { return all.all.count; }
   // Where in time, on the line of the sequence; -1 where there is no such step, or no state comes
   // into it.
   SCANRNN_HD Index step(Index n) const {
-    if (all.length(n) == 0) return -1;
-    if (reverse != last) return all.end(n) - 1;
-    const Index first = all.first(n);
-    const bool cut = !last && !reverse && reset.data && *reset.at_line(line(n)).at(first);
-    return cut ? -1 : first;
+    const Index count = all.count(n);
+    if (count == 0 || (!last && all.cut(n, 0))) return -1;
+    return all.step(n, last ? count - 1 : 0);
   }
-  SCANRNN_HD Index line(Index n) const { return all.packed ? 0 : n; }
+  SCANRNN_HD Index line(Index n) const { return all.line(n); }
 };
 
 // `count` steps of a [T,B,.] tensor from step `first` on.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One layer call with the products that stand around its recurrence: SRU reads a projection of x,
-// and LSTM gives one of its cell's output q, h = W_hr q. The recurrence of such an LSTM is that of
-// q, with R W_hr for R; h_0, which is no q, comes into the first step by R itself.
+// One layer call with what stands around its recurrence: SRU reads a projection of x, layer_norm
+// makes norms of W x, and LSTM gives a projection of its cell's output q, h = W_hr q. The
+// recurrence of such an LSTM is that of q, with R W_hr for R; h_0, which is no q, comes into the
+// first step by R itself.
 #pragma once
 
+#include "stack/line_walk.h"
 #include "stack/made.h"
 
 namespace scanrnn {
@@ -17,12 +19,16 @@ class Around {
         run_(run),
         o_(drops.options),
         made_(run, drops),
+        lines_(backend, plan, run, ragged),
         ragged_(ragged) {}
 
   // Tensors that forward leaves for backward.
   void keep(LayerCall& call, Arena& reserve) const {
     if (o_.projection_size > 0) call.read = run_.tokens(reserve, o_.projection_size);
     if (o_.proj_size > 0) call.given = run_.tokens(reserve, call.hidden);
+    if (!o_.layer_norm) return;
+    call.raw_input = run_.tokens(reserve, call.width());
+    if (call.is_dense()) call.raw_product = run_.tokens(reserve, call.width());
   }
 
   void forward(const LayerCall& call, Arena& scratch) const {
@@ -37,7 +43,12 @@ class Around {
       inner.first = call.h0;
       inner.h0 = inner.hn = {};
     }
-    backend_.forward(plan_, inner, scratch);
+    if (begins_aside(call)) begin(inner, scratch);
+    if (by_lines(call)) {
+      lines_.forward(inner, scratch);
+    } else {
+      backend_.forward(plan_, inner, scratch);
+    }
     if (o_.proj_size == 0) return;
     run_.clear_padding(inner.y, ragged_);
     run_.project(inner.y, call.projection, call.y, false, false, scratch);
@@ -64,7 +75,11 @@ class Around {
       dh = all_of_h(call, scratch);
       give_back(call, dh, inner, scratch);
     }
-    backend_.backward(plan_, inner, scratch);
+    if (begins_aside(call)) {
+      walk_back(inner, scratch);
+    } else {
+      backend_.backward(plan_, inner, scratch);
+    }
     if (o_.projection_size > 0) {
       if (call.dprojection.rank > 0) {
         run_.weight_cotangent(inner.dx, call.x, call.dprojection, false, scratch);
@@ -88,6 +103,65 @@ class Around {
   }
 
  private:
+  // Whether a step is one of whole lines; whether what the walk begins with is made here.
+  bool by_lines(const LayerCall& call) const {
+    return call.is_dense() && (o_.layer_norm || !o_.reset_after);
+  }
+  bool begins_aside(const LayerCall& call) const { return o_.layer_norm || by_lines(call); }
+  // W x, or the norm of it, to where training keeps the sums that it adds to. Kernels of a linear
+  // cell may want the bias in it.
+  void begin(LayerCall& inner, Arena& scratch) const {
+    const Index width = inner.width();
+    inner.projected = run_.training() ? dense(inner.preactivations, inner.steps, inner.batch,
+                                              inner.kept_width(), inner.batch_major)
+                                      : run_.tokens(scratch, width);
+    inner.projected.dtype = inner.y.dtype;
+    inner.projected.sizes[2] = width;
+    inner.preactivations = inner.projected.data;
+    if (!o_.layer_norm) {
+      run_.project(inner.x, inner.weight, inner.projected, false, false, scratch);
+      return;
+    }
+    const bool keeps = inner.raw_input.rank > 0;
+    const TensorView raw = keeps ? inner.raw_input : run_.tokens(scratch, width);
+    run_.project(inner.x, inner.weight, raw, false, false, scratch);
+    const bool adds_bias = !inner.is_dense();
+    if (!run_.counting()) {
+      backend_.norm_tokens(raw, inner.norms.ih, adds_bias ? inner.bias : TensorView{},
+                           inner.projected);
+    }
+    if (adds_bias) inner.bias = {};
+  }
+  // The walk of such a call back, and what goes back through W.
+  void walk_back(LayerCall inner, Arena& scratch) const {
+    const Index width = inner.width();
+    TensorView d = run_.tokens(scratch, inner.kept_width());
+    if (by_lines(inner)) {
+      lines_.backward(inner, d, scratch);
+    } else {
+      LayerCall walk = inner;
+      walk.dprojected = d;
+      walk.bias = walk.dx = walk.dweight = {};
+      backend_.backward(plan_, walk, scratch);
+    }
+    d.sizes[2] = width;
+    if (o_.layer_norm) {
+      const TensorView draw = run_.tokens(scratch, width), dscale = run_.tokens(scratch, width);
+      if (!run_.counting()) {
+        backend_.norm_tokens_vjp(inner.raw_input, inner.norms.ih, d, draw, dscale);
+      }
+      run_.clear_padding(draw, ragged_);
+      run_.clear_padding(dscale, ragged_);
+      if (inner.dnorms.ih.rank > 0) run_.sum_tokens(dscale, inner.dnorms.ih, scratch);
+      d = draw;
+    }
+    if (inner.dx.rank > 0) {
+      run_.project(d, inner.weight, inner.dx, true, inner.accumulate_dx, scratch);
+    }
+    if (inner.dweight.rank > 0) {
+      run_.weight_cotangent(d, inner.x, inner.dweight, false, scratch);
+    }
+  }
   bool rescales_input(const LayerCall& call) const { return o_.rescale && call.carries_input(); }
   TensorView rescaled(const LayerCall& call, Arena& scratch) const {
     const TensorView out = run_.tokens(scratch, call.hidden);
@@ -122,6 +196,7 @@ class Around {
   const Run& run_;
   const LayerOptions& o_;
   Made made_;
+  LineWalk lines_;
   const Ragged& ragged_;
 };
 

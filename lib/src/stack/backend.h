@@ -46,6 +46,8 @@ struct Factor {
   bool transposed = false;
 };
 
+struct LineStep;  // stack/line_step.h
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -73,9 +75,23 @@ class Backend {
   // to = from with elements dropped; [T,B,.], and `to` may be `from`.
   virtual void dropout(const TensorView& from, const TensorView& to, const Drop& drop) = 0;
 
-  // c[m,n] = a[m,k] b[k,n] + (accumulate ? c : 0)
+  // c[m,n] = a[m,k] b[k,n] + (accumulate ? c : 0); c is of the dtype or, `wide`, of its compute
+  // type.
   virtual void product(Dtype dtype, Index m, Index n, Index k, const Factor& a, const Factor& b,
-                       void* c, Index c_stride, bool accumulate, Arena& workspace) = 0;
+                       void* c, Index c_stride, bool accumulate, Arena& workspace,
+                       bool wide = false) = 0;
+  // Sums over all tokens, [T,B,.] in rows of even spacing, to [.].
+  virtual void sum_tokens(const TensorView& tokens, const TensorView& sums, Arena& workspace) = 0;
+  // to = scale * norm of each token's row + bias, which may be absent (recurrence/norm.h), and its
+  // adjoint; [T,B,.].
+  virtual void norm_tokens(const TensorView& from, const TensorView& scale, const TensorView& bias,
+                           const TensorView& to) = 0;
+  virtual void norm_tokens_vjp(const TensorView& from, const TensorView& scale, const TensorView& d,
+                               const TensorView& dfrom, const TensorView& dscale) = 0;
+  // One phase of a step of all lines (stack/line_step.h).
+  virtual void line_step(const LineStep& step) = 0;
+  // As many steps as any sequence of the call has, or more where a device alone knows.
+  virtual Index most_steps(const dispatch::Plan& plan, const LayerCall& call) const = 0;
   // The block-diagonal matrix [G*H,H] of the weights of heads, [G*H,H/heads]; or, with `back`, the
   // other way round.
   virtual void spread_heads(const TensorView& from, const TensorView& to, bool back) = 0;

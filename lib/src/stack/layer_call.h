@@ -14,6 +14,19 @@ namespace scanrnn {
 // The tensors of a state behind h, as many as the cell has.
 using MoreStates = std::array<TensorView, kStateTensors.size() - 1>;
 
+// The parameters of layer_norm, or their cotangents: a cell has the first ones of them.
+struct Norms {
+  TensorView ih, hh, c, c_bias;  // [gates*H] twice, [H] twice
+};
+inline constexpr std::array<TensorView Norms::*, 4> kNorms{&Norms::ih, &Norms::hh, &Norms::c,
+                                                           &Norms::c_bias};
+inline constexpr std::array<const char*, 4> kNormNames{"norm_ih", "norm_hh", "norm_c",
+                                                       "norm_c_bias"};
+inline std::size_t norm_count(const CellInfo& cell) {
+  if (cell.recurrence != dispatch::Recurrence::dense) return 1;
+  return cell.states == 2 ? 4 : 2;
+}
+
 // One layer in one direction. Tensors have the backend's own dtype for the layer's (inner_type).
 struct LayerCall {
   Cell cell = Cell::MinGRU;
@@ -35,6 +48,7 @@ struct LayerCall {
   TensorView weight, bias;  // [gates*H,C]; absent, or the bias of the row blocks that have one
   TensorView recurrent_weight, recurrent_bias;  // of a dense cell: [gates*H,H], [gates*H] or absent
   TensorView vectors;                           // of a cell that has any: [vectors*H]
+  Norms norms;                                  // of layer_norm
   TensorView projection;                        // of LSTM's h, [P,H], or of what SRU reads, [P,C]
   // The product of the first step of a sequence with what is fed back, where that is of another
   // size than h, [B,P] times [gates*H,P]; h0 is absent then.
@@ -55,12 +69,20 @@ struct LayerCall {
   // The same, of a call with a projection: what its product with W reads, [T,B,P]; what its cell
   // gives, [T,B,H].
   TensorView read, given;
+  // The same, of one with layer_norm: W x and R h as they were, [T,B,gates*H].
+  TensorView raw_input, raw_product;
+  bool resets = false;  // GRU's r before the product with R
+  // What the walk begins with, [T,B,gates*H], where the backend is not to make it: of a linear cell
+  // the pre-activations, which lie at `preactivations` then, in inference, too.
+  TensorView projected;
 
   // Backward only; those that are absent are zeros, or not wanted.
   MoreStates dmoren, dmore0;
   TensorView dy, dhn, dx, dh0, dweight, dbias, drecurrent_weight, drecurrent_bias, dvectors,
       dprojection, dfirst, dfirst_weight;
-  TensorView dskip;  // where the highway's share of dx goes, where not to dx
+  Norms dnorms;
+  TensorView dprojected;  // of one that has `projected`: out, and no cotangent of x or W
+  TensorView dskip;       // where the highway's share of dx goes, where not to dx
   bool accumulate_dx = false, accumulate_dskip = false;
 
   Index end() const { return part_end < 0 ? steps : part_end; }

@@ -88,6 +88,7 @@ class Run {
     out.hidden = o_.hidden_size;
     out.gates = cell.gates + (cell.highway && out.skip_size != out.hidden ? 1 : 0);
     out.masks = drops.in_recurrence(out);
+    out.resets = !o_.reset_after;
     if (!params_.empty()) {
       const auto own = parameters(params_, layer, direction);
       out.weight = own.weight;
@@ -96,6 +97,7 @@ class Run {
       out.recurrent_bias = own.recurrent_bias;
       out.vectors = own.vectors;
       out.projection = own.projection;
+      out.norms = own.norms;
     }
     return out;
   }
@@ -114,12 +116,15 @@ class Run {
   // One direction's share of all parameters, or of their cotangents, in Layer's order.
   struct Parameters {
     TensorView weight, recurrent_weight, vectors, bias, recurrent_bias, projection;
+    Norms norms;
   };
   Parameters parameters(const std::vector<TensorView>& all, int layer, int direction) const {
     const CellInfo& cell = info(o_.cell);
     const bool dense = cell.recurrence == dispatch::Recurrence::dense, vectors = cell.vectors > 0;
     const bool projects = o_.proj_size > 0 || o_.projection_size > 0;
-    const Index each = 1 + dense + vectors + (o_.bias ? 1 + dense : 0) + projects;
+    const std::size_t norms = o_.layer_norm ? norm_count(cell) : 0;
+    const Index each =
+        1 + dense + vectors + (o_.bias ? 1 + dense : 0) + projects + static_cast<Index>(norms);
     const TensorView* own =
         &all[static_cast<std::size_t>((layer * directions() + direction) * each)];
     Parameters out;
@@ -128,6 +133,7 @@ class Run {
     if (vectors) out.vectors = *own++;
     if (o_.bias) out.bias = *own++;
     if (o_.bias && dense) out.recurrent_bias = *own++;
+    for (std::size_t i = 0; i < norms; ++i) out.norms.*kNorms[i] = *own++;
     if (projects) out.projection = *own++;
     return out;
   }
@@ -197,6 +203,12 @@ class Run {
   }
   void pass_states(const TensorView& from, const TensorView& to, const Ragged& ragged) const {
     if (to && !counting()) stack_.backend.pass_states(sequences(ragged), from, to);
+  }
+  // Sums over tokens, [T,B,.] as they lie in memory of an arena.
+  void sum_tokens(const TensorView& tokens, const TensorView& sums, Arena& scratch) const {
+    Arena memory = scratch.rest();
+    stack_.backend.sum_tokens(tokens, sums, memory);
+    scratch.saw(memory);
   }
   // A matrix in memory of the arena.
   TensorView matrix(Arena& arena, Index rows, Index columns) const {

@@ -168,6 +168,7 @@ void Stack::backward(const BackwardArgs& args) {
         call.drecurrent_bias = own.recurrent_bias;
         call.dvectors = own.vectors;
         call.dprojection = own.projection;
+        call.dnorms = own.norms;
       }
       if (plan.at_once == 1) {
         run.with_scratch(call, [&](Arena& scratch) { around.backward(call, scratch); });

@@ -38,6 +38,11 @@ class Field(NamedTuple):
     def is_bias(self) -> bool:
         return self.blocks[0].startswith("bias")
 
+    @property
+    def is_norm(self) -> bool:
+        """Of layers with layer_norm alone."""
+        return self.blocks[0].startswith("norm")
+
 
 def field(name: str, form: Form, *groups: str) -> Field:
     """With blocks such as "weight_ih.igfo", a letter for each gate."""
@@ -116,6 +121,10 @@ def own_fields(cell: CellInfo) -> tuple[Field, ...]:
         "bias_ih": gates[-cell.bias_gates :],
         "bias_hh": gates if dense else "",
     }
+    if "layer_norm" in dict(cell.options):
+        of_c = "c" if cell.states == 2 else ""
+        told |= {"norm_ih": gates, "norm_hh": gates if dense else ""}
+        told |= {"norm_c": of_c, "norm_c_bias": of_c}
     return tuple(field(name, ROWS, f"{name}.{has}") for name, has in told.items() if has)
 
 

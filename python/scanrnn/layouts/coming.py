@@ -41,6 +41,7 @@ class Coming:
         self.layers = len({place.layer for place in self.places})
         self.directions = self._directions(values)
         check_directions(layout, kind, self.directions)
+        self.said: dict[str, Any] = {}  # options that the arrays themselves tell
         self.units: list[list[dict[str, Any]]] = []
         for layer in range(self.layers):
             ways = range(1 if kind.joined else self.directions)
@@ -84,10 +85,16 @@ class Coming:
             at.field: v for at, v in values.items() if (at.layer, at.direction) == (layer, way)
         }
         label = functools.partial(self._label, layer, way)
+        self.said = agreeing(self.said, self.kind.says(arrays, self.cell), "one layer says so")
         return self.kind.coming(arrays, Unit(self.cell, self.directions, label, forget_bias))
 
     def _check_names(self) -> None:
-        wanted = [field.name for field in self.fields if self.bias or not field.is_bias]
+        normed = self.said.get("layer_norm", False)
+        wanted = [
+            field.name
+            for field in self.fields
+            if (self.bias or not field.is_bias) and (normed or not field.is_norm)
+        ]
         if self.kind.own:
             wanted += [name for name in PROJECTIONS if Place(0, 0, name) in self.places]
         missing, unexpected = [], []
@@ -122,7 +129,7 @@ class Coming:
             "bias": self.bias,
             "bidirectional": self.directions == 2,
         }
-        found |= self.kind.options(told, hidden_size)
+        found |= self.kind.options(told, hidden_size) | self.said
         options = agreeing(self.options, found, "the arrays say so")
         made = cls(**{"seed": 0} | options)
         values: dict[str, Array] = {}

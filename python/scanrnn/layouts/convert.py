@@ -29,16 +29,14 @@ def export(layer: Any, layout: str, forget_bias: float | None = None) -> dict[st
     option = cell.variant_option
     if option:
         _check_variant(layout, kind, cell, getattr(layer, option))
-    for name, default in cell.options:
-        value = getattr(layer, name, default)
-        if name in MAKING_WEIGHTS and name not in kind.keeps and value != default:
-            raise ValueError(f"{name}: {layout!r} has no layers of it, got {value!r}")
+    _check_kept(layout, kind, cell, vars(layer))
+    reset_after = vars(layer).get("reset_after", True)
     added = _forget_bias(layout, kind, cell, forget_bias)
     out: dict[str, Array] = {}
     for index, params in enumerate(by_layer(layer)):
         for way, arrays in enumerate(written(kind, cell, params, layer.hidden_size)):
             names = Names(kind, index, way, layer.num_layers, directions)
-            told = kind.going(arrays, Unit(cell, directions, names, added))
+            told = kind.going(arrays, Unit(cell, directions, names, added, reset_after))
             out |= {names(field): np.array(value, order="C") for field, value in told.items()}
     return out
 
@@ -65,6 +63,7 @@ def load(
     cell = _cell_of(cls, options)
     kind = _known(layout, cell)
     added = _forget_bias(layout, kind, cell, forget_bias)
+    _check_kept(layout, kind, cell, options)
     if isinstance(weights, (str, os.PathLike)):
         weights, said = files.read(weights, cell.name)
         options = agreeing(options, said, "the file says so")
@@ -113,6 +112,13 @@ def _forget_bias(layout: str, kind: Layout, cell: CellInfo, given: float | None)
             f"forget_bias: expected None, since {cell.name} of {layout!r} adds none, got {given!r}"
         )
     return arguments.real("forget_bias", given)
+
+
+def _check_kept(layout: str, kind: Layout, cell: CellInfo, told: Mapping[str, Any]) -> None:
+    for name, default in cell.options:
+        value = told.get(name, default)
+        if name in MAKING_WEIGHTS and name not in kind.keeps and value != default:
+            raise ValueError(f"{name}: {layout!r} has no layers of it, got {value!r}")
 
 
 def _check_variant(layout: str, kind: Layout, cell: CellInfo, variant: str) -> None:

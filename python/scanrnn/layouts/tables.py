@@ -2,8 +2,9 @@
 """What each library's arrays hold: the order of the gates, the shapes, and what has to be said.
 
 Gates by their letters here: i, f, g, o of LSTM; r, z, n of GRU, where h' = z h + (1 - z) n in every
-one of these libraries, n = tanh(u + r m) and m the product with h and its bias; x, f, r of SRU, and
-s of its highway projection; h where there is one.
+one of these libraries, n = tanh(u + r m) and m the product with h and its bias, or with
+reset_after=False n = tanh(u + m) and m the product with r h; x, f, r of SRU, and s of its highway
+projection; h where there is one; c of the norm of an LSTM's state.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class First(NamedTuple):
 
 
 # Options of which a layer's weights are others.
-MAKING_WEIGHTS = ("num_heads", "proj_size", "projection_size", "rescale")
+MAKING_WEIGHTS = (
+    "num_heads", "proj_size", "projection_size", "rescale", "reset_after", "layer_norm",
+)  # fmt: skip
 
 
 def _unchanged(arrays: Arrays, unit: Unit) -> Arrays:
@@ -78,6 +81,7 @@ class Layout(NamedTuple):
     coming: Callable[[Arrays, Unit], Arrays] = _unchanged
     going: Callable[[Arrays, Unit], Arrays] = _unchanged
     options: Callable[[First, int], dict[str, Any]] = lambda first, hidden_size: {}
+    says: Callable[[Arrays, CellInfo], dict[str, Any]] = lambda arrays, cell: {}  # as they came
     keeps: tuple[str, ...] = ()  # of the options that make other weights
 
     @property
@@ -118,6 +122,15 @@ def _own_options(first: First, hidden_size: int) -> dict[str, Any]:
     return out
 
 
+def _normed_by(name: str) -> Callable[[Arrays, CellInfo], dict[str, Any]]:
+    """Says layer_norm of a cell that may have it, by the array of this name."""
+
+    def says(arrays: Arrays, cell: CellInfo) -> dict[str, Any]:
+        return {"layer_norm": name in arrays} if "layer_norm" in dict(cell.options) else {}
+
+    return says
+
+
 # ---- Haste: transposed, LSTM in the order i, g, f, o with one bias, GRU in the order z, r, n
 
 
@@ -133,18 +146,40 @@ def _kernels(order: str) -> tuple[Field, ...]:
 
 
 _HASTE = {
-    "LSTM": (*_kernels("igfo"), field("bias", ROWS, "bias.igfo")),
+    "LSTM": (
+        *_kernels("igfo"),
+        field("bias", ROWS, "bias.igfo"),
+        field("gamma", PAIR, "norm_ih.igfo", "norm_hh.igfo"),
+        field("gamma_h", ROWS, "norm_c.c"),
+        field("beta_h", ROWS, "norm_c_bias.c"),
+    ),
     "GRU": (
         *_kernels("zrn"),
         field("bias", ROWS, "bias_ih.zrn"),
         field("recurrent_bias", ROWS, "bias_hh.zrn"),
+        field("gamma", PAIR, "norm_ih.zrn", "norm_hh.zrn"),
     ),
     "IndRNN": (  # h' = tanh(x kernel + bias + h recurrent_scale)
         field("kernel", COLUMNS, "weight_ih.h"),
         field("recurrent_scale", ROWS, "weight_hh.h"),
         field("bias", ROWS, "bias_ih.h"),
+        field("gamma", ROWS, "norm_ih.h"),
     ),
 }
+
+
+def _one_gamma(arrays: Arrays, unit: Unit) -> Arrays:
+    """Haste's LayerNormIndRNN has two rows, and reads the first."""
+    gamma = arrays.get("gamma")
+    if unit.cell.name != "IndRNN" or gamma is None or gamma.ndim != 2 or len(gamma) != 2:
+        return arrays  # an error later, where it is one
+    return arrays | {"gamma": gamma[0]}
+
+
+def _two_gammas(arrays: Arrays, unit: Unit) -> Arrays:
+    if unit.cell.name != "IndRNN" or "gamma" not in arrays:
+        return arrays
+    return arrays | {"gamma": np.stack([arrays["gamma"], np.ones_like(arrays["gamma"])])}
 
 
 # ---- FlashRNN: the caller makes W x, in torch's shape; R [G, heads, D, D], and its LSTM's z is g
@@ -199,16 +234,27 @@ def _of_sru(first: First) -> Sizes:
 _SRU = (field("weight", INTERLEAVED, "weight_ih.xfrs"), field("bias", GATES_FIRST, "bias_ih.fr"))
 
 
-# ---- Keras: as Haste, with orders of its own; GRU's [2, 3*H] bias is that of reset_after
+# ---- Keras: as Haste, with orders of its own; GRU's bias is [2, 3*H], and [3*H] where r comes
+# before the product
 
 
-def _reset_after(arrays: Arrays, unit: Unit) -> Arrays:
-    if unit.cell.name == "GRU" and "bias" in arrays and arrays["bias"].ndim == 1:
-        raise ValueError(
-            f"{unit.label('bias')}: expected shape (2, 3 * hidden_size), got "
-            f"{arrays['bias'].shape}: a GRU with reset_after=False is not here"
-        )
-    return arrays
+def _before_by_bias(arrays: Arrays, cell: CellInfo) -> dict[str, Any]:
+    if cell.name != "GRU" or "bias" not in arrays:
+        return {}
+    return {"reset_after": arrays["bias"].ndim != 1}
+
+
+def _two_biases(arrays: Arrays, unit: Unit) -> Arrays:
+    bias = arrays.get("bias")
+    if unit.cell.name != "GRU" or bias is None or bias.ndim != 1:
+        return arrays
+    return arrays | {"bias": np.stack([bias, np.zeros_like(bias)])}
+
+
+def _one_bias(arrays: Arrays, unit: Unit) -> Arrays:
+    if unit.reset_after or "bias" not in arrays:
+        return arrays
+    return arrays | {"bias": arrays["bias"].sum(0)}
 
 
 _KERAS = {
@@ -273,8 +319,15 @@ def _of_node(first: First) -> Sizes:
     return first.shape[2], first.shape[1] // first.count
 
 
+def _before_by_attribute(arrays: Arrays, cell: CellInfo) -> dict[str, Any]:
+    """Where the attribute is not there it is 0."""
+    if cell.name != "GRU":
+        return {}
+    return {"reset_after": bool(np.asarray(arrays.get("linear_before_reset", 0)).item())}
+
+
 def _of_its_kind(arrays: Arrays, unit: Unit) -> Arrays:
-    peepholes, kind = arrays.get("P"), arrays.get("linear_before_reset")
+    peepholes = arrays.get("P")
     if unit.cell.vectors:
         shape = len(arrays["W"]), arrays["W"].shape[1] // 4 * 3
         return {"P": np.zeros(shape, arrays["W"].dtype)} | arrays
@@ -283,17 +336,12 @@ def _of_its_kind(arrays: Arrays, unit: Unit) -> Arrays:
             f"{unit.label('P')}: its values are not 0, so the gates read c: expected scanrnn.LSTM "
             "with peephole=True"
         )
-    if unit.cell.name == "GRU" and (kind is None or int(np.asarray(kind).item()) == 0):
-        got = "none, which is 0" if kind is None else "0"
-        raise ValueError(
-            f"{unit.label('linear_before_reset')}: expected the node's attribute to be 1, got "
-            f"{got}: a GRU whose reset gate comes before the product is not here"
-        )
     return {name: arrays[name] for name in arrays if name not in ("P", "linear_before_reset")}
 
 
 def _saying_its_kind(arrays: Arrays, unit: Unit) -> Arrays:
-    return arrays | ({"linear_before_reset": np.array(1)} if unit.cell.name == "GRU" else {})
+    kind = {"linear_before_reset": np.array(int(unit.reset_after))}
+    return arrays | (kind if unit.cell.name == "GRU" else {})
 
 
 def _node(order: str) -> tuple[Field, ...]:
@@ -307,10 +355,11 @@ def _node(order: str) -> tuple[Field, ...]:
 LAYOUTS = {
     "torch": Layout(
         {}, _own_sizes, template="{field}_l{layer}{reverse}", options=_own_options,
-        keeps=MAKING_WEIGHTS,
+        says=_normed_by("norm_ih"), keeps=MAKING_WEIGHTS,
     ),
     "haste": Layout(
-        _HASTE, _of_columns, directions=1, needs_bias=True, variants={"IndRNN": ("tanh",)}
+        _HASTE, _of_columns, directions=1, needs_bias=True, variants={"IndRNN": ("tanh",)},
+        coming=_one_gamma, going=_two_gammas, says=_normed_by("gamma"), keeps=("layer_norm",),
     ),
     "flashrnn": Layout(
         _FLASHRNN, _of_rows, directions=1, needs_bias=True, variants={"RNN": ("tanh",)},
@@ -326,11 +375,14 @@ LAYOUTS = {
         _TENSORFLOW, _of_both, needs_bias=True, listed=True, forget_bias=1.0,
         coming=_with_forget_bias, going=_without_forget_bias,
     ),
-    "keras": Layout(_KERAS, _of_columns, listed=True, coming=_reset_after),
+    "keras": Layout(
+        _KERAS, _of_columns, listed=True, coming=_two_biases, going=_one_bias,
+        says=_before_by_bias, keeps=("reset_after",),
+    ),
     "onnx": Layout(
         {name: _node(rows) for name, rows in ONNX_ROWS.items()}
         | {"PeepholeLSTM": (*_node(ONNX_ROWS["LSTM"]), field("P", DIRECTIONS, "weight_ch.iof"))},
         _of_node, axes=3, joined=True, raw=("linear_before_reset",), coming=_of_its_kind,
-        going=_saying_its_kind,
+        going=_saying_its_kind, says=_before_by_attribute, keeps=("reset_after",),
     ),
 }  # fmt: skip

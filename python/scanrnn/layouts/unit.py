@@ -16,6 +16,7 @@ class Unit(NamedTuple):
     directions: int
     label: Callable[[str], str]
     forget_bias: float = 0.0
+    reset_after: bool = True
 
     def refuse(self, names: Iterable[str], reasons: Mapping[str, str]) -> None:
         """Raises for the first of these names that there is a reason against."""

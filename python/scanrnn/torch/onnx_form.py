@@ -17,6 +17,8 @@ from ..layouts.tables import ONNX_ROWS
 from ..ragged import Ragged
 from . import formulas
 
+# Options that the operators have, and what only training draws by.
+_OF_OPERATORS = {"reset_after", "draws", "dropconnect", "input_dropout"}
 _ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu"}
 
 
@@ -34,7 +36,8 @@ def run(
             "cu_seqlens: expected None for ONNX, whose sequences have an axis of their own: pass "
             "`lengths`, and no PackedSequence"
         )
-    if told.cell not in ONNX_ROWS or ragged.reset is not None:
+    beyond = set(told.own_options) - _OF_OPERATORS
+    if told.cell not in ONNX_ROWS or ragged.reset is not None or beyond:
         return formulas.run(x, h_0, params, ragged, 0, told, _scanned)
     return _operators(x, h_0, params, ragged.lengths, told)
 
@@ -102,7 +105,7 @@ def _operator(
         "direction": "bidirectional" if directions == 2 else "forward",
     }
     if told.cell == "GRU":
-        attributes["linear_before_reset"] = 1
+        attributes["linear_before_reset"] = int(told.own_options.get("reset_after", 1))
     if told.cell == "RNN":
         attributes["activations"] = [_ACTIVATIONS[told.variant]] * directions
     state = directions, batch, hidden

@@ -29,6 +29,9 @@ struct Problem {
   int gates = 0;             // none: a bare scan, which projects nothing
   bool readout = false;      // the output differs from the state
   bool highway = false;      // beside them each step reads x, or a projection of it
+  bool normed = false;       // a norm stands between the projection and the recurrence; dense: and
+                             // between R h and a step
+  bool resets = false;       // dense: a step has a product with R that reads what the others give
   int storage_bytes = 4;     // of an element of the tensors
   int compute_bytes = 4;  // of the type that is computed in: half of a complex one that is stored
   // Of a bare scan: its states are kept by logarithms; its steps are adjacent, its rows are not.
@@ -59,8 +62,9 @@ enum class Reason : std::uint8_t {
   predicted,       // by costs of the profile
   adjacent_steps,  // of a row, so time lies along lanes
   no_rule,
-  every_step,  // a dense recurrence can only be walked
-  on_chip,     // and its weights stay in registers
+  every_step,   // a dense recurrence can only be walked
+  whole_lines,  // and each step needs all sums of a line before it goes on
+  on_chip,      // and its weights stay in registers
   not_on_chip,
   many_lines,
   few_steps
@@ -105,6 +109,11 @@ struct Plan {
   int at_once = 1;
   std::int64_t part_steps = 0;
 };
+
+// Whether a step of a dense layer is one of whole lines, between its products with R.
+inline bool by_lines(const Problem& problem) {
+  return problem.recurrence == Recurrence::dense && (problem.normed || problem.resets);
+}
 
 // Why the forced strategy cannot run, in words; empty where it can, or where none is forced.
 std::string misfit(const Problem& problem, const DeviceLimits& device);

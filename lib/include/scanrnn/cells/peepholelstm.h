@@ -10,6 +10,7 @@ namespace scanrnn::cell {
 template <class = Only>
 struct PeepholeLSTM : LSTM<> {
   static constexpr int kVectors = 3;  // w_i, w_f and w_o
+  static constexpr bool kByLines = false;
 
   template <class V>
   SCANRNN_HD static StepState<V, 2> step(const Gates<V>& gates, const Vectors<V, 3>& w,

@@ -10,6 +10,7 @@ namespace scanrnn::cell {
 template <class Activation>
 struct RNN : StepCell {
   static constexpr int kGates = 1, kPreactivations = 1;
+  static constexpr bool kByLines = true;
   template <class V>
   struct Gates {
     V v;

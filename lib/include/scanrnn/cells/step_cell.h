@@ -21,6 +21,21 @@
 //   step(gates, vectors, before)
 //   step_vjp(gates, vectors, before, d)   which gives the vectors' cotangents of that step, too
 // Nothing else is kept for backward but the sums and the states.
+//
+// A cell of kByLines can be walked by whole lines (recurrence/line.h), which options need that read
+// more of a line than a unit's own sums. It may have, beside the above,
+//   kResets                       a reset of h before the product with R:
+//     reset(gates, h)             what the last row blocks of R multiply in place of h
+//     reset_vjp(gates, h, d)      its adjoint: the cotangents of the gates, and of h
+//     after_reset(gates)          the gates that step reads then
+//   two tensors of the state, and between c and h a norm that the walk makes:
+//     values(gates)               what the gates let through, which the others read
+//     remember(values, c)         c after the step
+//     output(values, seen)        h, of what the walk makes of c
+//     remember_vjp(values, c, d)  from the cotangent of c after the step, those of its gates and
+//                                 of c before
+//     output_vjp(values, seen, d) from the cotangent of the state after it, the output gate's, and
+//                                 that of c, seen here and after
 #pragma once
 
 #include "scanrnn/cells/activation.h"
@@ -94,6 +109,7 @@ struct StepCotangent {
 // Base of the cells: what most of them are.
 struct StepCell {
   static constexpr int kStates = 1, kVectors = 0;
+  static constexpr bool kByLines = false, kResets = false;
   SCANRNN_HD static constexpr double fresh(int) { return 0; }
 };
 

@@ -212,10 +212,15 @@ CpuTypeKernels<T> kernels_of() {
 }  // namespace
 
 const CpuScanTable& scan_table();  // cpu/kernels/scan.cpp
+const CpuLineTable& line_table();  // cpu/kernels/lines.cpp
 
 const CpuKernels& table() {
-  static const CpuKernels kernels{hwy::TargetName(HWY_TARGET), kernels_of<float>(),
-                                  kernels_of<double>(), scan_table(), &convert};
+  static const CpuKernels kernels{hwy::TargetName(HWY_TARGET),
+                                  kernels_of<float>(),
+                                  kernels_of<double>(),
+                                  scan_table(),
+                                  line_table(),
+                                  &convert};
   return kernels;
 }
 

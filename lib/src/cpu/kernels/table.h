@@ -9,6 +9,7 @@
 #include "scanrnn/registry.h"
 #include "scanrnn/scan/cpu.h"
 #include "scanrnn/tensor.h"
+#include "stack/line_step.h"
 
 namespace scanrnn {
 
@@ -72,11 +73,26 @@ struct CpuScanTable {
   CpuScanKernels<scan::Complex<double>> complex128;
 };
 
+// Steps of whole lines (recurrence/line.h), and norms of rows; by one thread each.
+template <class T>
+using CpuLineKernel = void (*)(LinePhase, const LineArgs<T, T>&, Index line);
+template <class T>
+struct CpuLineKernels {
+  CpuLineKernel<T> line[kCellCount][kMaxVariants];  // null of a cell that is not kByLines
+  void (*norm)(const T* from, const T* scale, const T* bias, T* to, Index width);
+  void (*norm_vjp)(const T* from, const T* scale, const T* d, T* dfrom, T* dscale, Index width);
+};
+struct CpuLineTable {
+  CpuLineKernels<float> float32;
+  CpuLineKernels<double> float64;
+};
+
 struct CpuKernels {
   const char* name;  // of the instruction set
   CpuTypeKernels<float> float32;
   CpuTypeKernels<double> float64;
   const CpuScanTable& scans;
+  const CpuLineTable& lines;
   // Contiguous conversion between a dtype and its compute type.
   void (*convert)(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, Index count);
 };

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps of whole lines for one instruction set, and norms of rows; compiled once for each, as
+// cpu/kernels/table.cpp is.
+#include <algorithm>
+
+#include "cpu/kernels/simd.h"
+#include "cpu/kernels/table.h"
+
+namespace scanrnn::HWY_NAMESPACE {
+namespace {
+
+// The workers of a row (recurrence/norm.h): this thread. Sums are in double, of few parts.
+template <class T>
+struct OneThread {
+  using W = T;
+
+  template <class F>
+  void rows(Index width, F&& use) const {
+    for (Index row = 0; row * Vec<T>::kLanes < width; ++row) use(row);
+  }
+  template <class F>
+  T sum(Index count, F&& value) const {
+    constexpr Index kParts = 4;
+    double parts[kParts] = {};
+    for (Index i = 0; i < count; ++i) parts[i % kParts] += static_cast<double>(value(i));
+    return static_cast<T>(parts[0] + parts[1] + (parts[2] + parts[3]));
+  }
+};
+
+template <class Cell, class T>
+void line(LinePhase phase, const LineArgs<T, T>& args, Index n) {
+  const OneThread<T> workers;
+  const Line<Cell, Lanes<T>, Lanes<T>, OneThread<T>> line(args, n, workers);
+  switch (phase) {
+    case LinePhase::reset:
+      return line.reset();
+    case LinePhase::forward:
+      return line.forward();
+    case LinePhase::backward:
+      return line.backward();
+    case LinePhase::reset_vjp:
+      return line.reset_vjp();
+    case LinePhase::end:
+      return line.end();
+  }
+}
+
+template <class T>
+void norm(const T* from, const T* scale, const T* bias, T* to, Index width) {
+  norm_row<Lanes<T>>(OneThread<T>(), from, scale, bias, to, width);
+}
+template <class T>
+void norm_vjp(const T* from, const T* scale, const T* d, T* dfrom, T* dscale, Index width) {
+  norm_row_vjp<Lanes<T>>(OneThread<T>(), from, scale, d, dfrom, dscale, width);
+}
+
+template <template <class> class CellOf, class T, class... Options>
+void add(CpuLineKernel<T>* entry, cell::Variants<Options...>) {
+  static_assert(sizeof...(Options) <= kMaxVariants);
+  const auto of = [](auto cell) -> CpuLineKernel<T> {
+    using C = decltype(cell);
+    if constexpr (C::kByLines) {
+      return &line<C, T>;
+    } else {
+      return nullptr;
+    }
+  };
+  ((*entry++ = of(CellOf<Options>())), ...);
+}
+
+template <class T>
+CpuLineKernels<T> kernels_of() {
+  CpuLineKernels<T> out{{}, &norm<T>, &norm_vjp<T>};
+#define SCANRNN_DENSE_CELL(name, option, list, ...) \
+  add<cell::name>(out.line[static_cast<int>(Cell::name)], cell::list());
+#include "scanrnn/cells.def"
+  return out;
+}
+
+}  // namespace
+
+const CpuLineTable& line_table() {
+  static const CpuLineTable kernels{kernels_of<float>(), kernels_of<double>()};
+  return kernels;
+}
+
+}  // namespace scanrnn::HWY_NAMESPACE
