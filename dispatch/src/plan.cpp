@@ -365,33 +365,6 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
 
 }  // namespace
 
-bool run_at_once(Plan& plan, int most, std::int64_t part_steps) {
-  const Problem& p = plan.problem;
-  if (p.at_once < 2 || most < 2) return false;
-  const std::int64_t groups = divide_up(p.at_once, most);  // one after the other, of equal size
-  const int count = static_cast<int>(divide_up(p.at_once, groups));
-  const std::int64_t steps = std::max<std::int64_t>(1, p.steps);
-  const std::int64_t part = p.chained ? std::clamp<std::int64_t>(part_steps, 1, steps) : 0;
-  if (plan.device.processor == Processor::cuda) {
-    if (plan.strategy != Strategy::persistent) return false;
-    DeviceLimits share = plan.device;
-    share.units /= count;
-    PersistentShape shapes[2];
-    for (const bool backward : {false, true}) {
-      if (backward && plan.persistent_vjp.tile < 0) continue;
-      PersistentShape& shape = shapes[backward];
-      shape = persistent_shape(p, share, backward);
-      if (shape.tile < 0 || shape.lines < p.batch) return false;
-      if (part > 0) shape.steps = std::min(shape.steps, part);
-    }
-    plan.persistent = shapes[0];
-    if (plan.persistent_vjp.tile >= 0) plan.persistent_vjp = shapes[1];
-  }
-  plan.at_once = count;
-  plan.part_steps = part;
-  return true;
-}
-
 std::int64_t longest_alone(const Plan& plan) {
   constexpr std::int64_t kLanes = 32;
   const Problem& p = plan.problem;

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans whose layer calls run at the same time: who may, and what is left of a device for each.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "scanrnn/dispatch/plan.h"
+#include "scanrnn/dispatch/tiles.h"
+
+namespace scanrnn::dispatch {
+namespace {
+
+const Profile kNothing{"none", "this file", 0, {}, nullptr};
+
+Problem lstm(std::int64_t hidden, int at_once, bool chained) {
+  Problem out;
+  out.recurrence = Recurrence::dense;
+  out.steps = 512;
+  out.batch = 16;
+  out.input_size = out.hidden_size = hidden;
+  out.gates = 4;
+  out.storage_bytes = 2;
+  out.training = true;
+  out.at_once = at_once;
+  out.chained = chained;
+  return out;
+}
+DeviceLimits gpu() { return {Processor::cuda, 132, 227 << 10}; }
+DeviceLimits cpu(std::int64_t threads) { return {Processor::cpu, threads, 0}; }
+
+int blocks(const PersistentShape& shape) { return shape.slices * shape.groups; }
+
+TEST(AtOncePlans, AGpuIsSharedOut) {
+  for (const int calls : {2, 3, 4}) {
+    Plan shared = plan(lstm(512, calls, calls > 2), gpu(), kNothing);
+    ASSERT_EQ(shared.strategy, Strategy::persistent);
+    EXPECT_EQ(shared.at_once, 1);  // not measured, so not picked
+    ASSERT_TRUE(run_at_once(shared, kMostAtOnce, 64));
+    EXPECT_EQ(shared.at_once, calls);
+    EXPECT_LE(calls * blocks(shared.persistent), 132);
+    EXPECT_LE(calls * blocks(shared.persistent_vjp), 132);
+    EXPECT_EQ(shared.part_steps, calls > 2 ? 64 : 0);
+    if (calls > 2) EXPECT_LE(shared.persistent.steps, 64);
+  }
+}
+
+TEST(AtOncePlans, ShareThatHoldsNoWeights) {
+  Plan whole = plan(lstm(1024, 4, true), gpu(), kNothing);
+  const Plan before = whole;
+  EXPECT_FALSE(run_at_once(whole, 4, 64));
+  EXPECT_EQ(whole.at_once, 1);
+  EXPECT_EQ(blocks(whole.persistent), blocks(before.persistent));
+  Plan loop = plan(lstm(4096, 2, false), gpu(), kNothing);  // whose steps are launches
+  ASSERT_EQ(loop.strategy, Strategy::step_loop);
+  EXPECT_FALSE(run_at_once(loop, 2, 0));
+  Plan alone = plan(lstm(512, 1, false), gpu(), kNothing);
+  EXPECT_FALSE(run_at_once(alone, 4, 64));
+}
+
+// More layers than run at once are groups of one size.
+TEST(AtOncePlans, GroupsAreEqual) {
+  for (const auto& [layers, most, want] : {std::tuple{9, 8, 5}, {8, 8, 8}, {5, 4, 3}, {7, 2, 2}}) {
+    Plan shared = plan(lstm(128, layers, true), gpu(), kNothing);
+    ASSERT_TRUE(run_at_once(shared, most, 64));
+    EXPECT_EQ(shared.at_once, want) << layers << " layers";
+  }
+}
+
+// Threads share what is enough work for them; one thread has nobody to share with.
+TEST(AtOncePlans, ACpuSharesOutSmallSteps) {
+  Problem small = lstm(64, 4, true);
+  small.batch = 1;
+  small.storage_bytes = 4;
+  const Plan shared = plan(small, cpu(2), kNothing);
+  EXPECT_EQ(shared.at_once, 4);
+  EXPECT_EQ(shared.part_steps, 512 / kCpuParts);
+  EXPECT_NE(explain(shared).find("4 layers at the same time by parts of 32 steps"),
+            std::string::npos)
+      << explain(shared);
+  EXPECT_EQ(plan(small, cpu(1), kNothing).at_once, 1);
+  small.steps = 1;
+  EXPECT_EQ(plan(small, cpu(2), kNothing).at_once, 1);
+  small.steps = 512, small.hidden_size = 256;
+  EXPECT_EQ(plan(small, cpu(2), kNothing).at_once, 1);
+  small.hidden_size = 64, small.at_once = 2, small.chained = false;
+  EXPECT_NE(explain(plan(small, cpu(2), kNothing)).find("both directions at the same time"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace scanrnn::dispatch
