@@ -138,6 +138,24 @@ def test_dropout_is_that_of_the_tokens_places(cell):
 # ---- what does not exist reaches nothing
 
 
+@pytest.mark.parametrize("padding", [np.nan, np.inf])
+@pytest.mark.parametrize("cell", ["SRU", "PeepholeSRU"])
+def test_padding_reaches_no_gradient_through_a_projection_of_x(cell, padding):
+    """weight_ih meets what the projection makes of x, not x itself."""
+    rnn = make(cell, 3, 4, projection_size=2, num_layers=2)
+    lengths, x = np.array([3, 0, 5]), normal(5, 3, 3)
+    clean, other = x.copy(), x.copy()
+    for row, n in enumerate(lengths):
+        clean[n:, row], other[n:, row] = 0, padding
+    (y, _), pullback = rnn.vjp(clean, lengths=lengths)
+    (again, _), other_pullback = rnn.vjp(other, lengths=lengths)
+    np.testing.assert_array_equal(y, again)
+    wanted, got = pullback(np.ones_like(y)), other_pullback(np.ones_like(y))
+    np.testing.assert_array_equal(wanted[0], got[0])
+    for name, value in wanted[2].items():
+        np.testing.assert_array_equal(got[2][name], value, name)
+
+
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_nothing_crosses_a_reset(cell, bidirectional):

@@ -36,6 +36,8 @@ class Around {
     if (o_.projection_size > 0) {
       inner.x = call.read.rank > 0 ? call.read : run_.tokens(scratch, o_.projection_size);
       run_.project(call.x, call.projection, inner.x, false, false, scratch);
+      // Backward's product over tokens reads it.
+      if (call.read.rank > 0) run_.clear_padding(inner.x, ragged_);
     }
     if (rescales_input(call)) inner.skip = rescaled(call, scratch);
     if (o_.proj_size > 0) {
