@@ -101,6 +101,7 @@ bench: .venv/installed
 	python -m scanrnn bench crossover --grid full --out bench/results/cpu-crossover.json
 	python -m scanrnn bench layer --out bench/results/cpu-layer.json
 	python -m scanrnn bench ragged --out bench/results/cpu-ragged.json
+	python -m scanrnn bench stacks --out bench/results/cpu-stacks.json
 	python -m scanrnn bench calls --out bench/results/cpu-calls.json
 	$(if $(GPU),$(MAKE) bench-gpu)
 	$(MAKE) profiles

@@ -270,6 +270,20 @@ def cpu_ragged(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
+def cpu_stacks(content: Row) -> str:
+    """Shares of one layer's time."""
+    lines = []
+    for (cell, hidden, direction), group in by(
+        content["rows"], lambda r: (r["cell"], r["H"], r["pass"])
+    ).items():
+        stacks = {row["stack"]: row for row in group}
+        shares = (f"{stacks[name]['share']:.2f}" for name in ("both directions", "four layers"))
+        one = f"{stacks['one layer']['ms']:.2f}"
+        lines.append([cell, str(hidden), PASSES[direction], one, *shares])
+    titles = ["cell", "H", "pass", "one layer, ms", "both directions", "four layers"]
+    return source(content) + measure.markdown(titles, lines)
+
+
 def gpu_ragged(content: Row) -> str:
     """A batch of sequences as shares of the padded time, episodes beside TorchRL, packed scans."""
     lines = []
@@ -338,6 +352,7 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "cpu steps": ("cpu-layer", cpu_steps),
     "cpu scans": ("cpu-scan", cpu_scans),
     "cpu ragged": ("cpu-ragged", cpu_ragged),
+    "cpu stacks": ("cpu-stacks", cpu_stacks),
     "gpu ragged": ("h200-ragged", gpu_ragged),
     "gpu calls": ("h200-calls", calls),
     "cpu calls": ("cpu-calls", calls),

@@ -112,6 +112,9 @@ def parser() -> argparse.ArgumentParser:
     ragged = add(
         kinds, "ragged", "sequences of different lengths on the CPU: padded, with lengths, packed"
     )
+    stacks = add(
+        kinds, "stacks", "both directions and four layers of dense cells on the CPU, beside one"
+    )
     tune = add(
         commands, "tune", "fit the planner's rules to this machine",
         "It measures as bench crossover does, or takes such a sweep, and writes your own profile.",
@@ -158,7 +161,11 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("bench/results/cpu-ragged.json"),
         help="JSON (bench/results/cpu-ragged.json)",
     )  # fmt: skip
-    swept, layers = [*names, SCAN], (layer, ragged)
+    stacks.add_argument(
+        "--out", type=Path, default=Path("bench/results/cpu-stacks.json"),
+        help="JSON (bench/results/cpu-stacks.json)",
+    )  # fmt: skip
+    swept, layers = [*names, SCAN], (layer, ragged, stacks)
     for sub in (crossover, tune, regret, *layers):
         known = names if sub in layers else swept
         sub.add_argument(
@@ -242,6 +249,10 @@ def run(chosen: argparse.Namespace) -> None:
         from .tools import ragged_bench
 
         ragged_bench.run(chosen.out, chosen.cells)
+    elif chosen.kind == "stacks":
+        from .tools import stack_bench
+
+        stack_bench.run(chosen.out, chosen.cells)
     else:
         from .tools import layer_bench
 

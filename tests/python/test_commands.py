@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scanrnn
 from scanrnn import __main__, _core, profile
-from scanrnn.tools import calls, layer_bench, measure, ragged_bench
+from scanrnn.tools import calls, layer_bench, measure, ragged_bench, stack_bench
 from support import ALL_CELLS, INFO
 
 PROVENANCE = {"device", "processor", "threads", "commit", "dirty", "command", "date"}
@@ -201,6 +201,18 @@ def test_bench_ragged(tmp_path, capsys, monkeypatch):
     ways = ["padded", "padded, resets", "lengths", "cu_seqlens"]
     assert [row["way"] for row in content["rows"]] == 4 * ways  # cells, passes
     assert all(row["ms"] > 0 for row in content["rows"])
+
+
+def test_bench_stacks(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "stacks.json"
+    for name, size in (("T", 9), ("HIDDEN", (8,)), ("SECONDS", 0.01)):
+        monkeypatch.setattr(stack_bench, name, size)
+    __main__.main(["bench", "stacks", "--cells", "MinGRU", "GRU", "--out", str(out)])
+    assert "four layers" in capsys.readouterr().out
+    content = json.loads(out.read_text())
+    assert set(content) >= PROVENANCE
+    assert [row["stack"] for row in content["rows"]] == 2 * list(stack_bench.STACKS)  # passes
+    assert all(row["ms"] > 0 and row["cell"] == "GRU" for row in content["rows"])
 
 
 @pytest.mark.parametrize("to_file", [False, True])
