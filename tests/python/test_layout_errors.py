@@ -42,7 +42,7 @@ def refused(kind, message, weights, layout, cell="LSTM", **options):
         ("weights: missing [], unexpected ['beta']", LSTM | zeros(beta=(2,)), "haste", "LSTM"),
         ("weights: missing ['gamma_h', 'beta_h'], unexpected []",
          LSTM | zeros(gamma=(2, 4 * H)), "haste", "LSTM"),
-        ("gamma: expected shape (2, 16), as LSTM of input_size 3 and hidden_size 4 has it, got (16,",
+        ("gamma: expected shape (2, 16), as LSTM of input_size 3 and hidden_size 4 has it, got (1",
          LSTM | zeros(gamma=(16,), gamma_h=(H,), beta_h=(H,)), "haste", "LSTM"),
         ("gamma: expected shape (4,), as IndRNN",
          zeros(kernel=(C, H), recurrent_scale=(H,), bias=(H,), gamma=(3, H)), "haste", "IndRNN"),
