@@ -306,8 +306,11 @@ TEST(Registry, OptionsOfACellByName) {
       LayerOptions changed = options;
       set_option(changed, option.name, option.value);
       EXPECT_NO_THROW(Layer{changed}) << cell.name << ' ' << option.name;
-      set_option(changed, option.name, option.value + (whole ? 1 : 0.25));
+      const bool flag = option.kind == OwnOption::Kind::flag;
+      const double other = flag ? 1 - option.value : option.value + (whole ? 1 : 0.25);
+      set_option(changed, option.name, other);
       if (option.name == "num_heads") set_option(changed, option.name, 3);
+      if (option.name == "layer_norm" && cell.option == "peephole") continue;  // an error
       EXPECT_NO_THROW(Layer{changed}) << cell.name << ' ' << option.name;
       if (whole) EXPECT_THROW(set_option(changed, option.name, 0.5), value_error) << option.name;
     }

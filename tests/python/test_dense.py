@@ -53,6 +53,8 @@ def test_signature_is_that_of_torch_plus_ours(cell):
         *("bidirectional", *([OPTION[cell]] if cell in OPTION else [])),
         *(["peephole"] if cell == "LSTM" else []),
         *("input_dropout", "dropconnect", "zoneout", "num_heads"),
+        *(["reset_after"] if cell == "GRU" else []),
+        *(["layer_norm"] if cell != "SLSTM" else []),
         *(["proj_size"] if cell == "LSTM" else []),
         *("dtype", "device", "seed"),
     ]

@@ -20,7 +20,8 @@ GRU = zeros(kernel=(C, 3 * H), recurrent_kernel=(H, 3 * H), bias=(2, 3 * H))
 TF = zeros(kernel=(C + H, 4 * H), bias=(4 * H,))
 NODE = zeros(W=(1, 4 * H, C), R=(1, 4 * H, H), B=(1, 8 * H))
 GRU_NODE = zeros(W=(1, 3 * H, C), R=(1, 3 * H, H), B=(1, 6 * H))
-SRU = zeros(weight=(C, 4 * H), weight_c=(2 * H,), bias=(2 * H,), scale_x=(1,))
+SRU = zeros(weight=(C, 4 * H), weight_c=(2 * H,), bias=(2 * H,))
+SRU |= {"scale_x": np.ones(1, np.float32)}
 TORCH = zeros(weight_ih_l0=(H, C), weight_hh_l0=(H, H))
 ONES = np.ones((1, 3 * H), np.float32)
 
@@ -42,7 +43,7 @@ def refused(kind, message, weights, layout, cell="LSTM", **options):
         ("weights: missing [], unexpected ['beta']", LSTM | zeros(beta=(2,)), "haste", "LSTM"),
         ("weights: missing ['gamma_h', 'beta_h'], unexpected []",
          LSTM | zeros(gamma=(2, 4 * H)), "haste", "LSTM"),
-        ("gamma: expected shape (2, 16), as LSTM of input_size 3 and hidden_size 4 has it, got (16,",
+        ("gamma: expected shape (2, 16), as LSTM of input_size 3 and hidden_size 4 has it, got (1",
          LSTM | zeros(gamma=(16,), gamma_h=(H,), beta_h=(H,)), "haste", "LSTM"),
         ("gamma: expected shape (4,), as IndRNN",
          zeros(kernel=(C, H), recurrent_scale=(H,), bias=(H,), gamma=(3, H)), "haste", "IndRNN"),
@@ -71,8 +72,8 @@ def refused(kind, message, weights, layout, cell="LSTM", **options):
          "LSTM"),
         ("weight_c: its values are not 0, so the gates read the state: expected scanrnn.SRU with "
          "peephole=True", SRU | {"weight_c": np.ones(2 * H, np.float32)}, "asapp-sru", "SRU"),
-        ("weight_proj: projections (n_proj) are not here", SRU | zeros(weight_proj=(C, 2)),
-         "asapp-sru", "SRU"),
+        ("weight: expected shape (2, 16), as SRU", SRU | zeros(weight_proj=(C, 2)), "asapp-sru",
+         "SRU"),
         ("weight: expected four blocks where C is not D*H, got three: a cell with "
          "has_skip_term=False is not here", SRU | zeros(weight=(C, 3 * H)), "asapp-sru", "SRU"),
         ("weight: expected shape (3, 16), as SRU", SRU | zeros(weight=(C, 13)), "asapp-sru", "SRU"),

@@ -223,8 +223,10 @@ def test_options_that_a_library_has_not_stay_here():
     for options in ({"num_heads": 2}, {"proj_size": 2}):
         with pytest.raises(ValueError, match=f"{next(iter(options))}: 'haste' has no layers of it"):
             make("LSTM", C, H, **options).export("haste")
-    with pytest.raises(ValueError, match="rescale: 'asapp-sru' has no layers of it"):
-        make("SRU", C, H, rescale=True).export("asapp-sru")
+    with pytest.raises(ValueError, match="rescale: expected none with two directions where C is"):
+        make("SRU", H, H, rescale=True, bidirectional=True).export("asapp-sru")
+    with pytest.raises(ValueError, match="weight_pr: expected the same in both directions"):
+        make("SRU", C, H, projection_size=2, bidirectional=True).export("asapp-sru")
 
 
 def test_options_of_a_step_stay_where_they_cannot_go():
@@ -348,13 +350,50 @@ def test_sru(width, layers, directions, peephole):
     agrees(load(told, "asapp-sru", "PeepholeSRU" if peephole else "SRU", **options), wanted, width)
 
 
+def exported(rnn):
+    """The arrays of its one cell."""
+    return {name.removeprefix("rnn_lst.0."): v for name, v in rnn.export("asapp-sru").items()}
+
+
 def test_sru_rescaled():
-    """The scale is in the projection where a direction reads its half of x, and counts for nothing
-    where the cell has a projection."""
-    for width, directions in [(C, 1), (C, 2), (2 * H, 2)]:
+    """A number for x itself; a projection of x has it in its weights."""
+    for width, directions in [(C, 1), (C, 2), (2 * H, 2), (H, 1)]:
         (cell,) = sru_cells(width, 1, directions, scale=1.75)
         rnn = load(cell, "asapp-sru", "PeepholeSRU", bidirectional=directions == 2)
+        assert rnn.rescale
         agrees(rnn, formulas.sru_cell(x_of(width), directions=directions, **cell), width)
-    (cell,) = sru_cells(H, 1, 1, scale=1.75)
-    with pytest.raises(ValueError, match=r"scale_x: expected 1, got 1\.75: a cell with rescale=T"):
-        load(cell, "asapp-sru", "PeepholeSRU")
+        same(exported(rnn), cell)
+    cells = [*sru_cells(C, 2, 1, scale=1.75)]  # a projection below, none above
+    weights = {f"rnn_lst.{i}.{name}": v for i, cell in enumerate(cells) for name, v in cell.items()}
+    wanted = formulas.sru_cell(formulas.sru_cell(x_of(), **cells[0]), **cells[1])
+    agrees(load(weights, "asapp-sru", "PeepholeSRU"), wanted)
+    (cell,) = sru_cells(H, 1, 1, scale=np.float32(np.sqrt(1 + 2 * np.exp(-1.5))))
+    cell = {name: value.astype(np.float32) for name, value in cell.items()}
+    rnn = load(cell, "asapp-sru", "PeepholeSRU", rescale=True, highway_bias=-1.5)
+    assert rnn.highway_bias == -1.5
+    refused = [(0.5, "PeepholeSRU", {}, r"scale_x: expected a number of at least 1.*got 0\.5")]
+    refused += [(1.0, "SRU", {"rescale": True}, "rescale: expected False, since the arrays say")]
+    for scale, name, options, words in refused:
+        (cell,) = sru_cells(H, 1, 1, scale=scale, peephole=name != "SRU")
+        with pytest.raises(ValueError, match=words):
+            load(cell, "asapp-sru", name, **options)
+
+
+@pytest.mark.parametrize("width", [C, H])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_sru_projected(width, directions):
+    """n_proj: x by weight_proj, which both directions share, and then the weight."""
+    (cell,) = sru_cells(width, 1, directions, scale=1.25)
+    blocks = cell["weight"].shape[1]
+    cell |= draw(weight_proj=(width, 2), weight=(2, blocks))
+    if directions == 2 and width == H:
+        with pytest.raises(ValueError, match="weight_proj: expected one direction where C is H"):
+            load(cell, "asapp-sru", "PeepholeSRU", bidirectional=True)
+        return
+    plain = {name: value for name, value in cell.items() if name != "weight_proj"}
+    plain["weight"] = cell["weight_proj"] @ cell["weight"]
+    rnn = load(cell, "asapp-sru", "PeepholeSRU", bidirectional=directions == 2)
+    assert rnn.projection_size == 2
+    agrees(rnn, formulas.sru_cell(x_of(width), directions=directions, **plain), width)
+    got = exported(rnn)
+    same({name: got[name] for name in cell}, cell)

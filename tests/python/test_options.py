@@ -265,8 +265,113 @@ def test_torch_and_jax_give_the_same(cell, options, hidden):
         ("SRU", {"highway_bias": float("inf")}, r"highway_bias: expected a finite number"),
         ("GRU", {"proj_size": 2}, r"proj_size"),
         ("MinGRU", {"num_heads": 2}, r"num_heads"),
+        ("LSTM", {"reset_after": False}, r"reset_after"),
+        ("SLSTM", {"layer_norm": True}, r"layer_norm"),
+        ("GRU", {"reset_after": 0}, r"reset_after: expected True or False, got 0"),
+        ("GRU", {"reset_after": False, "layer_norm": True},
+         r"layer_norm: expected False with reset_after=False, .*got True"),
+        ("PeepholeLSTM", {"layer_norm": True}, r"layer_norm: expected False with peephole, "),
     ],
-)
+)  # fmt: skip
 def test_bad_options_are_named(cell, options, words):
     with pytest.raises((ValueError, TypeError), match=words):
         make(cell, 5, 6, **options)
+
+
+# ---- steps of whole lines: GRU's reset before the product, layer_norm
+
+
+def sigmoid(v):
+    return 1 / (1 + np.exp(-v))
+
+
+def test_reset_before_the_product_is_its_equation():
+    rnn = layer("GRU", {"reset_after": False}, 6)
+    x, h, _ = example(rnn, "")
+    y, _ = rnn(x, h)
+    values = rnn.state_dict()
+    W, R, b, c = (
+        np.split(values[f"{name}_l0"], 3)
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    )
+    h = h[0]
+    for t, x_t in enumerate(x):
+        r, z = (sigmoid(x_t @ W[i].T + b[i] + h @ R[i].T + c[i]) for i in (0, 1))
+        n = np.tanh(x_t @ W[2].T + b[2] + (r * h) @ R[2].T + c[2])
+        h = (1 - z) * n + z * h
+        np.testing.assert_allclose(y[t], h, rtol=0, atol=1e-14)
+
+
+def norm(v, scale):
+    apart = v - v.mean(-1, keepdims=True)
+    return scale * apart / np.sqrt((apart**2).mean(-1, keepdims=True) + 1e-5)
+
+
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU", "IndRNN"])
+def test_layer_norm_is_its_equation(cell):
+    rnn = layer(cell, {"layer_norm": True}, 6)
+    values = rnn.state_dict()
+    assert [k for k in values if "norm" in k] == {
+        "LSTM": ["norm_ih_l0", "norm_hh_l0", "norm_c_l0", "norm_c_bias_l0"],
+        "IndRNN": ["norm_ih_l0"],
+    }.get(cell, ["norm_ih_l0", "norm_hh_l0"])
+    for name in [k for k in values if "norm" in k]:
+        assert (values[name] == (0 if "bias" in name else 1)).all()
+        values[name] = normal(*values[name].shape, dtype=np.float64, seed=len(name))
+    rnn.load_state_dict(values)
+    own = {name.removesuffix("_l0"): value for name, value in values.items()}
+    x, given, _ = example(rnn, "")
+    y, _ = rnn(x, given)
+    h, *c = flat(given)
+    h, c = h[0], [part[0] for part in c]
+    for t, x_t in enumerate(x):
+        u = norm(x_t @ own["weight_ih"].T, own["norm_ih"]) + own["bias_ih"]
+        if cell == "IndRNN":
+            h = np.maximum(u + own["weight_hh"] * h, 0)
+        else:
+            m = norm(h @ own["weight_hh"].T, own["norm_hh"]) + own["bias_hh"]
+        if cell == "RNN":
+            h = np.tanh(u + m)
+        if cell == "GRU":
+            (r, z, n), (mr, mz, mn) = np.split(u, 3, -1), np.split(m, 3, -1)
+            z, n = sigmoid(z + mz), np.tanh(n + sigmoid(r + mr) * mn)
+            h = (1 - z) * n + z * h
+        if cell == "LSTM":
+            i, f, g, o = np.split(u + m, 4, -1)
+            c = [sigmoid(f) * c[0] + sigmoid(i) * np.tanh(g)]
+            h = sigmoid(o) * np.tanh(norm(c[0], own["norm_c"]) + own["norm_c_bias"])
+        np.testing.assert_allclose(y[t], h, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("options", [{"reset_after": False}, {"layer_norm": True}])
+def test_a_plan_of_whole_lines_says_why(options):
+    rnn = layer("GRU", options, 64, dtype="float32")
+    plan = rnn.plan(512, 8, training=True)
+    assert (plan.strategy, plan.reason) == ("step_loop", "whole_lines")
+    normed = "layer_norm" in options
+    assert ("layer_norm needs all sums" if normed else "each step has two products") in str(plan)
+    with pytest.raises(ValueError, match=r"^strategy: 'persistent' cannot run: "):
+        rnn.plan(512, 8, "persistent")
+
+
+def test_a_normed_diagonal_cell_does_not_project_as_it_walks():
+    rnn = layer("IndRNN", {"layer_norm": True}, 64)
+    for T, B in ((1, 1), (1, 0), (300, 4)):
+        plan = rnn.plan(T, B)
+        assert (plan.strategy, plan.runner_up) == ("fused_sequential", "fused_sequential")
+    with pytest.raises(ValueError, match=r"^strategy: 'direct' cannot run: .*layer_norm stands"):
+        rnn.plan(9, 2, "direct")
+
+
+@pytest.mark.parametrize("options", [{"reset_after": False}, {"layer_norm": True}])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_the_same_call_gives_the_same_bits(options, dtype):
+    rnn = layer("GRU", options, 33, num_layers=2, bidirectional=True, dtype=dtype)
+    x, h_0, told = example(rnn, "reset", steps=20)
+    results = []
+    for _ in range(2):
+        (y, h_n), pullback = rnn.vjp(x, h_0, **told)
+        results.append([y, h_n, *flat(pullback(np.ones_like(y))[:2])])
+        results[-1] += list(pullback(np.ones_like(y))[2].values())
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -89,6 +89,20 @@ def test_another_cell_is_a_scan():
 
 
 @QUIET
+def test_a_reset_before_the_product_is_onnxs():
+    check("GRU", "GRU", ("h_0", "lengths"), bidirectional=True, reset_after=False)
+
+
+BEYOND = [("LSTM", {"layer_norm": True}), ("GRU", {"num_heads": 3}), ("LSTM", {"zoneout": 0.2})]
+
+
+@QUIET
+@pytest.mark.parametrize(("cell", "options"), BEYOND, ids=str)
+def test_options_that_the_operators_have_not_are_a_scan(cell, options):
+    check(cell, "Scan", ("h_0",), **options)
+
+
+@QUIET
 @pytest.mark.parametrize("cell", ["PeepholeSRU", "LSTM"])
 def test_a_ragged_batch_is_a_scan(cell):
     check(cell, "Scan", ("lengths", "reset"), bidirectional=True)
@@ -109,6 +123,21 @@ def test_weights_are_those_of_the_layout(cell):
             np.testing.assert_array_equal(numpy(value), wanted[f"{layer}.{kind}"])
 
 
+@pytest.mark.parametrize("reset_after", [True, False])
+def test_a_gru_says_where_its_reset_is(monkeypatch, reset_after):
+    rnn = module("GRU", 4, 6, reset_after=reset_after)
+    said = []
+
+    def operator(name, inputs, attributes, *, dtypes, shapes):
+        said.append((name, attributes["linear_before_reset"]))
+        return [torch.zeros(shape, dtype=d) for shape, d in zip(shapes, dtypes, strict=True)]
+
+    monkeypatch.setattr(torch.onnx.ops, "symbolic_multi_out", operator)
+    x, h_0, params = operands(rnn, 5, 3)
+    st.onnx_form.run(x, h_0, params, Ragged(), rnn._description())
+    assert said == [("GRU", int(reset_after))]
+
+
 @pytest.mark.parametrize("form", ["cu_seqlens", "dropout"])
 def test_what_onnx_cannot_say_is_named(form):
     rnn = module("LSTM", 4, 6, 2, dropout=0.5 if form == "dropout" else 0.0)
@@ -118,6 +147,18 @@ def test_what_onnx_cannot_say_is_named(form):
     words = {"cu_seqlens": "cu_seqlens: expected None", "dropout": "expected a module in eval"}
     with raises(NotImplementedError, words[form]):
         st.onnx_form.run(x, h_0, params, ragged, rnn._description())
+
+
+@QUIET
+@pytest.mark.parametrize(("cell", "options"), BEYOND, ids=str)
+def test_a_scan_knows_options(cell, options):
+    rnn = module(cell, 3, 6, bidirectional=True, **options).eval()
+    x, h_0, params = operands(rnn, 4, 2)
+    told = rnn._description().without_drops()
+    with torch.no_grad():
+        got = st.onnx_form.run(x, h_0, params, Ragged(), told)
+        same(got, rnn(x, tuple(h_0) if len(h_0) > 1 else h_0[0]))
+    torch.compiler.reset()
 
 
 @QUIET

@@ -53,6 +53,39 @@ def test_gradgradcheck_of_stacks(cell):
     assert torch.autograd.gradgradcheck(lambda x: rnn.eval()(x)[0], x)  # h_0 None
 
 
+# Options that a step of a whole line is for.
+BY_LINES = [
+    ("GRU", {"reset_after": False}), ("GRU", {"layer_norm": True}), ("RNN", {"layer_norm": True}),
+    ("LSTM", {"layer_norm": True}), ("LSTM", {"layer_norm": True, "proj_size": 2}),
+    ("IndRNN", {"layer_norm": True}), ("GRU", {"reset_after": False, "num_heads": 3}),
+]  # fmt: skip
+by_lines = pytest.mark.parametrize(("cell", "own"), BY_LINES, ids=str)
+
+
+@by_lines
+def test_gradients_of_whole_lines(cell, own):
+    variant = "tanh" if cell in ("RNN", "IndRNN") else None
+    rnn = module(cell, 3, 3, 2, bidirectional=True, variant=variant, **own)
+    params, names = list(rnn.parameters()), [name for name, _ in rnn.named_parameters()]
+
+    def call(x, *params):
+        named = dict(zip(names, params, strict=True))
+        return tuple(flat(torch.func.functional_call(rnn, named, (x,))))
+
+    x = tensor(4, 2, 3, grad=True)
+    assert torch.autograd.gradcheck(call, (x, *params), fast_mode=True)
+    assert torch.autograd.gradgradcheck(call, (x, *params), fast_mode=True)
+
+
+@pytest.mark.parametrize("form", [None, *FORMS])
+@pytest.mark.parametrize(
+    ("cell", "own"), [case for case in BY_LINES if "proj_size" not in case[1]], ids=str
+)
+def test_formulas_know_whole_lines(cell, own, form):
+    order = {"batch_first": form is None or "packed" not in form}
+    agree(module(cell, 3, 3, 2, bidirectional=True, **order, **shares(cell), **own), form)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cell", ["SRU", "LSTM"])
 def test_gradgradcheck_of_ragged_batches(cell, form):
@@ -68,7 +101,12 @@ def test_formulas_are_the_layer(cell, form):
     """What second derivatives are those of: the operator, what it drops too, in one order or the
     other."""
     packed = form is not None and "packed" in form
-    rnn = module(cell, 3, 5, 2, bidirectional=True, batch_first=not packed, **shares(cell))
+    agree(module(cell, 3, 5, 2, bidirectional=True, batch_first=not packed, **shares(cell)), form)
+
+
+def agree(rnn, form):
+    """A module and the formulas, for a batch of this form."""
+    packed = not rnn.batch_first
     options = options_of(form) if form else {}
     x = input_of(rnn, form or "lengths")
     if not packed:

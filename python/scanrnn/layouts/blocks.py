@@ -39,9 +39,11 @@ class Field(NamedTuple):
         return self.blocks[0].startswith("bias")
 
     @property
-    def is_norm(self) -> bool:
-        """Of layers with layer_norm alone."""
-        return self.blocks[0].startswith("norm")
+    def option(self) -> str:
+        """Without which a layer has no such array; empty: all layers have it."""
+        parts = {"norm": "layer_norm", "weight_pr": "projection_size"}
+        found = [option for part, option in parts.items() if self.blocks[0].startswith(part)]
+        return found[0] if found else ""
 
 
 def field(name: str, form: Form, *groups: str) -> Field:
@@ -100,6 +102,12 @@ INTERLEAVED = Form(  # [C, D*H*G], the G values of a unit side by side
     lambda value, directions, count: list(
         value.reshape(len(value), directions, -1, count).transpose(1, 3, 2, 0)
     ),
+)
+
+
+SHARED = Form(  # [C, P], the same for all directions
+    lambda units: units[0][0].T,
+    lambda value, directions, count: [[value.T]] * directions,
 )
 GATES_FIRST = Form(  # [G*D*H]
     lambda units: np.array(units).swapaxes(0, 1).reshape(-1),

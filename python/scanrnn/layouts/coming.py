@@ -89,11 +89,11 @@ class Coming:
         return self.kind.coming(arrays, Unit(self.cell, self.directions, label, forget_bias))
 
     def _check_names(self) -> None:
-        normed = self.said.get("layer_norm", False)
         wanted = [
             field.name
             for field in self.fields
-            if (self.bias or not field.is_bias) and (normed or not field.is_norm)
+            if (self.bias or not field.is_bias)
+            and (not field.option or self.said.get(field.option, False))
         ]
         if self.kind.own:
             wanted += [name for name in PROJECTIONS if Place(0, 0, name) in self.places]

@@ -12,7 +12,7 @@ import numpy as np
 from .. import arguments
 from ..arguments import Array
 from ..registry import CellInfo
-from . import files
+from . import files, sru
 from .coming import Coming, agreeing, check_directions
 from .names import Place, named
 from .own import Names, by_layer, written
@@ -31,12 +31,15 @@ def export(layer: Any, layout: str, forget_bias: float | None = None) -> dict[st
         _check_variant(layout, kind, cell, getattr(layer, option))
     _check_kept(layout, kind, cell, vars(layer))
     reset_after = vars(layer).get("reset_after", True)
+    scale = sru.highway_scale(vars(layer))
     added = _forget_bias(layout, kind, cell, forget_bias)
     out: dict[str, Array] = {}
     for index, params in enumerate(by_layer(layer)):
+        if kind.joined:
+            _check_shared([each["weight_pr"] for each in params if "weight_pr" in each])
         for way, arrays in enumerate(written(kind, cell, params, layer.hidden_size)):
             names = Names(kind, index, way, layer.num_layers, directions)
-            told = kind.going(arrays, Unit(cell, directions, names, added, reset_after))
+            told = kind.going(arrays, Unit(cell, directions, names, added, reset_after, scale))
             out |= {names(field): np.array(value, order="C") for field, value in told.items()}
     return out
 
@@ -119,6 +122,14 @@ def _check_kept(layout: str, kind: Layout, cell: CellInfo, told: Mapping[str, An
         value = told.get(name, default)
         if name in MAKING_WEIGHTS and name not in kind.keeps and value != default:
             raise ValueError(f"{name}: {layout!r} has no layers of it, got {value!r}")
+
+
+def _check_shared(projections: Sequence[Array]) -> None:
+    if any(not np.array_equal(each, projections[0]) for each in projections):
+        raise ValueError(
+            "weight_pr: expected the same in both directions, which share one projection there, "
+            "got others"
+        )
 
 
 def _check_variant(layout: str, kind: Layout, cell: CellInfo, variant: str) -> None:

@@ -25,6 +25,7 @@ from .blocks import (
     PAIR,
     PROJECTIONS,
     ROWS,
+    SHARED,
     SKIP,
     X_ABOVE_H,
     Field,
@@ -228,10 +229,15 @@ _FLASHRNN = {
 
 
 def _of_sru(first: First) -> Sizes:
-    return first.shape[0], first.arrays["bias"].size // (2 * first.directions)
+    matrix = first.arrays.get("weight_proj", first.arrays["weight"])
+    return matrix.shape[0], first.arrays["bias"].size // (2 * first.directions)
 
 
-_SRU = (field("weight", INTERLEAVED, "weight_ih.xfrs"), field("bias", GATES_FIRST, "bias_ih.fr"))
+_SRU = (
+    field("weight", INTERLEAVED, "weight_ih.xfrs"),
+    field("bias", GATES_FIRST, "bias_ih.fr"),
+    Field("weight_proj", SHARED, ("weight_pr.",)),
+)
 
 
 # ---- Keras: as Haste, with orders of its own; GRU's bias is [2, 3*H], and [3*H] where r comes
@@ -369,7 +375,7 @@ LAYOUTS = {
         {"SRU": _SRU, "PeepholeSRU": (*_SRU, field("weight_c", GATES_FIRST, "weight_ch.fr"))},
         _of_sru, template="rnn_lst.{layer}.{field}", joined=True, needs_bias=True,
         variants=dict.fromkeys(("SRU", "PeepholeSRU"), ("identity", "tanh")),
-        coming=sru.coming, going=sru.going,
+        coming=sru.coming, going=sru.going, says=sru.says, keeps=("projection_size", "rescale"),
     ),
     "tensorflow": Layout(
         _TENSORFLOW, _of_both, needs_bias=True, listed=True, forget_bias=1.0,

@@ -17,6 +17,7 @@ class Unit(NamedTuple):
     label: Callable[[str], str]
     forget_bias: float = 0.0
     reset_after: bool = True
+    scale: float = 1.0  # of SRU's highway
 
     def refuse(self, names: Iterable[str], reasons: Mapping[str, str]) -> None:
         """Raises for the first of these names that there is a reason against."""
