@@ -161,13 +161,13 @@ def array(name: str, value: Any, wanted: np.dtype[Any] | None) -> Any:
 
 
 def integers(name: str, value: Any) -> Any:
-    """An array of NumPy's with integers of any dtype, in C order and in 64 bits or 32."""
+    """An array of NumPy's with integers of any dtype, in C order, aligned, in 64 bits or 32."""
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name}: expected an array of integers, got {type_name(value)}")
     if value.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integers, got dtype {short_name(value.dtype)}")
     as_it_is = value.dtype in (np.int64, np.int32)
-    return np.array(value, value.dtype if as_it_is else np.int64, order="C", copy=None)
+    return np.require(value, value.dtype if as_it_is else np.int64, ["C", "A", "E"])
 
 
 def checked(name: str, value: Any, dtypes: Sequence[str]) -> Any:
