@@ -105,6 +105,8 @@ def own_options(known: Mapping[str, Any], owner: str, given: Mapping[str, Any]) 
             out[name] = (real(name, value[0]), real(name, value[1]))
         else:
             out[name] = as_the_default[type(default)](name, value)
+            if out[name] == "":  # which a description has for the default
+                raise ValueError(f"{name}: expected a name such as {default!r}, got ''")
     return out
 
 
