@@ -105,6 +105,8 @@ def own_options(known: Mapping[str, Any], owner: str, given: Mapping[str, Any]) 
             out[name] = (real(name, value[0]), real(name, value[1]))
         else:
             out[name] = as_the_default[type(default)](name, value)
+            if out[name] == "":  # which a description has for the default
+                raise ValueError(f"{name}: expected a name such as {default!r}, got ''")
     return out
 
 
@@ -161,13 +163,13 @@ def array(name: str, value: Any, wanted: np.dtype[Any] | None) -> Any:
 
 
 def integers(name: str, value: Any) -> Any:
-    """An array of NumPy's with integers of any dtype, in C order and in 64 bits or 32."""
+    """An array of NumPy's with integers of any dtype, in C order, aligned, in 64 bits or 32."""
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name}: expected an array of integers, got {type_name(value)}")
     if value.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integers, got dtype {short_name(value.dtype)}")
     as_it_is = value.dtype in (np.int64, np.int32)
-    return np.array(value, value.dtype if as_it_is else np.int64, order="C", copy=None)
+    return np.require(value, value.dtype if as_it_is else np.int64, ["C", "A", "E"])
 
 
 def checked(name: str, value: Any, dtypes: Sequence[str]) -> Any:

@@ -89,6 +89,8 @@ def test_square_cells():
 def test_constructor_variants():
     with raises(ValueError, "candidate: expected one of 'g', 'linear', 'tanh'", "got 'relu'"):
         scanrnn.MinGRU(3, 5, candidate="relu")
+    with raises(ValueError, "candidate: expected a name such as 'g', got ''"):
+        scanrnn.MinGRU(3, 5, candidate="")
     with raises(ValueError, "activation: expected one of 'identity', 'tanh', 'relu'", "got 'g'"):
         scanrnn.SRU(3, 5, activation="g")
     with raises(TypeError, "got an unexpected keyword argument 'activation'"):

@@ -252,6 +252,8 @@ def test_integers_of_every_dtype_and_stride(cell):
     np.testing.assert_array_equal(rnn(x, lengths=lengths.astype(">i8"))[0], wanted)
     spread = np.repeat(lengths[::-1], 2)[::-2]
     np.testing.assert_array_equal(rnn(x, lengths=spread)[0], wanted)
+    misaligned = np.frombuffer(b"." + lengths.tobytes(), lengths.dtype, offset=1)
+    np.testing.assert_array_equal(rnn(x, lengths=misaligned)[0], wanted)
     reset = np.zeros((3, 9), bool)
     reset[1, 4] = True
     np.testing.assert_array_equal(

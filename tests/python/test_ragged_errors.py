@@ -106,6 +106,8 @@ def test_malformed_steps():
         step((h, np.zeros((1, 3, 5), np.float32)))
     with raises(ValueError, r"h: expected .*3 axes|h: expected \(num_layers", r"\(4, 5\)"):
         step((h[0], h[0]))
+    with raises(ValueError, "c: expected memory of its own, got that of h"):
+        step((h, h))
     with raises(ValueError, "state_indices: expected shape", r"got \(3,\)"):
         step(pool(), np.array([1, 0, 2]))
     with raises(ValueError, "state_indices:", "got 4 at 1"):

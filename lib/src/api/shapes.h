@@ -150,6 +150,11 @@ struct Shapes {
           projected ? "(num_layers, states, proj_size)" : "(num_layers, states, hidden_size)";
       want.optional = false;
       out.*kStateTensors[i] = check(args.h0.*kStateTensors[i], want);
+      for (std::size_t before = 0; before < i && states > 0; ++before) {
+        require((out.*kStateTensors[i]).data != (out.*kStateTensors[before]).data, [&] {
+          return name + ": expected memory of its own, got that of " + names[before];
+        });
+      }
     }
     check_state_indices(indices, plan.problem.batch, states, context);
     return out;
