@@ -26,6 +26,7 @@ class Batch(NamedTuple):
 class Planned(NamedTuple):
     """A plan, and the sizes of its call: made once, and kept for as long as it holds."""
 
+    core: _core.Layer
     plan: _core.Plan
     y: tuple[int, ...]  # shapes
     y_of_step: tuple[int, ...]
@@ -64,6 +65,8 @@ class Description(NamedTuple):
     @property
     def drops(self) -> bool:
         """Whether training draws numbers."""
+        if not self.options and not self.dropout:  # as nearly always
+            return False
         told = self.own_options
         between = self.dropout > 0 and self.num_layers > 1
         return self.draws and (between or any(told.get(s, 0) > 0 for s in SHARES))
@@ -112,6 +115,8 @@ class Description(NamedTuple):
     @property
     def output_size(self) -> int:
         """Features of one direction's output, and of h."""
+        if not self.options:
+            return self.hidden_size
         return int(self.own_options.get("proj_size", 0)) or self.hidden_size
 
     def output_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
@@ -174,7 +179,7 @@ def _planner(
         if layout == PACKED:
             tokens = [steps]
         return Planned(
-            plan, (*tokens, width), (batch, width), description.state_shapes(batch),
+            layer, plan, (*tokens, width), (batch, width), description.state_shapes(batch),
             plan.workspace_bytes, plan.reserve_bytes,
         )  # fmt: skip
 

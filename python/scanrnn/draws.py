@@ -1,115 +1,114 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training drops, as lib/src/stack/drops.h draws it: a function of the seed and the place.
+"""What training draws, as lib/src/stack/drops.h does: a function of the seed and the place.
 
-Numbers are those of 64 bits without a sign there, and of int64 here, with the same bits.
+`f` has the functions of one library (see formulas.py), and arithmetic of 64 bits among them.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Any
 
-from ..description import Description
+from .description import Description
 
-_GOLDEN = 0x9E3779B97F4A7C15
+Array = Any  # of the library
+
+GOLDEN, _FACTORS, _SHIFTS = (
+    0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB), (30, 27, 31),
+)  # fmt: skip
 BEHIND, OF_INPUT = 0x626568696E64, 0x696E707574
 OF_MATRIX, _OF_READOUT = 0x6D6174726978, 0x726561646F7574
 _OF_STATE = {"zoneout": 0x7374617465, "zoneout_cell": 0x63656C6C}
 _LARGEST = 2.0**64 - 2.0**11  # the last double below 2^64
 
 
-def signed(bits: int) -> int:
-    bits &= 2**64 - 1
-    return bits - 2**64 if bits >= 2**63 else bits
-
-
-def _shifted(value: Tensor, by: int) -> Tensor:
-    """To the right, with zeros coming in."""
-    return (value >> by) & (2 ** (64 - by) - 1)
-
-
-def mixed(value: Tensor) -> Tensor:
-    """The finaliser of splitmix64."""
-    value = value + signed(_GOLDEN)
-    value = (value ^ _shifted(value, 30)) * signed(0xBF58476D1CE4E5B9)
-    value = (value ^ _shifted(value, 27)) * signed(0x94D049BB133111EB)
-    return value ^ _shifted(value, 31)
+def mixed(numbers: Any) -> Any:
+    """The finaliser of splitmix64, of numbers with +, *, ^ and >> of 64 bits without a sign."""
+    numbers = numbers + GOLDEN
+    for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
+        numbers = (numbers ^ (numbers >> shift)) * factor
+    return numbers ^ (numbers >> _SHIFTS[-1])
 
 
 def key(what: int, place: int) -> int:
     """Of one kind of draw at a layer, or at a layer and direction."""
-    return what + place * _GOLDEN
+    return (what + place * GOLDEN) % 2**64
 
 
-def of_place(seed: int, what: int, place: int) -> int:
-    return int(mixed(torch.tensor(signed(seed ^ key(what, place)))))
+def of_place(f: Any, seed: Any, what: int, place: int) -> Any:
+    """The number that one kind of draw at a place goes by."""
+    return mixed(f.number(seed) ^ key(what, place))
 
 
-def _places(rows: Tensor, width: int) -> Tensor:
-    return rows.unsqueeze(-1) * width + torch.arange(width, device=rows.device)
-
-
-def _below(numbers: Tensor, share: float) -> Tensor:
-    """Which of them are among the share of the smallest."""
-    # With the first bit turned, int64 is ordered as numbers without a sign are.
-    threshold = signed(int(share * _LARGEST) ^ 2**63)
-    return (numbers ^ signed(2**63)) < threshold
-
-
-def kept(rows: Tensor, like: Tensor, share: float, seed: int) -> Tensor:
+def kept(f: Any, rows: Array, like: Array, share: float, of_seed: Any) -> Array:
     """`like`, of rows with these numbers: a share of its elements is 0, the others are scaled."""
-    numbers = mixed(mixed(_places(rows, like.shape[-1])) ^ seed)
-    return (like * (1 / (1 - share))).masked_fill(_below(numbers, share), 0)
+    numbers = mixed(mixed(_places(f, rows, like)) ^ of_seed)
+    return f.where(numbers < threshold(share), 0, like * (1 / (1 - share)))
+
+
+def threshold(share: float) -> int:
+    return int(share * _LARGEST)
+
+
+def _places(f: Any, rows: Array, like: Array) -> Any:
+    width = like.shape[-1]
+    return f.numbers(rows[..., None]) * width + f.numbers(f.counted(width, like))
 
 
 class Masks:
-    """What one call in training drops; a share of 0 leaves everything as it is."""
+    """What one call in training draws; a share of 0 leaves everything as it is."""
 
-    def __init__(self, told: Description, seed: int) -> None:
-        self._told, self._seed = told, seed
+    def __init__(self, f: Any, told: Description, seed: Any) -> None:
+        self._f, self._told, self._seed = f, told, seed
+
+    def _of(self, what: int, place: int) -> Any:
+        return of_place(self._f, self._seed, what, place)
 
     def _share(self, name: str) -> float:
         return self._told.own_options.get(name, 0.0) if self._told.drops else 0.0
 
-    def behind(self, layer: int, token: Tensor, y: Tensor) -> Tensor:
+    def _rows(self, like: Array) -> Array:
+        return self._f.counted(like.shape[0], like)
+
+    def behind(self, layer: int, token: Array, y: Array) -> Array:
         """Outputs between layers, each for itself; `token` [T,B] numbers them."""
         share = self._told.dropout if self._told.drops else 0.0
-        return kept(token, y, share, of_place(self._seed, BEHIND, layer)) if share else y
+        return kept(self._f, token, y, share, self._of(BEHIND, layer)) if share else y
 
-    def of_input(self, layer: int, x: Tensor) -> Tensor:
+    def of_input(self, layer: int, x: Array) -> Array:
         """What a layer reads, x [T,B,C]: once for all steps of a sequence."""
         share = self._share("input_dropout")
         if not share:
             return x
-        sequences = torch.arange(x.shape[1], device=x.device)
-        return kept(sequences, x, share, of_place(self._seed, OF_INPUT, layer))
+        sequences = self._f.counted(x.shape[1], x)
+        return kept(self._f, sequences, x, share, self._of(OF_INPUT, layer))
 
-    def of_matrix(self, place: int, weight: Tensor) -> Tensor:
+    def of_matrix(self, place: int, weight: Array) -> Array:
         share = self._share("dropconnect")
         if not share:
             return weight
-        rows = torch.arange(weight.shape[0], device=weight.device)
-        return kept(rows, weight, share, of_place(self._seed, OF_MATRIX, place))
+        return kept(self._f, self._rows(weight), weight, share, self._of(OF_MATRIX, place))
 
     # ---- inside a recurrence (lib/src/recurrence/masks.h)
 
-    def moves(self, name: str, place: int, token: Tensor, like: Tensor) -> Tensor | None:
+    def moves(self, name: str, place: int, token: Array, like: Array) -> Array | None:
         """[T,B,H] as `like` is: how far the states move that zoneout, or zoneout_cell, is for."""
         share = self._told.own_options.get(name, 0.0)
         if not share:
             return None
         if not self._told.draws:
-            return torch.full_like(like, 1 - share)
-        seed = of_place(self._seed, _OF_STATE[name], place)
-        left = _below(mixed(_places(token, like.shape[-1]) + seed), share)
-        return torch.ones_like(like).masked_fill(left, 0)
+            return self._f.full(like.shape, 1 - share, like)
+        return self._drawn(_OF_STATE[name], place, token, like, share, 1.0)
 
-    def of_readout(self, place: int, like: Tensor) -> Tensor | None:
+    def of_readout(self, place: int, like: Array) -> Array | None:
         """[B,H] as `like` is: what a state's part of the output is times."""
         share = self._share("state_dropout")
         if not share:
             return None
-        seed = of_place(self._seed, _OF_READOUT, place)
-        sequences = torch.arange(like.shape[0], device=like.device)
-        dropped = _below(mixed(_places(sequences, like.shape[-1]) + seed), share)
-        return torch.full_like(like, 1 / (1 - share)).masked_fill(dropped, 0)
+        return self._drawn(_OF_READOUT, place, self._rows(like), like, share, 1 / (1 - share))
+
+    def _drawn(
+        self, what: int, place: int, rows: Array, like: Array, share: float, scale: float
+    ) -> Array:
+        f = self._f
+        numbers = mixed(_places(f, rows, like) + self._of(what, place))
+        return f.where(numbers < threshold(share), 0, f.full(like.shape, scale, like))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stack of layers in torch's own operators, one step at a time, which has derivatives of any
-order. It is slow and keeps every step: it serves derivatives of derivatives, and exports.
+"""A stack of layers in torch's or JAX's own functions, one step at a time, which has derivatives of
+any order. It is slow and keeps every step: it serves derivatives of derivatives, and exports.
+
+`f` has the functions of one library: torch/functions.py or jax/functions.py.
 """
 
 from __future__ import annotations
@@ -9,82 +11,81 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn.functional import logsigmoid
-
-from ..arguments import short_name
-from ..description import FRESH, Description
-from ..ragged import Ragged
-from ..registry import CellInfo, cells
-from .masks import Masks
+from .arguments import short_name
+from .description import FRESH, Description
+from .draws import Masks
+from .ragged import Ragged
+from .registry import CellInfo, cells
 
 # ---- cells: from sums with x and with h by gates, the state before, x of the same unit, vectors
 # and the variant to y and the state after, each [B,H]
 
-Parts = Sequence[Tensor]
+Array = Any  # of the library
+Functions = Any
+Parts = Sequence[Array]
 CELLS = {cell.name: cell for cell in cells()}
-_CANDIDATES: dict[str, Callable[[Tensor], Tensor]] = {
-    "g": lambda v: torch.where(v >= 0, v + 0.5, v.sigmoid()),
-    "linear": lambda v: v,
-    "tanh": torch.tanh,
-}
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "identity": lambda c: c,
-    "tanh": torch.tanh,
-    "relu": torch.relu,
-}
 
 
 class Own(NamedTuple):
-    """What options make of a cell, masks say of one step, and a highway's input is times."""
+    """The library's functions, what options make of a cell, masks say of one step, and a highway's
+    input is times."""
 
+    f: Functions
     variant: str
-    moves: Sequence[Tensor | None] = (None, None)  # by tensor of the state
-    keep: Tensor | None = None
+    moves: Sequence[Array | None] = (None, None)  # by tensor of the state
+    keep: Array | None = None
     highway: float = 1.0
     resets: bool = False  # GRU's r is in m already
-    norm: Sequence[Tensor] = ()  # of c: its scale and what is added
+    norm: Sequence[Array] = ()  # of c: its scale and what is added
 
-    def moved(self, after: Tensor, before: Tensor, index: int = 0) -> Tensor:
+    def moved(self, after: Array, before: Array, index: int = 0) -> Array:
         share = self.moves[index]
         return after if share is None else share * after + (1 - share) * before
 
-    def seen(self, c: Tensor) -> Tensor:
-        return _normed(c, self.norm[0]) + self.norm[1] if self.norm else c
+    def seen(self, c: Array) -> Array:
+        return _normed(self.f, c, self.norm[0]) + self.norm[1] if self.norm else c
 
-    def kept(self, value: Tensor) -> Tensor:
+    def kept(self, value: Array) -> Array:
         return value if self.keep is None else value * self.keep
 
+    def mix(self, gate: Array, kept: Array, new: Array) -> Array:
+        """sigmoid(gate) of what is kept, the rest of what is new."""
+        return self.f.sigmoid(gate) * kept + self.f.sigmoid(-gate) * new
 
-def _normed(value: Tensor, scale: Tensor) -> Tensor:
+    def candidate(self, v: Array) -> Array:
+        if self.variant == "g":
+            return self.f.where(v >= 0, v + 0.5, self.f.sigmoid(v))
+        return v if self.variant == "linear" else self.f.tanh(v)
+
+    def activated(self, value: Array) -> Array:
+        if self.variant == "identity":
+            return value
+        return self.f.relu(value) if self.variant == "relu" else self.f.tanh(value)
+
+
+def _normed(f: Functions, value: Array, scale: Array) -> Array:
     """The norm over the last axis, as lib/src/recurrence/norm.h has it."""
-    apart = value - value.mean(-1, keepdim=True)
-    variance = (apart * apart).mean(-1, keepdim=True)
-    return apart / (variance + 1e-5).sqrt() * scale
-
-
-def _mix(gate: Tensor, kept: Tensor, new: Tensor) -> Tensor:
-    """sigmoid(gate) of what is kept, the rest of what is new."""
-    return gate.sigmoid() * kept + (-gate).sigmoid() * new
+    apart = value - value.mean(-1)[..., None]
+    variance = (apart * apart).mean(-1)[..., None]
+    return apart / f.sqrt(variance + 1e-5) * scale
 
 
 def _mingru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
-    h = own.moved(_mix(-u[0], state[0], _CANDIDATES[own.variant](u[1])), state[0])
+    h = own.moved(own.mix(-u[0], state[0], own.candidate(u[1])), state[0])
     return h, h
 
 
 def _minlstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
     # f / (f + i) as one gate, which does not divide.
-    h = _mix(logsigmoid(u[0]) - logsigmoid(u[1]), state[0], _CANDIDATES[own.variant](u[2]))
-    h = own.moved(h, state[0])
+    gate = own.f.logsigmoid(u[0]) - own.f.logsigmoid(u[1])
+    h = own.moved(own.mix(gate, state[0], own.candidate(u[2])), state[0])
     return h, h
 
 
 def _sru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
-    c = own.moved(_mix(u[1], state[0], u[0]), state[0])
+    c = own.moved(own.mix(u[1], state[0], u[0]), state[0])
     skip = (u[3] if len(u) == 4 else x) * own.highway
-    return _mix(u[2], own.kept(_ACTIVATIONS[own.variant](c)), skip), c
+    return own.mix(u[2], own.kept(own.activated(c)), skip), c
 
 
 def _peephole_sru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
@@ -93,57 +94,55 @@ def _peephole_sru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own:
 
 
 def _qrnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
-    c = own.moved(_mix(u[1], state[0], u[0].tanh()), state[0])
-    return u[2].sigmoid() * own.kept(c), c
+    c = own.moved(own.mix(u[1], state[0], own.f.tanh(u[0])), state[0])
+    return own.f.sigmoid(u[2]) * own.kept(c), c
 
 
 def _rglru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
-    log_a = 8 * logsigmoid(-vectors[0]) * u[0].sigmoid()
-    a = log_a.exp()
-    rest = (-log_a).tanh() * (1 + a * a)  # 1 - a^2 without a subtraction, also where no expm1 is
-    h = own.moved(a * state[0] + rest.sqrt() * u[1].sigmoid() * x, state[0])
+    f = own.f
+    log_a = 8 * f.logsigmoid(-vectors[0]) * f.sigmoid(u[0])
+    a = f.exp(log_a)
+    rest = f.tanh(-log_a) * (1 + a * a)  # 1 - a^2 without a subtraction, also where no expm1 is
+    h = own.moved(a * state[0] + f.sqrt(rest) * f.sigmoid(u[1]) * x, state[0])
     return h, h
 
 
 def _indrnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
-    h = own.moved(_ACTIVATIONS[own.variant](u[0] + vectors[0] * state[0]), state[0])
+    h = own.moved(own.activated(u[0] + vectors[0] * state[0]), state[0])
     return h, h
 
 
 def _rnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
-    h = own.moved(_ACTIVATIONS[own.variant](u[0] + m[0]), state[0])
+    h = own.moved(own.activated(u[0] + m[0]), state[0])
     return h, h
 
 
 def _lstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
+    sigmoid, tanh = own.f.sigmoid, own.f.tanh
     i, f, g, o = (of_x + of_h for of_x, of_h in zip(u, m, strict=True))
-    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-    h = own.moved(o.sigmoid() * own.seen(c).tanh(), state[0])
-    return h, h, own.moved(c, state[1], 1)
-
-
-def _peephole_lstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
-    i, f, g, o = (of_x + of_h for of_x, of_h in zip(u, m, strict=True))
-    i, f = i + vectors[0] * state[1], f + vectors[1] * state[1]
-    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-    h = own.moved((o + vectors[2] * c).sigmoid() * c.tanh(), state[0])
+    if vectors:
+        i, f = i + vectors[0] * state[1], f + vectors[1] * state[1]
+    c = sigmoid(f) * state[1] + sigmoid(i) * tanh(g)
+    if vectors:
+        o = o + vectors[2] * c
+    h = own.moved(sigmoid(o) * tanh(own.seen(c)), state[0])
     return h, h, own.moved(c, state[1], 1)
 
 
 def _slstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
     i, f, z, o = (of_x + of_h for of_x, of_h in zip(u, m, strict=True))
     h, c, n, largest = state
-    kept = logsigmoid(f) + largest.detach()
-    new = torch.maximum(kept, i).detach()  # only what keeps exponents in range
-    forget, take = (kept - new).exp(), (i - new).exp()
-    c, n = forget * c + take * z.tanh(), forget * n + take
-    h = own.moved(o.sigmoid() * c / n, h)
+    kept = own.f.logsigmoid(f) + own.f.constant(largest)
+    new = own.f.constant(own.f.maximum(kept, i))  # only what keeps exponents in range
+    forget, take = own.f.exp(kept - new), own.f.exp(i - new)
+    c, n = forget * c + take * own.f.tanh(z), forget * n + take
+    h = own.moved(own.f.sigmoid(o) * c / n, h)
     return h, h, c, n, new
 
 
 def _gru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
-    n = torch.tanh(u[2] + (m[2] if own.resets else (u[0] + m[0]).sigmoid() * m[2]))
-    h = own.moved(_mix(u[1] + m[1], state[0], n), state[0])
+    n = own.f.tanh(u[2] + (m[2] if own.resets else own.f.sigmoid(u[0] + m[0]) * m[2]))
+    h = own.moved(own.mix(u[1] + m[1], state[0], n), state[0])
     return h, h
 
 
@@ -157,7 +156,7 @@ STEPS: dict[str, Callable[..., Any]] = {
     "IndRNN": _indrnn,
     "RNN": _rnn,
     "LSTM": _lstm,
-    "PeepholeLSTM": _peephole_lstm,
+    "PeepholeLSTM": _lstm,
     "SLSTM": _slstm,
     "GRU": _gru,
 }
@@ -192,80 +191,82 @@ def check(told: Description, what: str) -> None:
 class Grid(NamedTuple):
     """A batch as [T,B] whatever it came as, and how its steps are walked."""
 
+    f: Functions
     walk: Callable[..., Any]
     sequences: int
-    there: Tensor | None  # bools [T,B,1]: which steps exist; None: all
-    resets: tuple[Tensor | None, Tensor | None]  # [T,B,1], by direction: no state comes in
-    token: Tensor  # [T,B]: the number of a token, by which outputs between layers are dropped
-    places: tuple[Tensor, Tensor] | None  # of packed tokens: their steps and sequences
+    there: Array | None  # bools [T,B,1]: which steps exist; None: all
+    resets: tuple[Array | None, Array | None]  # [T,B,1], by direction: no state comes in
+    token: Array  # [T,B]: the number of a token, by which outputs between layers are dropped
+    places: tuple[Array, Array] | None  # of packed tokens: their steps and sequences
 
 
-def _grid(x: Tensor, ragged: Ragged, walk: Callable[..., Any]) -> Grid:
+def _grid(f: Functions, x: Array, ragged: Ragged, walk: Callable[..., Any]) -> Grid:
     """x is [T,B,C], or [tokens,C] with cu_seqlens."""
     lengths, cu_seqlens, reset, _ = ragged
-    device, places = x.device, None
+    places = None
     if cu_seqlens is not None:
-        ends = cu_seqlens.to(torch.int64)
-        lengths = ends.diff()
+        ends = f.as_indices(cu_seqlens)
+        lengths = ends[1:] - ends[:-1]
         sequences = lengths.shape[0]
-        steps = int(lengths.max()) if sequences else 0
-        number = torch.arange(x.shape[0], device=device)
-        of = torch.searchsorted(ends[1:].contiguous(), number, right=True)
+        steps = f.longest(lengths, x.shape[0])
+        number = f.counted(x.shape[0], x)
+        of = f.behind(ends[1:], number)
         places = number - ends[of], of
-        token = ends[:-1] + torch.arange(steps, device=device)[:, None]
+        token = ends[:-1] + f.counted(steps, x)[:, None]
     else:
         steps, sequences = x.shape[:2]
-        token = torch.arange(steps * sequences, device=device).reshape(steps, sequences)
+        token = f.counted(steps * sequences, x).reshape(steps, sequences)
     there = None
     if lengths is not None:
-        there = (torch.arange(steps, device=device)[:, None] < lengths).unsqueeze(-1)
+        there = (f.counted(steps, x)[:, None] < lengths)[..., None]
     forwards = backwards = None
     if reset is not None:
-        forwards = reset.unsqueeze(-1)
+        forwards = reset[..., None]
         if places is not None:
-            forwards = _padded(forwards, token, there)
+            forwards = _padded(f, forwards, token)
         forwards = forwards if there is None else forwards & there
         # Backwards the same cuts lie behind the step that is walked next.
-        backwards = torch.cat([forwards[1:], torch.zeros_like(forwards[:1])])
-    return Grid(walk, sequences, there, (forwards, backwards), token, places)
+        backwards = f.concatenate([forwards[1:], f.zeros_like(forwards[:1])], 0)
+    return Grid(f, walk, sequences, there, (forwards, backwards), token, places)
 
 
-def _padded(value: Tensor, token: Tensor, there: Tensor | None) -> Tensor:
+def _padded(f: Functions, value: Array, token: Array) -> Array:
     """[tokens,N] as [T,B,N]; anything where no step is."""
     count = value.shape[0]
     if count == 0:
-        return value.new_zeros(*token.shape, value.shape[1])
-    return value[token.clamp(max=count - 1)]
+        return f.concatenate([value[:0]], 0).reshape(*token.shape, value.shape[1])
+    return value[f.where(token < count, token, count - 1)]
 
 
 # ---- a stack
 
 
 def run(
-    x: Tensor, h_0: Parts, params: Parts, ragged: Ragged, seed: int, told: Description,
-    walk: Callable[..., Any],
-) -> list[Tensor]:  # fmt: skip
-    """y and the states at the end, as the operator `layer` gives them in training, by `walk`, which
-    is `one_by_one` or does the same."""
+    f: Functions, x: Array, h_0: Parts, params: Parts, ragged: Ragged, seed: Any,
+    told: Description, walk: Callable[..., Any],
+) -> list[Array]:  # fmt: skip
+    """y and the states at the end, as a layer gives them in training, by `walk`: from a step, a
+    state, inputs [T,B,.] and whether time runs backwards to the state at the end and all y. A step
+    gives the state after it and y."""
     layer = told.layer(int(x.shape[-1]), short_name(x.dtype))
     names = [name for name, _ in layer.parameters()]
-    kind, wide = x.dtype, torch.promote_types(x.dtype, torch.float32)
-    x, *values = (value.to(wide) for value in (x, *h_0, *params))
+    kind = x.dtype
+    x, *values = (f.wide(value) for value in (x, *h_0, *params))
     first, named = values[: len(h_0)], dict(zip(names, values[len(h_0) :], strict=True))
     time_last = told.batch_first and ragged.cu_seqlens is None
     if time_last:
-        x = x.transpose(0, 1)
+        x = x.swapaxes(0, 1)
         if ragged.reset is not None:
-            ragged = ragged._replace(reset=ragged.reset.transpose(0, 1))
-    grid = _grid(x, ragged, walk)
+            ragged = ragged._replace(reset=ragged.reset.swapaxes(0, 1))
+    grid = _grid(f, x, ragged, walk)
     if grid.places is not None:
-        x = _padded(x, grid.token, grid.there)
+        x = _padded(f, x, grid.token)
     if grid.there is not None:
-        x = x.masked_fill(~grid.there, 0)  # NaN behind an end reaches nothing
+        x = f.where(grid.there, x, 0)  # NaN behind an end reaches nothing
     if not first:
         pairs = zip(told.state_shapes(grid.sequences), FRESH[told.cell], strict=True)
-        first = [x.new_full(shape, value) for shape, value in pairs]
-    masks, finals = Masks(told, seed), []
+        first = [f.full(shape, value, x) for shape, value in pairs]
+    masks, finals = Masks(f, told, seed), []
     for index in range(told.num_layers):
         x, ends = _layer(index, x, first, named, grid, masks, told)
         finals += ends
@@ -273,14 +274,15 @@ def run(
             x = masks.behind(index, grid.token, x)
     if grid.places is not None:
         x = x[grid.places]
-    y = x.transpose(0, 1) if time_last else x
-    return [y.to(kind), *(torch.stack(parts).to(kind) for parts in zip(*finals, strict=True))]
+    y = x.swapaxes(0, 1) if time_last else x
+    states = (f.stack(parts) for parts in zip(*finals, strict=True))
+    return [f.cast(value, kind) for value in (y, *states)]
 
 
 def _layer(
-    index: int, x: Tensor, first: Parts, named: dict[str, Tensor], grid: Grid, masks: Masks,
+    index: int, x: Array, first: Parts, named: dict[str, Array], grid: Grid, masks: Masks,
     told: Description,
-) -> tuple[Tensor, list[list[Tensor]]]:  # fmt: skip
+) -> tuple[Array, list[list[Array]]]:  # fmt: skip
     """y [T,B,D*H] and the states of each direction at the end."""
     outs, ends = [], []
     masked = masks.of_input(index, x)
@@ -294,54 +296,54 @@ def _layer(
         y, state = _direction(masked, x, state, own, grid, direction, told, index, masks)
         outs.append(y)
         ends.append(state)
-    return torch.cat(outs, -1), ends
+    return grid.f.concatenate(outs, -1), ends
 
 
 def _direction(
-    x: Tensor, skip: Tensor, state: list[Tensor], own: dict[str, Tensor], grid: Grid,
+    x: Array, skip: Array, state: list[Array], own: dict[str, Array], grid: Grid,
     direction: int, told: Description, index: int, masks: Masks,
-) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+) -> tuple[Array, list[Array]]:  # fmt: skip
     """`skip` is x as a highway reads it."""
-    cell, hidden = CELLS[told.cell], told.hidden_size
+    cell, hidden, f = CELLS[told.cell], told.hidden_size, grid.f
     sums = (x @ own["weight_pr"].T if "weight_pr" in own else x) @ own["weight_ih"].T
     if "norm_ih" in own:
-        sums = _normed(sums, own["norm_ih"])
+        sums = _normed(f, sums, own["norm_ih"])
     if told.bias:
-        sums = sums + _whole_bias(own["bias_ih"], cell, sums.shape[-1], hidden)
-    # Copies: a walk that is one operator reads no two views of one tensor.
-    vectors = own[cell.vectors_name].split(hidden) if cell.vectors else ()
-    vectors = [vector.clone() for vector in vectors]
+        sums = sums + _whole_bias(f, own["bias_ih"], cell, sums.shape[-1], hidden)
+    vectors = _blocks(own[cell.vectors_name], hidden) if cell.vectors else ()
+    vectors = [f.apart(vector) for vector in vectors]
     reset, there = grid.resets[direction], grid.there
 
     place, like = 2 * index + direction, sums[..., :hidden]
     moves = [masks.moves(n, place, grid.token, like) for n in ("zoneout", "zoneout_cell")]
-    keep, highway = masks.of_readout(place, x.new_zeros(x.shape[1], hidden)), _highway(told)
+    keep = masks.of_readout(place, f.full((x.shape[1], hidden), 0, x))
+    highway = _highway(told)
     if "weight_hh" in own and cell.recurrence == "dense":
-        recurrent = _of_heads(own["weight_hh"], int(told.own_options.get("num_heads", 1)))
+        recurrent = _of_heads(f, own["weight_hh"], int(told.own_options.get("num_heads", 1)))
     resets = not told.own_options.get("reset_after", 1)
     norm = [own[name] for name in ("norm_c", "norm_c_bias") if name in own]
 
-    def products(h: Tensor, gates: Parts) -> Parts:
+    def products(h: Array, gates: Parts) -> Parts:
         """R h and its bias by gates; or the last of them is that of r h."""
         if not resets:
             whole = h @ recurrent.T
-            whole = _normed(whole, own["norm_hh"]) if "norm_hh" in own else whole
-            return (whole + own["bias_hh"] if told.bias else whole).split(hidden, -1)
-        rows = recurrent.split(hidden)
-        bias = own["bias_hh"].split(hidden) if told.bias else (0, 0, 0)
+            whole = _normed(f, whole, own["norm_hh"]) if "norm_hh" in own else whole
+            return _blocks(whole + own["bias_hh"] if told.bias else whole, hidden)
+        rows = [recurrent[at : at + hidden] for at in range(0, 3 * hidden, hidden)]
+        bias = _blocks(own["bias_hh"], hidden) if told.bias else (0, 0, 0)
         r, z = (h @ part.T + b for part, b in zip(rows[:2], bias[:2], strict=True))
-        return r, z, ((gates[0] + r).sigmoid() * h) @ rows[2].T + bias[2]
+        return r, z, (f.sigmoid(gates[0] + r) * h) @ rows[2].T + bias[2]
 
-    def step(state: Parts, inputs: Parts) -> tuple[list[Tensor], Tensor]:
+    def step(state: Parts, inputs: Parts) -> tuple[list[Array], Array]:
         (sums, skip), marks = inputs[:2], list(inputs[2:])
         given = [None if m is None else marks.pop() for m in moves[::-1]][::-1]
-        unit = Own(told.variant, given, keep, highway, resets, norm)
+        unit = Own(f, told.variant, given, keep, highway, resets, norm)
         before, m = state, ()
         if reset is not None:
             cut = marks.pop(0)
             pairs = zip(state, FRESH[told.cell], strict=True)
-            before = [part.masked_fill(cut, value) for part, value in pairs]
-        gates = sums.split(hidden, -1)
+            before = [f.where(cut, value, part) for part, value in pairs]
+        gates = _blocks(sums, hidden)
         if cell.recurrence == "dense":
             m = products(before[0], gates)
         y, *after = STEPS[told.cell](gates, m, before, skip, vectors, unit)
@@ -349,8 +351,8 @@ def _direction(
             y = after[0] = y @ own["weight_hr"].T
         if there is not None:
             (exists,) = marks
-            y = y.masked_fill(~exists, 0)
-            after = [torch.where(exists, *pair) for pair in zip(after, state, strict=True)]
+            y = f.where(exists, y, 0)
+            after = [f.where(exists, *pair) for pair in zip(after, state, strict=True)]
         return after, y
 
     inputs = [value for value in (sums, skip, reset, there, *moves) if value is not None]
@@ -358,27 +360,19 @@ def _direction(
     return y, state
 
 
-def one_by_one(
-    step: Callable[..., Any], state: list[Tensor], inputs: Parts, reverse: bool
-) -> tuple[list[Tensor], Tensor]:
-    """The state at the end and all y; inputs are [T,B,.]."""
-    steps = inputs[0].shape[0]
-    if steps == 0:
-        return state, state[0].new_zeros(0, *state[0].shape)
-    ys = [state[0]] * steps
-    for t in range(steps)[:: -1 if reverse else 1]:
-        state, ys[t] = step(state, [value[t] for value in inputs])
-    return state, torch.stack(ys)
+def _blocks(value: Array, size: int) -> list[Array]:
+    return [value[..., at : at + size] for at in range(0, value.shape[-1], size)]
 
 
-def _of_heads(weight: Tensor, heads: int) -> Tensor:
+def _of_heads(f: Functions, weight: Array, heads: int) -> Array:
     """[G*H,H/heads] as the block-diagonal matrix of all units."""
     if heads == 1:
         return weight
     units = weight.shape[1]
     parts = weight.reshape(-1, heads, units, 1, units)
-    own = torch.eye(heads, dtype=weight.dtype, device=weight.device)
-    return (parts * own[:, None, :, None]).reshape(weight.shape[0], heads * units)
+    number = f.counted(heads, weight)
+    own = number[:, None, None, None] == number[:, None]
+    return f.where(own, parts, 0).reshape(weight.shape[0], heads * units)
 
 
 def _highway(told: Description) -> float:
@@ -388,7 +382,8 @@ def _highway(told: Description) -> float:
     )
 
 
-def _whole_bias(bias: Tensor, cell: CellInfo, rows: int, hidden: int) -> Tensor:
+def _whole_bias(f: Functions, bias: Array, cell: CellInfo, rows: int, hidden: int) -> Array:
     """Of all rows: those of SRU's candidate and of its highway's projection have none."""
     start = (cell.gates - cell.bias_gates) * hidden
-    return torch.nn.functional.pad(bias, (start, rows - start - bias.shape[0]))
+    around = [f.full((count,), 0, bias) for count in (start, rows - start - bias.shape[0])]
+    return f.concatenate([around[0], bias, around[1]], 0)

@@ -160,8 +160,9 @@ class Layer:
         as it is while the pullback is in use. `seed` is that of what is dropped; None is fresh
         entropy. lengths, cu_seqlens and reset are those of a call, and are copied.
         """
-        entropy = np.random.SeedSequence(arguments.seed_value(seed))
-        drawn = int(entropy.generate_state(1, np.uint64)[0]) if self._stack.description.drops else 0
+        seed, drawn = arguments.seed_value(seed), 0
+        if self._stack.description.drops:
+            drawn = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
         ragged = of_sequence(lengths, cu_seqlens, reset)
         run = Run(self._stack, x, h_0, strategy, training=True, seed=drawn, ragged=ragged)
         return run.forward(), Pullback(run)

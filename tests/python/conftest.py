@@ -30,6 +30,10 @@ MAY_SKIP = (
     "there is a CUDA device",
     "GPUs, there are",
     "could not import 'keras'",
+    "could not import 'flax",
+    "could not import 'equinox'",
+    "could not import 'optax'",
+    "could not import 'transformers'",
     "could not import 'onnx",
 )
 

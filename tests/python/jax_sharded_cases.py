@@ -71,6 +71,43 @@ def no_state():
     compare(scanrnn.jax.GRU(3, 5, dtype="float64"), groups=2, steps=0)
 
 
+def over_the_batch():
+    """Not time but rows split by shard_map: each device calls the layer on its own ones, and draws
+    by a key of its own. Gradients of what all of them have are added up by JAX."""
+    rnn = scanrnn.jax.LSTM(3, 5, 2, dropout=0.25, zoneout=0.25, dtype="float64")
+    params, x, h_0 = rnn.init(jax.random.key(1)), number(6, 2 * SIZE, 3), state(rnn, 2 * SIZE)
+    keys, devices = jax.random.split(jax.random.key(2), SIZE), mesh()
+    time, everywhere = jax.sharding.PartitionSpec(None, "time"), jax.sharding.PartitionSpec()
+
+    def own(params, x, h_0, keys):
+        return rnn(params, x, h_0, key=keys[0])[0]
+
+    split = jax.shard_map(
+        own, mesh=devices, in_specs=(everywhere, time, time, jax.sharding.PartitionSpec("time")),
+        out_specs=time, check_vma=False,
+    )  # fmt: skip
+
+    def one_by_one(params, x, h_0, keys):
+        parts = [
+            own(
+                params, x[:, b : b + 2], jax.tree.map(lambda h, b=b: h[:, b : b + 2], h_0), keys[i:]
+            )
+            for i, b in enumerate(range(0, 2 * SIZE, 2))
+        ]
+        return jnp.concatenate(parts, 1)
+
+    def gradients(call):
+        def loss(params, x, h_0):
+            return (call(params, x, h_0, keys) ** 2).sum()
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(params, x, h_0)
+
+    for want, got in zip(
+        *(jax.tree.leaves(gradients(call)) for call in (one_by_one, split)), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-11 * max(1, np.abs(want).max()))
+
+
 def errors():
     rnn = scanrnn.jax.GRU(3, 5, dtype="float64")
     params, x = rnn.init(jax.random.key(0)), jnp.zeros((8, 4, 3))
@@ -92,6 +129,6 @@ if __name__ == "__main__":
     if len(jax.devices()) < SIZE:
         print(f"wants {SIZE} GPUs, there are {len(jax.devices())}")
         sys.exit()
-    for case in (kinds, both_directions, no_state, errors):
+    for case in (kinds, both_directions, no_state, over_the_batch, errors):
         case()
         print(f"{case.__name__}: right")

@@ -13,7 +13,7 @@ from support import DEVICE
 pytest.importorskip("jax")
 DEVICES = 4
 HERE = Path(__file__).parent
-CASES = ["kinds", "both_directions", "no_state", "errors"]
+CASES = ["kinds", "both_directions", "no_state", "over_the_batch", "errors"]
 
 
 @pytest.fixture(scope="module")

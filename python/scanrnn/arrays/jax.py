@@ -131,7 +131,7 @@ class Jax(calls.Operands, ArrayLibrary):
         dfinals = self.checked(call, "dh_n", dh_n) or states(0.0 for _ in fresh)
         if dy is not None:
             calls.check("dy", dy, y.shape, x.dtype, "(..., num_directions * hidden_size)")
-        dx, dh_0, dparams, *_ = calls.backward(
+        dx, dh_0, dparams = calls.backward(
             _describe(call),
             (x, given, self.params(call), call.ragged, _seed(call), y, reserve),
             (jnp.zeros(y.shape, y.dtype) if dy is None else dy, dfinals),

@@ -20,6 +20,7 @@ from ..arguments import Array
 from ..description import Batch, Description, Planned
 from ..ragged import Ragged
 from ..registry import cuda_available
+from . import second
 
 for _name, (_cpu, _cuda) in _core.jax_targets().items():
     jax.ffi.register_ffi_target(_name, _cpu, platform="cpu")
@@ -111,7 +112,9 @@ def underivable(function: Callable[..., Any], static: int, message: str) -> Call
     return wrapped
 
 
-def _backward(description: Description, saved: Any, cotangents: Any) -> Any:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def backward(description: Description, saved: Any, cotangents: Any) -> Any:
+    """(dx, dh_0, dparams) from what forward had and left, and cotangents of y and the states."""
     x, h_0, params, ragged, seed, y, reserve = saved
     dy, dstates = cotangents
     batch, steps = description.batch(x.shape, ragged), _steps(ragged)
@@ -123,16 +126,45 @@ def _backward(description: Description, saved: Any, cotangents: Any) -> Any:
         initial=np.int64(len(h_0)), states=np.int64(len(dstates)), ragged=" ".join(steps),
         drawn=np.int64(seed is not None), **attributes(description),
     )  # fmt: skip
-    return dx, tuple(rest[: len(h_0)]), tuple(rest[len(h_0) :]), None, None
+    return dx, tuple(rest[: len(h_0)]), tuple(rest[len(h_0) :])
 
 
-_ONCE = (
-    "second derivatives of a layer are not there; build the layer from scanrnn.jax.scan, which "
-    "has them"
-)
-# (description, what forward leaves, (dy, dstates)) -> (dx, dh_0, dparams, None, None)
-backward = underivable(_backward, 1, _ONCE)
-_forward_once = underivable(forward, 2, _ONCE)
+def _backward_forward(description: Description, saved: Any, cotangents: Any) -> Any:
+    return backward(description, saved, cotangents), (saved[:5], cotangents)
+
+
+def _backward_backward(description: Description, kept: Any, cotangents: Any) -> Any:
+    (x, h_0, params, ragged, seed), of_outputs = kept
+
+    def again(x: Any, h_0: Any, params: Any, of_outputs: Any) -> Any:
+        return second.backward_again(description, x, h_0, params, ragged, seed, of_outputs)
+
+    _, pull = jax.vjp(again, x, h_0, params, of_outputs)
+    *of_inputs, of_cotangents = pull(cotangents)
+    # y is a function of the others, and so has no derivative of its own here.
+    return (*of_inputs, None, None, None, None), of_cotangents
+
+
+backward.defvjp(_backward_forward, _backward_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _training(description: Description, *inputs: Any) -> Any:
+    """(y, states, reserve) of x, h_0, params, ragged and seed, to be differentiated again."""
+    x, h_0, params, ragged, seed = inputs
+    return forward(description, True, x, h_0, params, ragged, seed)
+
+
+def _training_forward(description: Description, *inputs: Any) -> Any:
+    y, states, reserve = _training(description, *inputs)
+    return (y, states, reserve), (*inputs, y, reserve)
+
+
+def _training_backward(description: Description, saved: Any, cotangents: Any) -> Any:
+    return *backward(description, saved, cotangents[:2]), None, None
+
+
+_training.defvjp(_training_forward, _training_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -145,13 +177,12 @@ def layer(description: Description, x: Any, h_0: Any, params: Any, ragged: Any, 
 def _layer_forward(
     description: Description, x: Any, h_0: Any, params: Any, ragged: Any, seed: Any
 ) -> Any:
-    told = _told(description, seed)
-    y, states, reserve = _forward_once(told, True, x, h_0, params, ragged, seed)
+    y, states, reserve = _training(_told(description, seed), x, h_0, params, ragged, seed)
     return (y, states), (x, h_0, params, ragged, seed, y, reserve)
 
 
 def _layer_backward(description: Description, saved: Any, cotangents: Any) -> Any:
-    return backward(_told(description, saved[4]), saved, cotangents)
+    return *backward(_told(description, saved[4]), saved, cotangents), None, None
 
 
 def _told(description: Description, seed: Any) -> Description:

@@ -126,7 +126,8 @@ class Recurrent(nn.Module):
         ragged = of_sequence(lengths, cu_seqlens, reset)
         if isinstance(input, nn.utils.rnn.PackedSequence):
             return packed.run(self.forward, input, hx, ragged)
-        params = [getattr(self, name) for name in self._names]
+        own = self._parameters  # a parametrized one is elsewhere
+        params = [own[name] if name in own else getattr(self, name) for name in self._names]
         self._check_input(input, cu_seqlens is not None)
         single, batch_axis = input.dim() == 2 and cu_seqlens is None, 0 if self.batch_first else 1
         x, told = input, self._description()
@@ -138,16 +139,19 @@ class Recurrent(nn.Module):
             x = x.unsqueeze(batch_axis)
             if ragged is not None:
                 ragged = ragged._replace(reset=ragged.reset.unsqueeze(batch_axis))
-        shapes = told.state_shapes(told.batch(x.shape, ragged).sequences)
-        states = self._states(shapes, hx, single)
+        states = []
+        if hx is not None:
+            shapes = told.state_shapes(told.batch(x.shape, ragged).sequences)
+            states = self._states(shapes, hx, single)
         tensors.refuse_forward_mode(type(self).__name__, x, *states, *params)
         target = _autocast_dtype(x)
         if target is not None:
             x, *states = (value.to(target) for value in (x, *states))
             params = [parameter.to(target) for parameter in params]
-        names = ["input", *state_names("h_0", len(states))]
-        for name, value in zip(names, [x, *states], strict=True):
-            self._check_like(name, value, params[0])
+        self._check_like("input", x, params[0])
+        if states:
+            for name, value in zip(state_names("h_0", len(states)), states, strict=True):
+                self._check_like(name, value, params[0])
         wanted = torch.is_grad_enabled() and any(map(_may_want_grad, (x, *states, *params)))
         # A number of torch's own generator, so that manual_seed and checkpointing govern it.
         seed = torch.randint(2**62, (), device="cpu") if drops else None
@@ -171,8 +175,6 @@ class Recurrent(nn.Module):
     def _states(self, shapes: Shapes, hx: Any, single: bool) -> list[Tensor]:
         """Each [L*D,B,H], as the shapes say."""
         count = self._cell.states
-        if hx is None:
-            return []
         states = [hx] if count == 1 else list(hx) if isinstance(hx, (tuple, list)) else None
         if states is None or len(states) != count or not all(isinstance(s, Tensor) for s in states):
             wanted = state_words("h_0", count, "a tensor")

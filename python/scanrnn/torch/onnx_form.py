@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import formulas
 from ..arguments import short_name
 from ..description import Description
 from ..layouts.tables import ONNX_ROWS
 from ..ragged import Ragged
-from . import formulas
+from . import functions
 
 # Options that the operators have, and what only training draws by.
 _OF_OPERATORS = {"reset_after", "draws", "dropconnect", "input_dropout"}
@@ -38,14 +39,14 @@ def run(
         )
     beyond = set(told.own_options) - _OF_OPERATORS
     if told.cell not in ONNX_ROWS or ragged.reset is not None or beyond:
-        return formulas.run(x, h_0, params, ragged, 0, told, _scanned)
+        return formulas.run(functions, x, h_0, params, ragged, 0, told, _scanned)
     return _operators(x, h_0, params, ragged.lengths, told)
 
 
 def _scanned(
     step: Callable[..., Any], state: list[Tensor], inputs: list[Tensor], reverse: bool
 ) -> tuple[list[Tensor], Tensor]:
-    """What formulas.one_by_one gives, as one operator, whose results may be no views."""
+    """What functions.one_by_one gives, as one operator, whose results may be no views."""
     from torch._higher_order_ops.scan import scan
 
     def apart(state: Any, inputs: Any) -> Any:

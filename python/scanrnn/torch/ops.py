@@ -103,25 +103,40 @@ def _planned(x: Tensor, batch: Batch, training: bool, description: Description) 
 
 
 def _forward(
-    x: Tensor, h_0: list[Tensor], params: list[Tensor], lengths: Any, cu_seqlens: Any, reset: Any,
-    seed: Tensor | None, training: bool, *described: Any,
+    description: Description, x: Tensor, h_0: list[Tensor], params: list[Tensor],
+    steps: Sequence[Any], seed: Tensor | None, training: bool, reserve_shape: Any = None,
 ) -> Any:  # fmt: skip
-    description, ragged = Description(*described), of_sequence(lengths, cu_seqlens, reset)
+    """y, the states and the reserve, which inference has not, and whose shape is the least."""
+    ragged, reserve = of_sequence(*steps), None
     batch = description.batch(x.shape, ragged)
-    y, *states, reserve = _outputs(x, batch, training, description)
     with followed(description.cell, x):
         planned = _planned(x, batch, training, description)
+        y, states = x.new_empty(planned.y), [x.new_empty(shape) for shape in planned.states]
+        if training:
+            shape = (planned.reserve,) if reserve_shape is None else reserve_shape
+            reserve = x.new_empty(shape, dtype=torch.uint8)
         _core.forward(
-            _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)),
+            planned.core, planned.plan, stream_of(x), list(map(ready, params)),
             ready(x), list(map(ready, h_0)), y, states,
-            workspace(x, planned.workspace), reserve if training else None,
+            workspace(x, planned.workspace), reserve,
             0 if seed is None else seed.item(), False, ragged,
         )  # fmt: skip
     return y, *states, reserve
 
 
-def _layer(*args: Any) -> Any:
-    return _padded(_forward(*args))
+def _layer(
+    x: Tensor, h_0: list[Tensor], params: list[Tensor], lengths: Any, cu_seqlens: Any, reset: Any,
+    seed: Tensor | None, training: bool, *described: Any,
+) -> Any:  # fmt: skip
+    description, steps = Description(*described), (lengths, cu_seqlens, reset)
+    shape = None
+    if training:  # as the fake has it
+        batch = description.batch(x.shape, of_sequence(*steps))
+        shape = _reserve_shape(_layer_of(x, description), x.device, batch)
+    y, *states, reserve = _forward(description, x, h_0, params, steps, seed, training, shape)
+    if reserve is None:
+        reserve = x.new_empty((0, 0), dtype=torch.uint8)
+    return _padded((y, *states, reserve))
 
 
 def _layer_fake(
@@ -203,7 +218,7 @@ def _layer_backward(
     with followed(description.cell, x):
         planned = _planned(x, description.batch(x.shape, ragged), True, description)
         _core.backward(
-            _layer_of(x, description), planned.plan, stream_of(x), list(map(ready, params)),
+            planned.core, planned.plan, stream_of(x), list(map(ready, params)),
             ready(x), list(map(ready, h_0)), ready(y), None if dy is None else ready(dy),
             list(map(ready, dh_n)), dx if need_x else None, dh_0, dparams,
             workspace(x, planned.workspace), reserve, 0 if seed is None else seed.item(), ragged,
@@ -251,7 +266,7 @@ class _Eager(torch.autograd.Function):
         x: Tensor, *rest: Tensor,
     ) -> Any:  # fmt: skip
         h_0, params = list(rest[:states]), list(rest[states:])
-        out = _forward(x, h_0, params, *steps, seed, True, *description)
+        out = _forward(description, x, h_0, params, steps, seed, True)
         ctx.set_materialize_grads(False)
         ctx.description, ctx.states = description, states
         ctx.save_for_backward(x, out[0], out[-1], *steps, seed, *rest)
@@ -280,7 +295,7 @@ def run(
         if wanted:
             out = _Eager.apply(description, len(h_0), steps, seed, x, *h_0, *params)
         else:
-            out = _forward(x, h_0, params, *steps, seed, training, *description)
+            out = _forward(description, x, h_0, params, steps, seed, training)
     elif torch.onnx.is_in_onnx_export():
         return onnx_form.run(x, h_0, params, Ragged(*steps), description)
     else:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .. import formulas
 from ..description import Description
 from ..ragged import Ragged
-from . import formulas
+from . import functions as f
 
 
 class Call(NamedTuple):
@@ -44,7 +45,7 @@ def backward_vjp(
 
     def outcome(*inputs: Tensor) -> tuple[Tensor, ...]:
         x, h_0, params = inputs[0], inputs[1 : 1 + states], inputs[1 + states :]
-        y, *finals = formulas.run(x, h_0, params, call.ragged, seed, call.told, formulas.one_by_one)
+        y, *finals = formulas.run(f, x, h_0, params, call.ragged, seed, call.told, f.one_by_one)
         return (*([y] if outputs else []), *(finals if call.dh_n else []))
 
     wanted = [ddx, *ddh_0, *(ddparams or [None] * len(call.params))]

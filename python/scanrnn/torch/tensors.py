@@ -16,6 +16,7 @@ from .. import _core, arguments
 from ..arguments import Array
 from ..arrays.in_place import walkable
 
+_PLAIN = (torch.nn.Parameter, Tensor)
 DEVICE_TYPES = ("cpu", "cuda", "meta")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -43,14 +44,18 @@ def ready(value: Tensor) -> Tensor:
 
 def is_eager(values: list[Tensor]) -> bool:
     """Whether nobody looks on: a compiler, a tracer, a transformation, a mode, a kind of tensor."""
-    return not (
+    if (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
-        or any(type(v) not in (Tensor, torch.nn.Parameter) or v.is_meta for v in values)
-    )
+    ):
+        return False
+    for value in values:  # noqa: SIM110 a loop, since it runs for every argument of every call
+        if type(value) not in _PLAIN or value.is_meta:
+            return False
+    return True
 
 
 class Operands:
@@ -114,10 +119,10 @@ def workspace(like: Tensor, size: int) -> Tensor | None:
 
 def refuse_forward_mode(what: str, *values: Tensor | None) -> None:
     """In forward mode torch would drop the tangents of an operator without a word."""
+    if forward_ad._current_level < 0:
+        return
     given = [value for value in values if value is not None]
-    if forward_ad._current_level >= 0 and any(
-        forward_ad.unpack_dual(value).tangent is not None for value in given
-    ):
+    if any(forward_ad.unpack_dual(value).tangent is not None for value in given):
         raise NotImplementedError(
             f"{what}: there are no derivatives in forward mode (torch.func.jvp, jacfwd): use "
             "backward()"

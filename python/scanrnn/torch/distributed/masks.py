@@ -11,7 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..masks import BEHIND, OF_INPUT, OF_MATRIX, kept, key, of_place
+from ...draws import BEHIND, OF_INPUT, OF_MATRIX, kept, key, of_place
+from .. import functions as f
+from ..functions import Numbers
 
 _AT_ONCE = 2**22  # elements: their numbers take 8 bytes each, several times
 
@@ -19,19 +21,19 @@ _AT_ONCE = 2**22  # elements: their numbers take 8 bytes each, several times
 # ---- seeds of places
 
 
-def behind(seed: int, layer: int) -> int:
+def behind(seed: int, layer: int) -> Numbers:
     """That of what is dropped behind a layer."""
-    return of_place(seed, BEHIND, layer)
+    return of_place(f, seed, BEHIND, layer)
 
 
-def of_input(seed: int, layer: int) -> int:
+def of_input(seed: int, layer: int) -> Numbers:
     """That of what is dropped from what a layer reads."""
-    return of_place(seed, OF_INPUT, layer)
+    return of_place(f, seed, OF_INPUT, layer)
 
 
-def of_matrix(seed: int, layer: int, direction: int) -> int:
+def of_matrix(seed: int, layer: int, direction: int) -> Numbers:
     """That of what is dropped from a recurrent matrix."""
-    return of_place(seed, OF_MATRIX, 2 * layer + direction)
+    return of_place(f, seed, OF_MATRIX, 2 * layer + direction)
 
 
 def for_one_layer(seed: int, layer: int) -> int:
@@ -43,15 +45,16 @@ def for_one_layer(seed: int, layer: int) -> int:
 # ---- masks
 
 
-def drop_rows(rows: Tensor, share: float, seed: int, first: int = 0) -> Tensor:
+def drop_rows(rows: Tensor, share: float, seed: Numbers, first: int = 0) -> Tensor:
     """[n,width], the rows from number `first` on; differentiable."""
     numbers = torch.arange(first, first + len(rows), device=rows.device)
-    return kept(numbers, rows, share, seed)
+    return kept(f, numbers, rows, share, seed)
 
 
 def drop_tokens(
-    tokens: Tensor, share: float, seed: int, batch_axis: int, rows: tuple[int, int], first_step: int
-) -> Tensor:
+    tokens: Tensor, share: float, seed: Numbers, batch_axis: int, rows: tuple[int, int],
+    first_step: int,
+) -> Tensor:  # fmt: skip
     """A part of a layer's tokens: those of the rows from rows[0] on of a batch of rows[1], and of
     the steps from first_step on."""
     out = torch.empty_like(tokens)
@@ -64,5 +67,5 @@ def drop_tokens(
     for begin in range(0, steps, at_once):
         part = source[begin : begin + at_once]
         step = torch.arange(len(part), device=tokens.device)[:, None] + (first_step + begin)
-        target[begin : begin + at_once] = kept(step * rows[1] + row, part, share, seed)
+        target[begin : begin + at_once] = kept(f, step * rows[1] + row, part, share, seed)
     return out

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's functions as formulas.py and draws.py call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+__all__ = ["logsigmoid"]
+sigmoid, tanh, relu = torch.sigmoid, torch.tanh, torch.relu
+exp, sqrt, maximum, where = torch.exp, torch.sqrt, torch.maximum, torch.where
+concatenate, stack, zeros_like = torch.cat, torch.stack, torch.zeros_like
+
+
+def constant(value: Tensor) -> Tensor:
+    return value.detach()
+
+
+def apart(value: Tensor) -> Tensor:
+    """Not a view: a walk that is one operator reads no two views of one tensor."""
+    return value.clone()
+
+
+def full(shape: Sequence[int], value: float, like: Tensor) -> Tensor:
+    return like.new_full(tuple(shape), value)
+
+
+def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value.to(dtype)
+
+
+def wide(value: Tensor) -> Tensor:
+    return value.to(torch.promote_types(value.dtype, torch.float32))
+
+
+def counted(count: int, like: Tensor) -> Tensor:
+    return torch.arange(count, device=like.device)
+
+
+def as_indices(value: Tensor) -> Tensor:
+    return value.to(torch.int64)
+
+
+def behind(ends: Tensor, numbers: Tensor) -> Tensor:
+    """How many of the ends, which rise, are at most each number."""
+    return torch.searchsorted(ends.contiguous(), numbers, right=True)
+
+
+def longest(lengths: Tensor, most: int) -> int:
+    return int(lengths.max()) if lengths.shape[0] else 0
+
+
+def one_by_one(
+    step: Callable[..., Any], state: list[Tensor], inputs: Sequence[Tensor], reverse: bool
+) -> tuple[list[Tensor], Tensor]:
+    """A walk of formulas.run, whose results have derivatives of any order."""
+    steps = inputs[0].shape[0]
+    if steps == 0:
+        return state, state[0].new_zeros(0, *state[0].shape)
+    ys = [state[0]] * steps
+    for t in range(steps)[:: -1 if reverse else 1]:
+        state, ys[t] = step(state, [value[t] for value in inputs])
+    return state, torch.stack(ys)
+
+
+# ---- numbers of 64 bits without a sign
+
+
+def signed(bits: int) -> int:
+    bits &= 2**64 - 1
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+class Numbers:
+    """They lie in int64, with the same bits."""
+
+    def __init__(self, bits: Tensor) -> None:
+        self.bits = bits
+
+    def _of(self, other: Any) -> Any:
+        return other.bits if isinstance(other, Numbers) else signed(other)
+
+    def __add__(self, other: Any) -> Numbers:
+        return Numbers(self.bits + self._of(other))
+
+    def __mul__(self, other: int) -> Numbers:
+        return Numbers(self.bits * self._of(other))
+
+    def __xor__(self, other: Any) -> Numbers:
+        return Numbers(self.bits ^ self._of(other))
+
+    def __rshift__(self, by: int) -> Numbers:
+        return Numbers((self.bits >> by) & (2 ** (64 - by) - 1))
+
+    def __lt__(self, other: int) -> Tensor:
+        # With the first bit turned, int64 is ordered as numbers without a sign are.
+        return (self.bits ^ signed(2**63)) < signed(other ^ 2**63)
+
+
+def number(value: int) -> Numbers:
+    return Numbers(torch.tensor(signed(value)))
+
+
+def numbers(value: Tensor) -> Numbers:
+    return Numbers(value)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Second derivatives of scanrnn.jax's layers, in reverse mode over reverse mode."""
+
+import numpy as np
+import pytest
+from support import ALL_CELLS, ALL_VARIANTS, INFO
+from test_drops import shares
+from test_jax import (  # noqa: F401
+    array,
+    float64,
+    jax,
+    jnp,
+    layer,
+    same,
+    squares,
+    state,
+    without_scale,
+)
+from test_ragged_jax import FORMS, input_of, options_of
+
+from scanrnn import formulas  # isort: skip
+from scanrnn.jax import calls, functions
+from scanrnn.ragged import Ragged
+
+
+def loss_of(rnn, scale, **options):
+    def loss(params, x, h_0):
+        y, h_n = rnn(params, x, (*h_0, *scale) if scale else h_0, **options)
+        return (y**3).sum() + squares(h_n)
+
+    return loss
+
+
+def check(rnn, params, x, h_0, **options):
+    """The product of the Hessian with a vector against differences of first derivatives, and for
+    the cotangents of y: they are functions of x."""
+    (h_0, scale), random = without_scale(h_0), np.random.default_rng(3)
+    loss, point = loss_of(rnn, scale, **options), (params, x, h_0)
+    slope = jax.jit(jax.grad(loss, (0, 1, 2)))
+    along = jax.tree.map(lambda v: jnp.asarray(random.normal(size=v.shape)), point)
+
+    def moved(by):
+        return slope(*jax.tree.map(lambda v, d: v + by * d, point, along))
+
+    def towards(point):
+        found = jax.grad(loss, (0, 1, 2))(*point)
+        return sum(jax.tree.leaves(jax.tree.map(lambda f, d: (f * d).sum(), found, along)))
+
+    got = jax.jit(jax.grad(towards))(point)
+    wanted = jax.tree.map(lambda a, b: (a - b) / 2e-5, moved(1e-5), moved(-1e-5))
+    largest = max(np.abs(v).max(initial=0) for v in jax.tree.leaves(wanted))
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-6, atol=1e-7 * max(largest, 1))
+
+
+@pytest.mark.parametrize("variant", ALL_VARIANTS, ids="-".join)
+def test_of_every_variant(variant):
+    cell, variant = variant
+    rnn, params = layer(cell, 2, 3, variant=variant)
+    check(rnn, params, array(4, 2, rnn.input_size), state(rnn, 2))
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_of_stacks_that_draw(cell):
+    variant = "tanh" if "tanh" in INFO[cell].variants else None  # which has no jump
+    options = {"batch_first": True, "bias": False, "dropout": 0.25, **shares(INFO[cell])}
+    rnn, params = layer(cell, 2, 3, 2, variant=variant, bidirectional=True, **options)
+    x = array(2, 4, rnn.input_size)
+    check(rnn, params, x, state(rnn, 2), key=jax.random.key(6))
+    if cell in ("SRU", "LSTM"):
+        check(rnn, params, x, state(rnn, 2))  # zoneout by its mean
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cell", ["SRU", "LSTM"])
+def test_of_ragged_batches(cell, form):
+    rnn, params = layer(cell, 2, 3, bidirectional=True, **shares(INFO[cell]))
+    options = options_of(form)
+    check(rnn, params, input_of(rnn, form), state(rnn, 3), key=jax.random.key(6), **options)
+
+
+OPTIONS = [
+    ("LSTM", {"proj_size": 2}),
+    ("LSTM", {"num_heads": 2, "peephole": True}),
+    ("GRU", {"num_heads": 2}),
+    ("SRU", {"projection_size": 2, "rescale": True, "highway_bias": -1.0}),
+]
+
+
+@pytest.mark.parametrize(("cell", "options"), OPTIONS, ids=str)
+def test_of_options(cell, options):
+    rnn, params = layer(cell, 3, 4, 2, **options)
+    check(
+        rnn, params, array(4, 2, 3), jax.tree.map(lambda h: 0 * h, rnn(params, array(4, 2, 3))[1])
+    )
+
+
+CALLS = [(cell, form, True) for cell in ("SRU", "LSTM") for form in (None, *FORMS)]
+CALLS += [(cell, form, False) for cell in ("LSTM", "QRNN") for form in (None, "packed")]
+
+
+@pytest.mark.parametrize(("cell", "form", "wide"), CALLS)
+def test_formulas_are_the_layer(cell, form, wide):
+    """What second derivatives are those of, what is drawn too; also without integers of 64 bits."""
+    jax.config.update("jax_enable_x64", wide)
+    try:
+        dtype = "float64" if wide else "float32"
+        options = {**shares(INFO[cell]), "dropout": 0.25, "dtype": dtype}
+        rnn, params = layer(cell, 3, 5, 2, bidirectional=True, **options)
+        told = options_of(form) if form else {}
+        x = input_of(rnn, form or "lengths").astype(dtype)
+        key, ordered = jax.random.key(2**31 + 5), tuple(params[name] for name in rnn.shapes)
+        y, h_n = rnn(params, x, key=key, **told)
+        seed = jnp.asarray([2**31 + 5, 0], "uint32")
+        got = formulas.run(
+            functions, x, (), ordered, Ragged(**told), seed, rnn.description, functions.scanned
+        )
+        same(got, [y, *jax.tree.leaves(h_n)], 1e-12 if wide else 3e-6)
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
+def test_third_derivatives_and_hessians():
+    rnn, params = layer("GRU", 2, 3)
+    x = array(3, 1, 2)
+
+    def loss(x):
+        return (rnn(params, x)[0] ** 2).sum()
+
+    hessian = jax.jit(jax.jacrev(jax.jacrev(loss)))(x).reshape(6, 6)
+    np.testing.assert_allclose(hessian, hessian.T, rtol=0, atol=1e-12)
+
+    def third(x):
+        return jax.grad(lambda x: (jax.grad(loss)(x) ** 2).sum())(x).sum()
+
+    got, step = jax.grad(third)(x), 1e-5
+    at = jnp.zeros_like(x).at[1, 0, 1].set(step)
+    np.testing.assert_allclose(
+        got[1, 0, 1], (third(x + at) - third(x - at)) / (2 * step), rtol=1e-6
+    )
+
+
+def test_under_vmap():
+    rnn, params = layer("MinLSTM", 2, 3)
+    x = array(4, 3, 2, 2)
+
+    def twice(x):
+        return jax.grad(
+            lambda x: (jax.grad(lambda x: (rnn(params, x)[0] ** 3).sum())(x) ** 2).sum()
+        )(x)
+
+    same(jax.vmap(twice)(x), jnp.stack([twice(v) for v in x]), 1e-11)
+
+
+def test_what_has_no_formula_is_named():
+    rnn, _ = layer("GRU", 2, 3)
+    told = rnn.description._replace(options="draws=1 unknown=2")
+    with pytest.raises(NotImplementedError, match="unknown: a second derivative is not there"):
+        calls.second.backward_again(told, array(3, 1, 2), (), (), None, None, None)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scanrnn.keras beside keras.layers, on each backend: Keras has one as long as a process lives."""
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import DEVICE
+
+pytest.importorskip("keras", exc_type=ImportError)
+HERE = Path(__file__).parent
+CASES = ["values", "dtypes", "stateful", "dropout", "training", "files", "errors"]
+
+
+def run(backend, *command):
+    # Precise products, since both are compared; and JAX's memory is for both processes.
+    environment = os.environ | {
+        "KERAS_BACKEND": backend,
+        "PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)]),
+        "CUDA_VISIBLE_DEVICES": "" if DEVICE == "cpu" else "0",
+        "NVIDIA_TF32_OVERRIDE": "0",
+    }
+    return subprocess.run(
+        [sys.executable, *command],
+        capture_output=True, text=True, timeout=900, check=False, env=environment,
+    )  # fmt: skip
+
+
+@functools.cache
+def told(backend):
+    pytest.importorskip(backend)
+    return run(backend, HERE / "keras_cases.py", *CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_layers_are_those_of_keras(backend, case):
+    found = told(backend)
+    assert f"{case}: right" in found.stdout.splitlines(), found.stdout + found.stderr
+
+
+def test_other_backends_are_refused():
+    found = run("numpy", "-c", "import scanrnn.keras")
+    assert found.returncode != 0
+    assert "scanrnn.keras runs on Keras' backends torch and jax, got 'numpy'" in found.stderr
