@@ -19,7 +19,7 @@ from .agree import Ranks
 from .exchange import Link, refuse_transforms
 from .groups import Groups, Work
 from .parts import Call, Dropped, Steps, info, may_split_units
-from .schedule import Shape, slots_of
+from .schedule import Shape
 from .stack import Sharded, Wanted
 
 DROPS = ("dropconnect", "input_dropout")  # the shares that masks.py knows
@@ -166,7 +166,7 @@ class Asked:
             self.description, self.rnn.input_size, self.x.dtype, grouped, self.batch, self.steps,
             sum(counts[: self.ranks.rank]), self._steps(counts, link), dropped,
         )  # fmt: skip
-        sharded = Sharded(call, link, slots_of(shape), wanted, len(self.states))
+        sharded = Sharded(call, link, shape, wanted, len(self.states))
         return sharded.run(self.x, self.states, self._dropped_params(seed))
 
     def _check_lengths(self, steps: int) -> None:

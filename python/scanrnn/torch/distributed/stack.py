@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .exchange import Link, refuse_graph
 from .parts import Call, from_message, message_of, states_of
-from .schedule import Slot, Unit, following
+from .schedule import Shape, Unit, following
 
 _layer = torch.ops.scanrnn.layer
 _layer_backward = torch.ops.scanrnn.layer_backward
@@ -36,7 +36,7 @@ class Sharded(NamedTuple):
 
     call: Call
     link: Link
-    slots: tuple[Slot, ...]
+    shape: Shape
     wanted: Wanted
     states: int  # tensors of h_0; 0 where there is none
 
@@ -54,7 +54,7 @@ class Sharded(NamedTuple):
         def size_of(unit: Unit) -> int:
             return sum(map(math.prod, call.state_shapes(unit)))
 
-        self.link.walk(self.slots, size_of, work, call.description.directions == 1, back)
+        self.link.walk(self.shape, size_of, work, back)
 
     def end_of(self, direction: int, back: bool = False) -> int:
         """The rank where a direction's time ends, or `back` begins."""
