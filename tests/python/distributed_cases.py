@@ -6,6 +6,7 @@ import functools
 import math
 import pickle
 
+import pytest
 import scanrnn.torch.distributed as sd
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from distributed_mesh import data_parallel, fully_sharded
 from scanrnn.torch.distributed import agree
 from scanrnn.torch.distributed.asked import DROPS
 from support import ALL_CELLS, DENSE, INFO
-from torch_support import WIDE, module, same, st, tensor
+from torch_support import WIDE, flat, module, same, st, tensor
 
 # ---- cells
 
@@ -135,6 +136,61 @@ def another_control_group(world):
     assert ranks._control() is ranks._control() is not ranks.group
 
 
+def order(world):
+    """What a rank posts: with each other rank it has the same messages in the same batches, and the
+    same collectives between them, as a stream of NCCL needs it."""
+    posted = []
+
+    def batch(operations):
+        posted.append(
+            [
+                (op.op is dist.isend, (world.rank, op.group_peer), op.tensor.numel())
+                for op in operations
+            ]
+        )
+        return own_batch(operations)
+
+    def collective(name, value, *args, **options):
+        posted.append((name, value.numel(), options.get("group_src")))
+        return own[name](value, *args, **options)
+
+    names = ("all_reduce", "broadcast", "reduce")
+    own_batch, own = dist.batch_isend_irecv, {name: getattr(dist, name) for name in names}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "batch_isend_irecv", batch)
+        for name in names:
+            patch.setattr(dist, name, functools.partial(collective, name))
+        for name, both, layers in (("LSTM", False, 3), ("SRU", True, 2), ("MinGRU", False, 2)):
+            rnn = module(name, 8, 24, layers, bidirectional=both)
+            y, h_n = sd.TimeSharded(rnn, groups=3)(tensor(9, 3, 8)[span(world)])
+            if world.rank:  # independent parts of a graph, met in another order on each rank
+                (y.sum() + flat([h_n])[0].sum()).backward()
+            else:
+                (flat([h_n])[0].sum() + y.sum()).backward()
+        sd.scan(
+            tensor(9, 64)[span(world)].requires_grad_(), tensor(9, 64)[span(world)]
+        ).sum().backward()
+    every = [None] * world.size
+    dist.all_gather_object(every, posted)
+
+    def between(rank, other):
+        """All collectives, and of each batch what the two have in it."""
+        found = []
+        for one in every[rank]:
+            if isinstance(one, list):
+                one = sorted(
+                    (sends == (rank < other), size) for sends, (_, to), size in one if to == other
+                )
+            if one:
+                found.append(one)
+        return found
+
+    for rank in range(world.size):
+        for other in range(rank):
+            assert between(rank, other) == between(other, rank)
+    assert sum(isinstance(one, list) for one in posted) > 20
+
+
 def without_gradients(world):
     rnn = module("LSTM", 4, 8, 2, bidirectional=True)
     x, here, model = tensor(9, 3, 4), span(world), sd.TimeSharded(rnn)
@@ -249,11 +305,12 @@ CELLS = {f"cell-{name}": functools.partial(cell_of, name=name) for name in ALL_C
 DROPPED = {f"drops-{name}": functools.partial(drops_of, name=name) for name in ALL_CELLS}
 CALLS = (
     options_of_cells, shapes, precisions, what_is_not_there, another_control_group,
-    without_gradients, gradients_of_some, bits, checkpoints, scans, errors,
+    order, without_gradients, gradients_of_some, bits, checkpoints, scans, errors,
 )  # fmt: skip
+MOST = shapes, gradients_of_some, bits, order, scans
 SUITES = {
     "all": CELLS | DROPPED | {case.__name__: case for case in CALLS},
-    "most": CELLS | {case.__name__: case for case in (shapes, gradients_of_some, bits, scans)},
+    "most": CELLS | {case.__name__: case for case in MOST},
     "mesh": {"data_parallel": data_parallel, "fully_sharded": fully_sharded},
     "dies": {"dies": dies},
 }

@@ -2,10 +2,10 @@
 """What passes between ranks: states from one to the next while both work, and sums at the end.
 
 A rank posts the messages of a slot together, behind the slot's own work, and its slots in their
-order: so do both ranks of a pair, and what one sends the other receives in the same slot. NCCL works
-on what one group posted in that order. A slot's work waits only for messages of earlier slots, so no
-circle of ranks can wait for one another. Nothing is posted before a slot's work: a kernel that waits
-for a message would hold multiprocessors, which a persistent kernel of that work wants all of.
+order: so do both ranks of a pair, and what one sends the other receives in the same slot. NCCL
+works on what a group posted in that order. A slot's work waits only for messages of earlier slots,
+so no circle of ranks can wait for one another. Nothing is posted before a slot's work: a kernel
+that waits for a message would hold multiprocessors, and a persistent kernel wants all of them.
 """
 
 from __future__ import annotations
