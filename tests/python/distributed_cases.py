@@ -14,7 +14,6 @@ from distributed_compare import SHARE, compare, ragged, refused, span
 from distributed_errors import dies, errors
 from distributed_mesh import data_parallel, fully_sharded
 from scanrnn.torch.distributed import agree
-from scanrnn.torch.distributed.asked import DROPS
 from support import ALL_CELLS, DENSE, INFO
 from torch_support import WIDE, flat, module, same, st, tensor
 
@@ -44,8 +43,9 @@ def cell_of(world, name):
 
 def drops_of(world, name):
     """The same bits as one device; of what ranks cannot draw alike an error says the name."""
+    outside = ("input_dropout", "dropconnect")  # of the recurrence
     drawn = [option for option, _ in INFO[name].options if INFO[name].is_drawn(option)]
-    shares = {option: 0.4 for option in drawn if option in DROPS}
+    shares = {option: 0.4 for option in drawn if option in outside}
     for both, batch_first in ((False, False), (True, True)):
         for size, own in ((6, {}), (8, shares), (8, {})):
             rnn = module(
@@ -56,16 +56,32 @@ def drops_of(world, name):
                 compare(world, rnn, sd.TimeSharded(rnn, groups=2))
     rnn = module(name, 6, 8, 2, dropout=0.3, **dict.fromkeys(drawn, 0.4)).eval()
     compare(world, rnn, sd.TimeSharded(rnn, groups=2))
-    x = tensor(3, 3, rnn.input_size)
-    for option in drawn:
-        if option not in DROPS:
-            rnn = module(name, 6, 8, **{option: 0.4})
-            words = f"{option}: expected 0 in training where time is split over ranks, got 0.4"
-            refused(NotImplementedError, words, functools.partial(sd.TimeSharded(rnn), x))
+    for option in sorted(set(drawn) - set(outside)):
+        for batch_first in (False, True):
+            rnn = module(name, 6, 8, 2, dropout=0.3, batch_first=batch_first, **{option: 0.4})
+            compare(world, rnn, sd.TimeSharded(rnn))
+            compare(world, rnn, sd.TimeSharded(rnn), told=ragged(rnn, 3, 9))
+        rnn = module(name, 6, 8, 2, bidirectional=True, **{option: 0.4})
+        if option == "state_dropout":
+            compare(world, rnn, sd.TimeSharded(rnn, groups=3))
+            both = module(name, 6, 8, 2, **{option: 0.4, "zoneout": 0.2})
+            apart(both, "zoneout", "beside state_dropout")
+        else:
+            apart(rnn, option, "in both directions")
+
+
+def apart(rnn, option, words):
+    words = f"{option}: expected 0 in training where time is split over ranks {words}"
+    model = functools.partial(sd.TimeSharded(rnn), tensor(3, 3, rnn.input_size))
+    refused(NotImplementedError, words, model)
 
 
 def options_of_cells(world):
     """Sizes and weights beside the usual ones."""
+    for options in ({"zoneout": (0.0, 0.4)}, {"zoneout": (0.0, 0.4), "proj_size": 3}):
+        rnn = module("LSTM", 24, 24, 2, **options)
+        compare(world, rnn, sd.TimeSharded(rnn), initial="proj_size" not in options)
+    apart(module("LSTM", 24, 24, zoneout=(0.2, 0.4)), "zoneout_cell", "beside zoneout")
     for cell, options in (
         ("LSTM", {"proj_size": 3, "bidirectional": True}),
         ("GRU", {"num_heads": 2}),

@@ -193,7 +193,7 @@ def test_groups_follow_the_sizes():
 
 def test_seeds_of_one_layer_drop_what_the_stack_does():
     for seed, layer in ((0, 0), (1, 3), (2**62 - 1, 7)):
-        own = masks.for_one_layer(seed, layer)
+        own = masks.for_part(seed, "input_dropout", layer)
         assert 0 <= own < 2**64
         assert masks.of_input(own, 0) == masks.of_input(seed, layer)
 

@@ -12,8 +12,13 @@ from torch import Tensor
 from ..description import Description
 
 GOLDEN = 0x9E3779B97F4A7C15
-OF_INPUT, OF_MATRIX, _OF_READOUT = 0x696E707574, 0x6D6174726978, 0x726561646F7574
-_OF_STATE = {"zoneout": 0x7374617465, "zoneout_cell": 0x63656C6C}
+SALTS = {
+    "input_dropout": 0x696E707574,
+    "dropconnect": 0x6D6174726978,
+    "state_dropout": 0x726561646F7574,
+    "zoneout": 0x7374617465,
+    "zoneout_cell": 0x63656C6C,
+}
 _LARGEST = 2.0**64 - 2.0**11  # the last double below 2^64
 
 
@@ -39,6 +44,11 @@ def of_place(seed: int, place: int) -> int:
     return signed(seed + place * GOLDEN)
 
 
+def salted(seed: int, name: str) -> int:
+    """The seed of what is drawn by this share."""
+    return int(mixed(torch.tensor(signed(seed ^ SALTS[name]))))
+
+
 def _places(rows: Tensor, width: int) -> Tensor:
     return rows.unsqueeze(-1) * width + torch.arange(width, device=rows.device)
 
@@ -62,8 +72,8 @@ class Masks:
     def __init__(self, told: Description, seed: int) -> None:
         self._told, self._seed = told, seed
 
-    def _salted(self, salt: int) -> int:
-        return int(mixed(torch.tensor(signed(self._seed ^ salt))))
+    def _of(self, name: str, place: int) -> int:
+        return of_place(salted(self._seed, name), place)
 
     def _share(self, name: str) -> float:
         return self._told.own_options.get(name, 0.0) if self._told.drops else 0.0
@@ -79,14 +89,14 @@ class Masks:
         if not share:
             return x
         sequences = torch.arange(x.shape[1], device=x.device)
-        return kept(sequences, x, share, of_place(self._salted(OF_INPUT), layer))
+        return kept(sequences, x, share, self._of("input_dropout", layer))
 
     def of_matrix(self, place: int, weight: Tensor) -> Tensor:
         share = self._share("dropconnect")
         if not share:
             return weight
         rows = torch.arange(weight.shape[0], device=weight.device)
-        return kept(rows, weight, share, of_place(self._salted(OF_MATRIX), place))
+        return kept(rows, weight, share, self._of("dropconnect", place))
 
     # ---- inside a recurrence (lib/src/recurrence/masks.h)
 
@@ -97,7 +107,7 @@ class Masks:
             return None
         if not self._told.draws:
             return torch.full_like(like, 1 - share)
-        seed = of_place(self._salted(_OF_STATE[name]), place)
+        seed = self._of(name, place)
         left = _below(mixed(_places(token, like.shape[-1]) + seed), share)
         return torch.ones_like(like).masked_fill(left, 0)
 
@@ -106,7 +116,7 @@ class Masks:
         share = self._share("state_dropout")
         if not share:
             return None
-        seed = of_place(self._salted(_OF_READOUT), place)
+        seed = self._of("state_dropout", place)
         sequences = torch.arange(like.shape[0], device=like.device)
         dropped = _below(mixed(_places(sequences, like.shape[-1]) + seed), share)
         return torch.full_like(like, 1 / (1 - share)).masked_fill(dropped, 0)
