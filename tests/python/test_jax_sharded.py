@@ -13,7 +13,7 @@ from support import DEVICE
 pytest.importorskip("jax")
 DEVICES = 4
 HERE = Path(__file__).parent
-CASES = ["kinds", "both_directions", "no_state", "errors"]
+CASES = ["kinds", "both_directions", "steps_that_are_not_there", "scans", "no_state", "errors"]
 
 
 @pytest.fixture(scope="module")
