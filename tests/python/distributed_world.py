@@ -49,7 +49,7 @@ def launched(size, folder, command):
 
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port, "WORLD_SIZE": size}
-    told |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_WORLD_SIZE": size}
+    told |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": 0}
     started = []
     for rank in range(size):
         said = open(folder / f"said-{rank}.txt", "w")  # noqa: SIM115
