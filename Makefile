@@ -60,9 +60,14 @@ test-cuda: .venv/installed .venv/frameworks-cuda build/cuda/tests/scanrnn_tests
 	ctest --preset cuda --tests-regex _on_cuda
 	python -m pytest
 
-# Sequences over the GPUs of this host, with NCCL. What wants more GPUs than there are is skipped.
+# Sequences over the GPUs of this host, with NCCL, which does without NVLink's multicast. What wants
+# more GPUs than there are is skipped.
 test-many: export SCANRNN_TEST_DEVICE := cuda
+test-many: export NCCL_NVLS_ENABLE ?= 0
 test-many: .venv/installed .venv/frameworks-cuda
+	cmake --preset cuda -DPython_EXECUTABLE=$(PYTHON)
+	cmake --build --preset cuda --target example_two_devices
+	ctest --preset cuda --tests-regex example_two_devices_on_cuda
 	python -m pytest tests/python/test_torch_distributed.py tests/python/test_jax_sharded.py
 
 # Every kernel from PTX alone, as a later device would compile it. CUDA_FORCE_PTX_JIT=1 will not do:
@@ -83,7 +88,7 @@ sanitize-cuda: .venv/installed build/cuda/tests/scanrnn_tests
 build/cuda/tests/scanrnn_tests: .venv/ready
 	cmake --preset cuda -DPython_EXECUTABLE=$(PYTHON)
 	cmake --build --preset cuda --target scanrnn_tests example_streaming_inference \
-	  example_training_step example_thrust_buffers example_scan_thrust
+	  example_training_step example_two_devices example_thrust_buffers example_scan_thrust
 
 # What a user installs, into dist/: a manylinux wheel for each CPython that is here, without CUDA and,
 # where there is nvcc, with it, for the architectures of lib/cuda.cmake. The library is compiled once

@@ -10,6 +10,9 @@ with what the one device found, first: the state at the end and, with backward, 
 parameters or, of a scan, of h_0. A problem for which one device has no memory is measured on more
 of them, and not compared.
 
+Progress goes to stderr. Where a rank waits for another one longer than --timeout seconds, every
+rank writes where it stands, and all of them end.
+
 A row says into how many groups the ranks cut their work, and the share of its slots that a rank of
 such a pipeline works in. `efficiency` is what was measured: one device's time over that of the
 ranks times their number.
@@ -18,9 +21,12 @@ ranks times their number.
 from __future__ import annotations
 
 import argparse
+import datetime
+import faulthandler
 import functools
 import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -50,6 +56,8 @@ class Problem(NamedTuple):
 
 
 PROBLEMS = [
+    Problem("MinGRU", 1, 2**14, 1024, "bfloat16"),  # small: what slots cost
+    Problem("LSTM", 64, 256, 1024, "bfloat16"),
     Problem("MinGRU", 1, 2**20, 1024, "bfloat16"),
     Problem("MinLSTM", 1, 2**20, 1024, "bfloat16"),
     Problem("SRU", 1, 2**20, 1024, "bfloat16"),
@@ -66,6 +74,14 @@ class World(NamedTuple):
     device: torch.device
     blocks: int  # of steps: each has random numbers of its own, so that parts are parts of one
     groups: dict[int, Any]
+    start: float  # by time.time(), that of the command
+    timeout: float
+
+    def says(self, stage: str) -> None:
+        """What is done next, and by when it has to be."""
+        faulthandler.dump_traceback_later(0.9 * self.timeout)
+        if self.rank == 0:
+            print(f"{time.time() - self.start:7.1f} s  {stage}", file=sys.stderr, flush=True)
 
     def numbers(self, problem: Problem, seed: int, rank: int, ranks: int) -> Tensor:
         """[T_local,B,H] of normal numbers."""
@@ -180,7 +196,9 @@ def problem_rows(world: World, problem: Problem, training: bool, args: Any) -> l
     runs: dict[int, Run | None] = {}
     rows: dict[int, Row] = {}
     wanted: list[Tensor] = []
+    name = " ".join(map(str, (*problem, PASSES[training])))
     for ranks in args.ranks:
+        world.says(f"{name}: once on {ranks}")
 
         def first(ranks: int = ranks) -> tuple[Run, list[Tensor]] | None:
             if world.rank >= ranks:
@@ -207,7 +225,8 @@ def problem_rows(world: World, problem: Problem, training: bool, args: Any) -> l
         if run is not None and run.model is not None:
             rows[ranks]["groups"] = len(run.model.cut)
     times: dict[int, list[float]] = {ranks: [] for ranks in runs}
-    for _ in range(args.turns):
+    for turn in range(args.turns):
+        world.says(f"{name}: turn {turn + 1} of {args.turns}")
         for ranks, run in runs.items():
             times[ranks].append(1e3 * seconds(world, run))
     for ranks, values in times.items():
@@ -234,36 +253,55 @@ def shapes_from(world: World, problem: Problem, training: bool) -> list[Tensor]:
     return found + [torch.zeros_like(p) for p in rnn.parameters() if training]
 
 
-def work(rank: int, args: Any, store: str) -> None:
+def problems(args: Any) -> list[tuple[Problem, bool]]:
+    """Those that are asked for, and whether with backward."""
+    changed = {"T": args.steps, "H": args.hidden, "B": args.batch, "dtype": args.dtype}
+    changed = {key: value for key, value in changed.items() if value}
+    every = dict.fromkeys(problem._replace(**changed) for problem in PROBLEMS)
+    return [
+        (problem, training)
+        for problem in every
+        for training in (False, True)
+        if args.only.search(" ".join(map(str, (*problem, PASSES[training]))))
+    ]
+
+
+def joined(rank: int, args: Any, store: str, start: float) -> World:
     device = torch.device(args.device, rank) if args.device == "cuda" else torch.device("cpu")
-    size = max(args.ranks)
+    size, backend = max(args.ranks), "nccl" if args.device == "cuda" else "gloo"
+    world = World(rank, device, size, {}, start, args.timeout)
+    world.says(f"{size} processes, {backend}")
     if args.device == "cuda":
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // size))
-    backend = "nccl" if args.device == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size)
-    groups = {ranks: dist.new_group(list(range(ranks))) for ranks in args.ranks}
-    world = World(rank, device, size, groups)
+    limit = datetime.timedelta(seconds=args.timeout)
+    dist.init_process_group(
+        backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit
+    )
+    for ranks in args.ranks[args.ranks[0] == 1 :]:
+        world.groups[ranks] = dist.new_group(list(range(ranks)), timeout=limit)
+    world.says("the first exchange")
+    dist.all_reduce(torch.zeros(1, device=device))
+    return world
+
+
+def work(rank: int, args: Any, store: str, start: float) -> None:
+    faulthandler.enable()
+    world = joined(rank, args, store, start)
     content = measure.provenance(_core.Device(args.device)) if rank == 0 else {}
     content |= {"torch": torch.__version__, "command": args.command, "rows": []}
-    for problem in PROBLEMS:
-        changed = {"T": args.steps, "H": args.hidden, "B": args.batch, "dtype": args.dtype}
-        problem = problem._replace(**{k: v for k, v in changed.items() if v})
-        for training in (False, True):
-            name = " ".join(map(str, (*problem, PASSES[training])))
-            if not args.only.search(name):
-                continue
-            rows = problem_rows(world, problem, training, args)
-            if rank == 0:
-                for row in rows:
-                    print(
-                        {k: v for k, v in row.items() if k not in ("bench", "layout")}, flush=True
-                    )
-                content["rows"] += rows
-                measure.save(args.out, content, quiet=True)
+    for problem, training in problems(args):
+        rows = problem_rows(world, problem, training, args)
+        if rank == 0:
+            for row in rows:
+                print({k: v for k, v in row.items() if k not in ("bench", "layout")}, flush=True)
+            content["rows"] += rows
+            measure.save(args.out, content, quiet=True)
+    world.says("the end")
     dist.barrier()
     dist.destroy_process_group()
+    faulthandler.cancel_dump_traceback_later()
 
 
 def main(command: list[str] | None = None) -> None:
@@ -276,6 +314,7 @@ def main(command: list[str] | None = None) -> None:
     parser.add_argument("--ranks", type=int, nargs="+", help="1 is one device without ranks")
     parser.add_argument("--only", type=re.compile, default="", help="an expression on a problem")
     parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--timeout", type=float, default=60, help="seconds, of a stage")
     for name in ("batch", "steps", "hidden"):
         parser.add_argument(f"--{name}", type=int, help="instead of the problems' own")
     parser.add_argument("--dtype", choices=DTYPES, help="instead of the problems' own")
@@ -288,9 +327,12 @@ def main(command: list[str] | None = None) -> None:
         parser.error(f"--steps: expected a multiple of {max(args.ranks)}, got {args.steps}")
     args.only, args.command = re.compile(args.only), measure.command()
     measure.ready(args.out)
+    # gloo would ask a name server for this host, which may have none.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    start = time.time()
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
-        torch.multiprocessing.spawn(work, (args, store), nprocs=max(args.ranks))
+        torch.multiprocessing.spawn(work, (args, store, start), nprocs=max(args.ranks))
 
 
 if __name__ == "__main__":

@@ -15,9 +15,14 @@ Array = Any  # of the library
 GOLDEN, _FACTORS, _SHIFTS = (
     0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB), (30, 27, 31),
 )  # fmt: skip
-BEHIND, OF_INPUT = 0x626568696E64, 0x696E707574
-OF_MATRIX, _OF_READOUT = 0x6D6174726978, 0x726561646F7574
-_OF_STATE = {"zoneout": 0x7374617465, "zoneout_cell": 0x63656C6C}
+BEHIND = 0x626568696E64  # what is drawn behind a layer, and by each share of a layer's own
+OF = {
+    "input_dropout": 0x696E707574,
+    "dropconnect": 0x6D6174726978,
+    "state_dropout": 0x726561646F7574,
+    "zoneout": 0x7374617465,
+    "zoneout_cell": 0x63656C6C,
+}
 _LARGEST = 2.0**64 - 2.0**11  # the last double below 2^64
 
 
@@ -27,6 +32,20 @@ def mixed(numbers: Any) -> Any:
     for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
         numbers = (numbers ^ (numbers >> shift)) * factor
     return numbers ^ (numbers >> _SHIFTS[-1])
+
+
+def unmixed(value: int) -> int:
+    """What `mixed` makes this number of."""
+
+    def unshifted(x: int, bits: int) -> int:
+        out = x
+        for _ in range(64 // bits):
+            out = x ^ (out >> bits)
+        return out
+
+    for shift, factor in zip(_SHIFTS[:0:-1], _FACTORS[::-1], strict=True):
+        value = unshifted(value, shift) * pow(factor, -1, 2**64) % 2**64
+    return (unshifted(value, _SHIFTS[0]) - GOLDEN) % 2**64
 
 
 def key(what: int, place: int) -> int:
@@ -80,13 +99,13 @@ class Masks:
         if not share:
             return x
         sequences = self._f.counted(x.shape[1], x)
-        return kept(self._f, sequences, x, share, self._of(OF_INPUT, layer))
+        return kept(self._f, sequences, x, share, self._of(OF["input_dropout"], layer))
 
     def of_matrix(self, place: int, weight: Array) -> Array:
         share = self._share("dropconnect")
         if not share:
             return weight
-        return kept(self._f, self._rows(weight), weight, share, self._of(OF_MATRIX, place))
+        return kept(self._f, self._rows(weight), weight, share, self._of(OF["dropconnect"], place))
 
     # ---- inside a recurrence (lib/src/recurrence/masks.h)
 
@@ -97,14 +116,15 @@ class Masks:
             return None
         if not self._told.draws:
             return self._f.full(like.shape, 1 - share, like)
-        return self._drawn(_OF_STATE[name], place, token, like, share, 1.0)
+        return self._drawn(OF[name], place, token, like, share, 1.0)
 
     def of_readout(self, place: int, like: Array) -> Array | None:
         """[B,H] as `like` is: what a state's part of the output is times."""
         share = self._share("state_dropout")
         if not share:
             return None
-        return self._drawn(_OF_READOUT, place, self._rows(like), like, share, 1 / (1 - share))
+        what, rows = OF["state_dropout"], self._rows(like)
+        return self._drawn(what, place, rows, like, share, 1 / (1 - share))
 
     def _drawn(
         self, what: int, place: int, rows: Array, like: Array, share: float, scale: float

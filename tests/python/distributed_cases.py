@@ -6,6 +6,7 @@ import functools
 import math
 import pickle
 
+import pytest
 import scanrnn.torch.distributed as sd
 import torch
 import torch.distributed as dist
@@ -13,9 +14,8 @@ from distributed_compare import SHARE, compare, ragged, refused, span
 from distributed_errors import dies, errors
 from distributed_mesh import data_parallel, fully_sharded
 from scanrnn.torch.distributed import agree
-from scanrnn.torch.distributed.asked import DROPS
 from support import ALL_CELLS, DENSE, INFO
-from torch_support import WIDE, module, same, st, tensor
+from torch_support import WIDE, flat, module, same, st, tensor
 
 # ---- cells
 
@@ -43,8 +43,9 @@ def cell_of(world, name):
 
 def drops_of(world, name):
     """The same bits as one device; of what ranks cannot draw alike an error says the name."""
+    outside = ("input_dropout", "dropconnect")  # of the recurrence
     drawn = [option for option, _ in INFO[name].options if INFO[name].is_drawn(option)]
-    shares = {option: 0.4 for option in drawn if option in DROPS}
+    shares = {option: 0.4 for option in drawn if option in outside}
     for both, batch_first in ((False, False), (True, True)):
         for size, own in ((6, {}), (8, shares), (8, {})):
             rnn = module(
@@ -55,16 +56,32 @@ def drops_of(world, name):
                 compare(world, rnn, sd.TimeSharded(rnn, groups=2))
     rnn = module(name, 6, 8, 2, dropout=0.3, **dict.fromkeys(drawn, 0.4)).eval()
     compare(world, rnn, sd.TimeSharded(rnn, groups=2))
-    x = tensor(3, 3, rnn.input_size)
-    for option in drawn:
-        if option not in DROPS:
-            rnn = module(name, 6, 8, **{option: 0.4})
-            words = f"{option}: expected 0 in training where time is split over ranks, got 0.4"
-            refused(NotImplementedError, words, functools.partial(sd.TimeSharded(rnn), x))
+    for option in sorted(set(drawn) - set(outside)):
+        for batch_first in (False, True):
+            rnn = module(name, 6, 8, 2, dropout=0.3, batch_first=batch_first, **{option: 0.4})
+            compare(world, rnn, sd.TimeSharded(rnn))
+            compare(world, rnn, sd.TimeSharded(rnn), told=ragged(rnn, 3, 9))
+        rnn = module(name, 6, 8, 2, bidirectional=True, **{option: 0.4})
+        if option == "state_dropout":
+            compare(world, rnn, sd.TimeSharded(rnn, groups=3))
+            both = module(name, 6, 8, 2, **{option: 0.4, "zoneout": 0.2})
+            apart(both, "zoneout", "beside state_dropout")
+        else:
+            apart(rnn, option, "in both directions")
+
+
+def apart(rnn, option, words):
+    words = f"{option}: expected 0 in training where time is split over ranks {words}"
+    model = functools.partial(sd.TimeSharded(rnn), tensor(3, 3, rnn.input_size))
+    refused(NotImplementedError, words, model)
 
 
 def options_of_cells(world):
     """Sizes and weights beside the usual ones."""
+    for options in ({"zoneout": (0.0, 0.4)}, {"zoneout": (0.0, 0.4), "proj_size": 3}):
+        rnn = module("LSTM", 24, 24, 2, **options)
+        compare(world, rnn, sd.TimeSharded(rnn), initial="proj_size" not in options)
+    apart(module("LSTM", 24, 24, zoneout=(0.2, 0.4)), "zoneout_cell", "beside zoneout")
     for cell, options in (
         ("LSTM", {"proj_size": 3, "bidirectional": True}),
         ("GRU", {"num_heads": 2}),
@@ -133,6 +150,61 @@ def another_control_group(world):
     told = ranks.agree(lambda: {"rank": world.rank}, ["rank"])
     assert [one["rank"] for one in told] == list(range(world.size))
     assert ranks._control() is ranks._control() is not ranks.group
+
+
+def order(world):
+    """What a rank posts: with each other rank it has the same messages in the same batches, and the
+    same collectives between them, as a stream of NCCL needs it."""
+    posted = []
+
+    def batch(operations):
+        posted.append(
+            [
+                (op.op is dist.isend, (world.rank, op.group_peer), op.tensor.numel())
+                for op in operations
+            ]
+        )
+        return own_batch(operations)
+
+    def collective(name, value, *args, **options):
+        posted.append((name, value.numel(), options.get("group_src")))
+        return own[name](value, *args, **options)
+
+    names = ("all_reduce", "broadcast", "reduce")
+    own_batch, own = dist.batch_isend_irecv, {name: getattr(dist, name) for name in names}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "batch_isend_irecv", batch)
+        for name in names:
+            patch.setattr(dist, name, functools.partial(collective, name))
+        for name, both, layers in (("LSTM", False, 3), ("SRU", True, 2), ("MinGRU", False, 2)):
+            rnn = module(name, 8, 24, layers, bidirectional=both)
+            y, h_n = sd.TimeSharded(rnn, groups=3)(tensor(9, 3, 8)[span(world)])
+            if world.rank:  # independent parts of a graph, met in another order on each rank
+                (y.sum() + flat([h_n])[0].sum()).backward()
+            else:
+                (flat([h_n])[0].sum() + y.sum()).backward()
+        sd.scan(
+            tensor(9, 64)[span(world)].requires_grad_(), tensor(9, 64)[span(world)]
+        ).sum().backward()
+    every = [None] * world.size
+    dist.all_gather_object(every, posted)
+
+    def between(rank, other):
+        """All collectives, and of each batch what the two have in it."""
+        found = []
+        for one in every[rank]:
+            if isinstance(one, list):
+                one = sorted(
+                    (sends == (rank < other), size) for sends, (_, to), size in one if to == other
+                )
+            if one:
+                found.append(one)
+        return found
+
+    for rank in range(world.size):
+        for other in range(rank):
+            assert between(rank, other) == between(other, rank)
+    assert sum(isinstance(one, list) for one in posted) > 20
 
 
 def without_gradients(world):
@@ -249,11 +321,12 @@ CELLS = {f"cell-{name}": functools.partial(cell_of, name=name) for name in ALL_C
 DROPPED = {f"drops-{name}": functools.partial(drops_of, name=name) for name in ALL_CELLS}
 CALLS = (
     options_of_cells, shapes, precisions, what_is_not_there, another_control_group,
-    without_gradients, gradients_of_some, bits, checkpoints, scans, errors,
+    order, without_gradients, gradients_of_some, bits, checkpoints, scans, errors,
 )  # fmt: skip
+MOST = shapes, gradients_of_some, bits, order, scans
 SUITES = {
     "all": CELLS | DROPPED | {case.__name__: case for case in CALLS},
-    "most": CELLS | {case.__name__: case for case in (shapes, gradients_of_some, bits, scans)},
+    "most": CELLS | {case.__name__: case for case in MOST},
     "mesh": {"data_parallel": data_parallel, "fully_sharded": fully_sharded},
     "dies": {"dies": dies},
 }

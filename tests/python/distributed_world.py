@@ -8,6 +8,7 @@ of each case, as JSON, before the next one begins.
 """
 
 import datetime
+import faulthandler
 import importlib
 import json
 import os
@@ -17,8 +18,17 @@ import time
 import traceback
 from pathlib import Path
 
+# No name server is asked for this host, and no NVLink multicast is set up.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "passive",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+}
 LIMIT = 300  # seconds for a world, of which it takes far fewer
 TIMEOUT = 60  # seconds for one exchange
+STACK = 55  # seconds until a process writes where it waits
 
 
 def processes(size, folder, suite):
@@ -27,15 +37,33 @@ def processes(size, folder, suite):
     for rank in range(size):
         said = open(folder / f"said-{rank}.txt", "w")  # noqa: SIM115
         command = [sys.executable, __file__, rank, size, folder / "store", folder, suite]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-        environment |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-        started.append(
-            subprocess.Popen(
-                list(map(str, command)), stdout=said, stderr=subprocess.STDOUT, env=environment
-            )
-        )
-        said.close()
+        started.append(_started(command, said))
     return started
+
+
+def launched(size, folder, command):
+    """The same of a command, in the environment that torchrun gives it. Here, too, the store is
+    in the parent, but no name is looked up: torchrun asks for that of the host, again and again,
+    for many seconds each time where nobody answers."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port, "WORLD_SIZE": size}
+    told |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": 0}
+    started = []
+    for rank in range(size):
+        said = open(folder / f"said-{rank}.txt", "w")  # noqa: SIM115
+        own = told | {"RANK": rank, "LOCAL_RANK": rank}
+        started.append(_started(command, said, {name: str(value) for name, value in own.items()}))
+    return store, started
+
+
+def _started(command, said, told=None):
+    environment = os.environ | ENVIRONMENT | (told or {})
+    with said:
+        return subprocess.Popen(
+            list(map(str, command)), stdout=said, stderr=subprocess.STDOUT, env=environment
+        )
 
 
 def waited(started, limit=LIMIT):
@@ -95,6 +123,7 @@ def main(rank, size, store, folder, suite):
     world.join(store)
     found = {}
     for name, case in cases.SUITES[suite].items():
+        faulthandler.dump_traceback_later(STACK)
         try:
             case(world)
             found[name] = ""
@@ -105,6 +134,7 @@ def main(rank, size, store, folder, suite):
             sys.exit(1)
     dist.barrier()
     dist.destroy_process_group()
+    faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":

@@ -28,14 +28,22 @@ def state(rnn, batch):
     return states if len(states) > 1 else states[0]
 
 
-def compare(rnn, groups, batch=4, steps=8, initial=True):
+def ragged(batch, steps, batch_first=False):
+    marks = np.arange(steps * batch).reshape(steps, batch) % 3 == 2
+    return {
+        "lengths": np.array([steps, 3, 0, 5][:batch]),
+        "reset": jnp.asarray(marks.T if batch_first else marks),
+    }
+
+
+def compare(rnn, groups, batch=4, steps=8, initial=True, told=None):
     """y, states, and the gradients of a loss of all of them."""
     params = rnn.init(jax.random.key(1))
     shape = (batch, steps) if rnn.description.batch_first else (steps, batch)
     x, h_0 = number(*shape, rnn.input_size), state(rnn, batch) if initial else None
 
     def loss(call, params, x, h_0):
-        out = call(params, x, h_0)
+        out = call(params, x, h_0, **(told or {}))
         parts = [(v * number(*v.shape, seed=i)).sum() for i, v in enumerate(jax.tree.leaves(out))]
         return sum(parts), out
 
@@ -64,6 +72,48 @@ def kinds():
 def both_directions():
     rnn = scanrnn.jax.LSTM(3, 5, 2, bidirectional=True, batch_first=True, dtype="float64")
     compare(rnn, groups=4)
+
+
+def steps_that_are_not_there():
+    """Of sequences that end, and of devices that have padding."""
+    for batch_first in (False, True):
+        rnn = scanrnn.jax.LSTM(
+            3, 5, 2, bidirectional=True, batch_first=batch_first, dtype="float64"
+        )
+        compare(rnn, groups=2, steps=7, told=ragged(4, 7, batch_first))
+    told = ragged(4, 8)
+    compare(scanrnn.jax.MinGRU(3, 5, dtype="float64"), 1, told={"lengths": told["lengths"]})
+    compare(scanrnn.jax.SRU(3, 5, dtype="float64"), 4, steps=3)
+    both = scanrnn.jax.MinLSTM(3, 5, bidirectional=True, dtype="float64")
+    compare(both, 2, steps=9, told={"reset": ragged(4, 9)["reset"]})
+
+
+def scans():
+    for shape, groups, kind in (
+        ((9, 2, 3), 3, "float64"),
+        ((8,), 1, "complex128"),
+        ((2, 4), 2, "float64"),
+    ):
+        unit = 1 + 0.5j if kind == "complex128" else 1
+        a, b, weight = (unit * number(*shape, seed=seed) for seed in range(3))
+        h_0, marks = unit * number(*shape[1:], seed=3), np.arange(shape[0]) % 4 == 3
+        marks = jnp.asarray(marks.reshape(-1, *(1,) * (len(shape) - 1)))
+        for reset, initial in ((None, h_0), (marks, h_0), (None, None)):
+            found = []
+            for scan in (scanrnn.jax.scan, scanrnn.jax.scan_sharded(mesh(), groups=groups)):
+
+                def loss(a, b, h_0, scan=scan, reset=reset, weight=weight):
+                    h = scan(a, b, h_0, reset=reset)
+                    return (h * weight).real.sum(), h
+
+                given = (0, 1) if initial is None else (0, 1, 2)
+                found.append(jax.jit(jax.grad(loss, given, has_aux=True))(a, b, initial))
+            for want, got in zip(*map(jax.tree.leaves, found), strict=True):
+                np.testing.assert_allclose(
+                    got, want, rtol=0, atol=1e-11 * max(1, np.abs(want).max())
+                )
+    empty = jnp.zeros((0, 4))
+    assert scanrnn.jax.scan_sharded(mesh())(empty, empty).shape == (0, 4)
 
 
 def no_state():
@@ -116,7 +166,15 @@ def errors():
         (r"rnn: expected a layer of scanrnn\.jax, got", lambda: sharded(None, mesh())),
         (r"axis: expected one of \('time',\), got 'x'", lambda: sharded(rnn, mesh(), "x")),
         ("groups: expected at least 1, got 0", lambda: sharded(rnn, mesh(), groups=0)),
-        ("x: expected a multiple of 4 steps, got 6", lambda: sharded(rnn, mesh())(params, x[:6])),
+        (
+            "lengths: expected integers in",
+            lambda: sharded(rnn, mesh())(params, x, lengths=np.array([8, 9, 1, 1])),
+        ),
+        ("reset: expected shape", lambda: sharded(rnn, mesh())(params, x, reset=x[0, :, 0] > 0)),
+        (
+            "divisor of the lines, 12, got 5",
+            lambda: scanrnn.jax.scan_sharded(mesh(), groups=5)(x, x),
+        ),
         ("x: expected a batch of three axes", lambda: sharded(rnn, mesh())(params, x[:, 0])),
         ("divisor of the batch, 4, got 3", lambda: sharded(rnn, mesh(), groups=3)(params, x)),
         ("params: missing", lambda: sharded(rnn, mesh())({}, x)),
@@ -125,10 +183,14 @@ def errors():
             call()
 
 
+CASES = (
+    kinds, both_directions, steps_that_are_not_there, scans, no_state, over_the_batch, errors,
+)  # fmt: skip
+
 if __name__ == "__main__":
     if len(jax.devices()) < SIZE:
         print(f"wants {SIZE} GPUs, there are {len(jax.devices())}")
         sys.exit()
-    for case in (kinds, both_directions, no_state, over_the_batch, errors):
+    for case in CASES:
         case()
         print(f"{case.__name__}: right")

@@ -13,7 +13,10 @@ from support import DEVICE
 pytest.importorskip("jax")
 DEVICES = 4
 HERE = Path(__file__).parent
-CASES = ["kinds", "both_directions", "no_state", "over_the_batch", "errors"]
+CASES = [
+    "kinds", "both_directions", "steps_that_are_not_there", "scans", "no_state", "over_the_batch",
+    "errors",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,12 @@ distributed_cases.py has: with gloo on the CPU, with NCCL where SCANRNN_TEST_DEV
 import copy
 import itertools
 import math
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from distributed_world import processes, results, waited
+from distributed_world import launched, processes, results, waited
 from support import DEVICE
 from torch_support import WIDE, module, same, tensor, torch
 
@@ -21,7 +19,7 @@ if not torch.distributed.is_available():
 import scanrnn.torch.distributed as sd
 from distributed_cases import SUITES
 from scanrnn.torch.distributed import groups, masks
-from scanrnn.torch.distributed.schedule import Shape, Unit, following, slots_of
+from scanrnn.torch.distributed.schedule import Shape, Unit, following, slots_of, turns_of
 
 WORLDS = [(2, "all"), (3, "most"), (4, "mesh")]
 
@@ -96,6 +94,49 @@ def test_every_unit_has_a_slot_behind_what_it_reads(shape):
         assert len(slots_of(shape)) == layers * count + ranks - 1
 
 
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_messages_meet_in_the_order_of_one_stream(shape, back):
+    """As NCCL works: what a rank posts goes one after the other, a slot's messages come to an end
+    together, and a message comes to an end when both of its ranks are at it."""
+    ranks = range(shape.ranks)
+    left = [list(turns_of(shape, rank, back)) for rank in ranks]
+    posted = [False] * shape.ranks  # the first that is left: its unit is done
+    over, came = set(), [set() for _ in ranks]
+    done = [[] for _ in ranks]
+
+    def messages(rank):
+        """Of the first turn that is left: (from, to, unit)."""
+        unit, behind, arriving = left[rank][0]
+        sent = [] if behind is None else [(rank, behind, unit)]
+        return sent + [(peer, rank, other) for peer, other in arriving]
+
+    def post(rank):
+        if posted[rank] or not left[rank]:
+            return False
+        unit = left[rank][0].unit
+        if unit is not None:
+            before = following(unit, rank, shape.ranks, back=not back)
+            if before is not None and unit not in came[rank]:
+                return False  # on the one stream nothing else goes on meanwhile
+            done[rank].append(unit)
+        posted[rank] = True
+        return True
+
+    while any(left):
+        moved = [post(rank) for rank in ranks]
+        heads = [message for rank in ranks if posted[rank] for message in messages(rank)]
+        over |= {message for message in heads if heads.count(message) == 2}
+        ready = [rank for rank in ranks if posted[rank] and over.issuperset(messages(rank))]
+        assert any(moved) or ready, [turns[:1] for turns in left]
+        for rank in ready:
+            came[rank] |= {unit for _, to, unit in messages(rank) if to == rank}
+            left[rank].pop(0)
+            posted[rank] = False
+    for rank in ranks:
+        assert len(done[rank]) == shape.layers * shape.directions * shape.groups
+
+
 def test_both_directions_fill_one_anothers_gaps():
     for layers in (1, 3):
         slots = slots_of(Shape(8, layers, 2, 8))
@@ -152,9 +193,9 @@ def test_groups_follow_the_sizes():
 
 def test_seeds_of_one_layer_drop_what_the_stack_does():
     for seed, layer in ((0, 0), (1, 3), (2**62 - 1, 7)):
-        own = masks.for_one_layer(seed, layer)
+        own = masks.for_part(seed, "input_dropout", layer)
         assert 0 <= own < 2**64
-        assert masks.of_input(own, 0) == masks.of_input(seed, layer)
+        assert masks.of_input(own, 0).bits == masks.of_input(seed, layer).bits
 
 
 @pytest.mark.parametrize("batch_axis", [0, 1])
@@ -201,22 +242,20 @@ def test_it_is_a_module_as_others():
 # ---- the program of the documentation
 
 
-def test_the_language_model_learns_over_ranks():
-    """As torchrun starts it, on a port that it finds."""
+def test_the_language_model_learns_over_ranks(tmp_path):
     if torch.cuda.device_count() < 2 and DEVICE != "cpu":
         pytest.skip(f"wants 2 GPUs, there are {torch.cuda.device_count()}")
     program = Path(__file__).parents[2] / "docs/examples/many_gpus.py"
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-        *(str(program), "--device", DEVICE, "--steps", "20", "--parameters", "40000"),
-        *("--batch", "4", "--length", "64", "--layers", "1", "--characters", "100000"),
-        *("--rate", "0.01", "--model", "scanrnn.SRU"),
+        *(sys.executable, "-u", "-X", "faulthandler", program, "--device", DEVICE),
+        *("--steps", "20", "--parameters", "40000", "--batch", "4", "--length", "64"),
+        *("--layers", "1", "--characters", "100000", "--rate", "0.01", "--model", "scanrnn.SRU"),
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=180, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    bits = [float(found) for found in re.findall(r"([\d.]+) bits a character", done.stdout)]
+    store, started = launched(2, tmp_path, command)
+    statuses = waited(started, 180)
+    del store  # which the processes have used until here
+    said = [(tmp_path / f"said-{rank}.txt").read_text() for rank in range(2)]
+    assert statuses == [0, 0], "\n".join(said)
+    bits = [float(found) for found in re.findall(r"([\d.]+) bits a character", said[0])]
     assert len(bits) == 10
     assert bits[-1] < 6 < bits[0], bits

@@ -17,7 +17,7 @@ except ImportError:
 from ..registry import classes
 from .layers import Layer, make_layer
 from .scans import scan, scan_log
-from .sharded import time_sharded
+from .sharded import scan_sharded, time_sharded
 
 _layers = classes(make_layer)
 globals().update(_layers)
@@ -27,4 +27,4 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> type[Layer]: ...
 
 
-__all__ = ["Layer", "scan", "scan_log", "time_sharded", *_layers]
+__all__ = ["Layer", "scan", "scan_log", "scan_sharded", "time_sharded", *_layers]

@@ -16,6 +16,9 @@ import torch
 import torch.distributed as dist
 
 SIZE = 2048
+ERROR = "error"  # the only key of a rank that refuses
+Told = dict[str, Any]
+_BETWEEN = b"\n"  # what JSON has nowhere
 _SERVED = {"nccl": "cuda", "gloo": "cpu"}
 _controls: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -76,29 +79,42 @@ class Ranks:
         try:
             told = prepare()
         except Exception as raised:
-            problem, told = raised, {"error": str(raised)}
-        every = [told] if self.size == 1 else self._gathered(told)
+            problem, told = raised, {ERROR: str(raised)}
+        if problem is not None and self.size == 1:
+            raise problem
+        own = {key: told.pop(key) for key in differing if key in told}
+        every = [(told, own)] if self.size == 1 else self._gathered(told, own)
         if problem is not None:
             raise problem
-        for rank, one in enumerate(every):
-            if "error" in one:
-                raise RuntimeError(f"rank {rank} of the group refused the call: {one['error']}")
-        for key in told:
-            if key not in differing:
-                _check_same(key, [one.get(key) for one in every])
-        return every
+        for rank, (same, _) in enumerate(every):
+            if ERROR in same:
+                raise RuntimeError(f"rank {rank} of the group refused the call: {same[ERROR]}")
+        for key in told if any(same is not every[0][0] for same, _ in every) else ():
+            _check_same(key, [same.get(key) for same, _ in every])
+        return [told | other for _, other in every]
 
-    def _gathered(self, told: dict[str, Any]) -> list[dict[str, Any]]:
-        message = json.dumps(told).encode()
-        while len(message) > SIZE and "error" in told:
-            told = {"error": told["error"][: len(told["error"]) // 2]}
-            message = json.dumps(told).encode()
+    def _gathered(self, told: Told, own: Told) -> list[tuple[Told, Told]]:
+        """Every rank's. What is the same to the letter is read once, and is one object."""
+        message = _message(told, own)
+        while len(message) > SIZE and ERROR in told:
+            told = {ERROR: told[ERROR][: len(told[ERROR]) // 2]}
+            message = _message(told, own)
         if len(message) > SIZE:
             raise AssertionError(f"{len(message)} bytes say what a call is, {SIZE} are there")
         mine = torch.frombuffer(bytearray(message.ljust(SIZE)), dtype=torch.uint8)
-        every = [torch.empty_like(mine) for _ in range(self.size)]
-        dist.all_gather(every, mine, self._control())
-        return [json.loads(bytes(one.numpy()).decode()) for one in every]
+        every = torch.empty(self.size, SIZE, dtype=torch.uint8)
+        dist.all_gather(list(every.unbind()), mine, self._control())
+        came, read, found = every.numpy().tobytes(), {}, []
+        for start in range(0, len(came), SIZE):
+            same, _, other = came[start : start + SIZE].partition(_BETWEEN)
+            if same not in read:
+                read[same] = json.loads(same)
+            found.append((read[same], json.loads(other)))
+        return found
+
+
+def _message(told: Told, own: Told) -> bytes:
+    return json.dumps(told).encode() + _BETWEEN + json.dumps(own).encode()
 
 
 def _check_same(key: str, values: list[Any]) -> None:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...description import SHARES, Description
+from ...description import Description
 from ...ragged import checked, of_sequence
 from .. import modules, tensors
 from ..modules import Recurrent
@@ -18,11 +19,10 @@ from . import masks
 from .agree import Ranks
 from .exchange import Link, refuse_transforms
 from .groups import Groups, Work
-from .parts import Call, Dropped, Steps, info, may_split_units
-from .schedule import Shape, slots_of
+from .parts import Call, Dropped, Steps, drawn_inside, info, may_split_units
+from .schedule import Shape
 from .stack import Sharded, Wanted
 
-DROPS = ("dropconnect", "input_dropout")  # the shares that masks.py knows
 DIFFERING = ("steps", "wants_x", "seed")  # from rank to rank
 
 
@@ -111,11 +111,15 @@ class Asked:
         self.drops = rnn.training and told.drops
         if not self.drops:
             return told.without_drops()
-        for name, value in told.own_options.items():
-            if name in SHARES and name not in DROPS:
+        inside = drawn_inside(told, rnn.input_size)
+        for name in inside:
+            why = f"beside {inside[0]}, as one call draws both by one seed" * (name != inside[0])
+            if name.startswith("zoneout") and told.bidirectional:
+                why = "in both directions, as one of them numbers steps against time"
+            if why:
                 raise NotImplementedError(
-                    f"{name}: expected 0 in training where time is split over ranks, got {value}: "
-                    "its masks are numbered by the steps and rows of one call"
+                    f"{name}: expected 0 in training where time is split over ranks {why}, got "
+                    f"{told.own_options[name]}"
                 )
         return told
 
@@ -156,8 +160,11 @@ class Asked:
         on_h_0 = grads and any(told["requires_grad of h_0"])
         on_params = grads and "1" in told["requires_grad of parameters"]
         wanted = Wanted(on_x or on_h_0 or on_params, on_x, on_h_0, on_params)
-        grouped = self.grouped = self._grouped(max(counts), wanted.any)
-        shape = self._shape(len(grouped), grouped.by_units)
+        grouped = self.grouped = _grouped(
+            self.description, self.rnn.input_size, self.x.dtype, self.x.device.type,
+            self.ranks.size, max(counts), self.batch, wanted.any, self.wanted_groups,
+        )  # fmt: skip
+        shape = _shape(self.description, self.ranks.size, len(grouped), grouped.by_units)
         link = Link(self.ranks, self.x.device, self.x.dtype)
         seed = int(every[0]["seed"])  # the first rank's, as it would be one device's
         between = self.description.dropout if self.drops else 0.0
@@ -166,7 +173,7 @@ class Asked:
             self.description, self.rnn.input_size, self.x.dtype, grouped, self.batch, self.steps,
             sum(counts[: self.ranks.rank]), self._steps(counts, link), dropped,
         )  # fmt: skip
-        sharded = Sharded(call, link, slots_of(shape), wanted, len(self.states))
+        sharded = Sharded(call, link, shape, wanted, len(self.states))
         return sharded.run(self.x, self.states, self._dropped_params(seed))
 
     def _check_lengths(self, steps: int) -> None:
@@ -223,34 +230,35 @@ class Asked:
                 out[place] = masks.drop_rows(out[place], share, matrix)
         return out
 
-    # ---- groups
 
-    def _shape(self, count: int, mixed: bool = False) -> Shape:
-        told = self.description
-        return Shape(self.ranks.size, told.num_layers, told.directions, count, mixed)
+# ---- groups
 
-    def _grouped(self, most_steps: int, training: bool) -> Groups:
-        """By sizes that all ranks know, so that all choose alike."""
-        told, rnn = self.description, self.rnn
-        cell, hidden = info(told), told.hidden_size
-        sizes = [rnn.input_size, *[hidden * told.directions] * (told.num_layers - 1)]
-        recurrent = hidden if cell.recurrence == "dense" else 0
-        tokens, size_of_one = most_steps * self.batch, self.x.element_size()
-        lines = tokens * told.directions * hidden
-        products = 2.0 * lines * cell.gates * sum(size + recurrent for size in sizes)
-        moved = float(lines * (cell.gates + 2) * len(sizes) * size_of_one)
-        times, passes = (3, 2) if training else (1, 1)  # backward is twice forward
-        work = Work(
-            times * products, times * moved, size_of_one == 2, cell.recurrence, cell.gates,
-            most_steps, passes, self._shape(1),
-        )  # fmt: skip
 
-        def may_split(groups: Groups) -> bool:
-            return may_split_units(told, rnn.input_size, self.x.dtype, groups)
+def _shape(told: Description, ranks: int, count: int, mixed: bool = False) -> Shape:
+    return Shape(ranks, told.num_layers, told.directions, count, mixed)
 
-        # A highway beside a dropped input is the library's own business: see parts.Call.
-        alone = self._share("input_dropout") > 0 and cell.highway and hidden in sizes
-        most_rows = 1 if alone else max(1, self.batch)
-        return cutting.choose(
-            work, self.x.device.type, self.batch, most_rows, hidden, may_split, self.wanted_groups
-        )
+
+@functools.lru_cache(maxsize=256)
+def _grouped(
+    told: Description, input_size: int, dtype: torch.dtype, device: str, ranks: int,
+    most_steps: int, batch: int, training: bool, wanted: int | None,
+) -> Groups:  # fmt: skip
+    """By sizes that all ranks know, so that all choose alike."""
+    cell, hidden = info(told), told.hidden_size
+    sizes = [input_size, *[hidden * told.directions] * (told.num_layers - 1)]
+    recurrent = hidden if cell.recurrence == "dense" else 0
+    tokens, size_of_one = most_steps * batch, dtype.itemsize
+    lines = tokens * told.directions * hidden
+    products = 2.0 * lines * cell.gates * sum(size + recurrent for size in sizes)
+    moved = float(lines * (cell.gates + 2) * len(sizes) * size_of_one)
+    times, passes = (3, 2) if training else (1, 1)  # backward is twice forward
+    work = Work(
+        times * products, times * moved, size_of_one == 2, cell.recurrence, cell.gates,
+        most_steps, passes, _shape(told, ranks, 1),
+    )  # fmt: skip
+    # Numbers of a part of the rows go on as those of all only where there are no steps.
+    whole = set(drawn_inside(told, input_size)) - {"state_dropout"}
+    return cutting.choose(
+        work, device, batch, 1 if whole else max(1, batch), hidden,
+        functools.partial(may_split_units, told, input_size, dtype), wanted,
+    )  # fmt: skip

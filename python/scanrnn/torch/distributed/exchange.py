@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What passes between ranks: states from one to the next while both work, and sums at the end.
 
-The operations of a slot are posted by both of their ranks in the order of slots, and a slot's work
-waits only for messages of earlier slots. So no circle of ranks can wait for one another.
+A rank posts the messages of a slot together, behind the slot's own work, and its slots in their
+order: so do both ranks of a pair, and what one sends the other receives in the same slot. NCCL
+works on what a group posted in that order. A slot's work waits only for messages of earlier slots,
+so no circle of ranks can wait for one another. Nothing is posted before a slot's work: a kernel
+that waits for a message would hold multiprocessors, and a persistent kernel wants all of them.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +20,9 @@ from torch import Tensor
 
 from ..tensors import refuse_forward_mode
 from .agree import Ranks
-from .schedule import Slot, Unit, following
+from .schedule import Shape, Unit, turns_of
 
+Messages = list[tuple[int, Tensor]]  # whom they go to, or come from
 _met: weakref.WeakKeyDictionary[Any, set[torch.device]] = weakref.WeakKeyDictionary()
 
 
@@ -47,67 +51,46 @@ class Link:
 
     def walk(
         self,
-        slots: Sequence[Slot],
+        shape: Shape,
         size_of: Callable[[Unit], int],
         work: Callable[[Unit, Tensor | None], Tensor | None],
-        one_way: bool,
         back: bool = False,
     ) -> None:
         """Calls `work` for this rank's units with what the rank before has sent, and sends what
-        comes out to the rank behind. Messages have size_of(unit) elements.
-
-        `one_way`: all messages of the walk go in one direction. Then a slot's message is asked for
-        before the slot's work, so that it travels meanwhile. With two directions two neighbours
-        may each wait for the other's message, so that they have to be posted together.
-        """
+        comes out to the rank behind. Messages have size_of(unit) elements."""
         inbox: dict[Unit, Posted] = {}
         leaving: list[Posted] = []
-        for slot in reversed(slots) if back else slots:
-            receipts = {}
-            for peer in (self.rank - 1, self.rank + 1):
-                unit = slot[peer] if 0 <= peer < self.size else None
-                if unit is not None and following(unit, peer, self.size, back) == self.rank:
-                    size = size_of(unit)
-                    receipts[unit] = peer, torch.empty(size, device=self.device, dtype=self.dtype)
-            if one_way:
-                inbox |= self._post([], receipts)[1]
-            mine = slot[self.rank]
+        for mine, behind, arriving in turns_of(shape, self.rank, back):
             sent: list[tuple[int, Tensor]] = []
             if mine is not None:
                 came = inbox.pop(mine, None)
                 message = work(mine, None if came is None else came.wait())
-                peer_behind = following(mine, self.rank, self.size, back)
-                if peer_behind is not None:
-                    sent.append((peer_behind, message))
-            if one_way:
-                leaving += self._post(sent, {})[0]
-            else:
-                posted, received = self._post(sent, receipts)
-                leaving += posted
-                inbox |= received
+                if behind is not None:
+                    sent.append((behind, message))
+            received = []
+            for peer, unit in arriving:
+                size = size_of(unit)
+                received.append((peer, torch.empty(size, device=self.device, dtype=self.dtype)))
+            posted = self._post(sent, received)
+            leaving += posted[: len(sent)]
+            units = (unit for _, unit in arriving)
+            inbox |= zip(units, posted[len(sent) :], strict=True)
         for one in leaving:
             one.wait()
 
-    def _post(self, sent: Any, receipts: Any) -> tuple[list[Posted], dict[Unit, Posted]]:
-        """A slot's messages; empty ones need no way."""
+    def _post(self, sent: Messages, received: Messages) -> list[Posted]:
+        """A slot's messages at once; empty ones need no way."""
         operations = [
-            dist.P2POp(dist.isend, _raw(message), group=self.group, group_peer=peer)
-            for peer, message in sent
+            dist.P2POp(way, _raw(message), group=self.group, group_peer=peer)
+            for way, messages in ((dist.isend, sent), (dist.irecv, received))
+            for peer, message in messages
             if message.numel()
-        ] + [
-            dist.P2POp(dist.irecv, _raw(buffer), group=self.group, group_peer=peer)
-            for peer, buffer in receipts.values()
-            if buffer.numel()
         ]
         works = dist.batch_isend_irecv(operations) if operations else []
         # gloo has a work for each, to be waited for once; NCCL has one for all.
         own = iter(works if len(works) == len(operations) else works * len(operations))
-
-        def posted(message: Tensor) -> Posted:
-            return Posted(message, next(own) if message.numel() else None)
-
-        leaving = [posted(message) for _, message in sent]
-        return leaving, {unit: posted(buffer) for unit, (_, buffer) in receipts.items()}
+        every = [message for _, message in (*sent, *received)]
+        return [Posted(message, next(own) if message.numel() else None) for message in every]
 
     # ---- what all ranks have
 

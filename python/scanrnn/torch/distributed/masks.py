@@ -3,7 +3,8 @@
 
 The library numbers the elements of a tensor, and drops one by a function of seed and number alone.
 A call on a part of the sequence would number its elements from zero, so the masks are made here,
-with the numbers of the whole.
+with the numbers of the whole. Where the library draws inside a recurrence, seed and number are
+added, so that another seed stands for other numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...draws import BEHIND, OF_INPUT, OF_MATRIX, kept, key, of_place
+from ...draws import BEHIND, OF, kept, key, of_place, unmixed
 from .. import functions as f
 from ..functions import Numbers
 
@@ -28,18 +29,23 @@ def behind(seed: int, layer: int) -> Numbers:
 
 def of_input(seed: int, layer: int) -> Numbers:
     """That of what is dropped from what a layer reads."""
-    return of_place(f, seed, OF_INPUT, layer)
+    return of_place(f, seed, OF["input_dropout"], layer)
 
 
 def of_matrix(seed: int, layer: int, direction: int) -> Numbers:
     """That of what is dropped from a recurrent matrix."""
-    return of_place(f, seed, OF_MATRIX, 2 * layer + direction)
+    return of_place(f, seed, OF["dropconnect"], 2 * layer + direction)
 
 
-def for_one_layer(seed: int, layer: int) -> int:
-    """The seed by which a stack of one layer drops from its input what this layer of a stack
-    does; without a sign."""
-    return (seed ^ key(OF_INPUT, layer) ^ key(OF_INPUT, 0)) % 2**64
+def for_part(seed: int, name: str, place: int, number: int = 0) -> int:
+    """The seed, without a sign, by which a call on one layer draws by this share what a stack with
+    `seed` draws at `place`: its layer or, of what has directions, 2 layer + direction.
+
+    The call's first element has this number in the stack's. Its numbers have to go on as the
+    stack's do; input_dropout has no others than those from 0 on.
+    """
+    drawn = int(of_place(f, seed, OF[name], place).bits) + number
+    return unmixed(drawn % 2**64) ^ key(OF[name], 0)
 
 
 # ---- masks

@@ -127,9 +127,19 @@ class Call(NamedTuple):
         )  # fmt: skip
 
     def seed_of(self, unit: Unit) -> Tensor | None:
-        if not self.drops_itself(unit.layer):
+        """By which the library draws in the unit's call: by one share at most."""
+        inside = drawn_inside(self.description, self.input_size)
+        place, number, hidden = 2 * unit.layer + unit.direction, 0, self.description.hidden_size
+        if "input_dropout" in inside:
+            place = unit.layer
+            inside = inside if self.drops_itself(unit.layer) else ()
+        elif "state_dropout" in inside:
+            number = self.rows(unit)[0] * hidden
+        else:
+            number = self.first_step * self.batch * hidden
+        if not inside:
             return None
-        seed = masks.for_one_layer(self.dropped.seed, unit.layer)
+        seed = masks.for_part(self.dropped.seed, inside[0], place, number)
         return torch.tensor(seed, dtype=torch.uint64)
 
     def steps_of(self, unit: Unit) -> tuple[Tensor | None, None, Tensor | None]:
@@ -268,20 +278,32 @@ def _places(
 
 
 @functools.lru_cache(maxsize=256)
+def drawn_inside(description: Description, input_size: int) -> tuple[str, ...]:
+    """The shares by which the library itself has to draw, in a unit's call."""
+    told = description.own_options if description.drops else {}
+    names = [n for n in ("state_dropout", "zoneout", "zoneout_cell") if told.get(n, 0) > 0]
+    sizes = [input_size]
+    if description.num_layers > 1:
+        sizes += description.output_shape(())
+    # A highway beside a dropped input reads x itself, which is not what is projected.
+    if told.get("input_dropout", 0) > 0 and info(description).highway:
+        names += ["input_dropout"] * (description.hidden_size in sizes)
+    return tuple(names)
+
+
+@functools.lru_cache(maxsize=256)
 def may_split_units(
     description: Description, input_size: int, dtype: torch.dtype, groups: Groups
 ) -> bool:
     """Whether the hidden units of a stack can be worked on part by part: no unit reads another's
     state, and each row of every parameter belongs to one unit."""
-    cell, hidden = info(description), description.hidden_size
+    cell = info(description)
     if cell.recurrence == "dense" or cell.square:
         return False
     layer = description.layer(input_size, short_name(dtype))
     if any(name.partition("_l")[0] not in _OF_UNITS for name, _ in layer.parameters()):
         return False
-    # A highway beside a dropped input reads x itself, which is not what is projected.
-    sizes = [input_size] + [description.directions * hidden] * (description.num_layers > 1)
-    return not (cell.highway and "input_dropout" in description.own_options and hidden in sizes)
+    return not drawn_inside(description, input_size)
 
 
 def states_of(states: Sequence[Tensor], call: Call, unit: Unit) -> list[Tensor]:

@@ -19,7 +19,7 @@ from . import groups as cutting
 from .agree import Ranks
 from .exchange import Link, refuse_graph, refuse_transforms
 from .groups import Groups, Work
-from .schedule import Shape, Slot, Unit, following, slots_of
+from .schedule import Shape, Unit, following
 
 LEAST_LINES = 32  # in a group: a cache line or two of one step
 _GRAIN = 16  # lines in a group are a multiple
@@ -70,9 +70,9 @@ def scan(
     lines = math.prod(a_local.shape[1:])
     wanted = any(one["wanted"] for one in every)
     cut = _cut(ranks.size, steps, lines, a_local, wanted, groups)
-    slots = slots_of(Shape(ranks.size, 1, 1, len(cut)))
+    shape = Shape(ranks.size, 1, 1, len(cut))
     spread = wanted and every[0]["requires_grad of h_0"]
-    sharded = _Sharded(cut, Link(ranks, a_local.device, a_local.dtype), slots, spread)
+    sharded = _Sharded(cut, Link(ranks, a_local.device, a_local.dtype), shape, spread)
     a, b = (_plain(value).reshape(len(value), lines) for value in (found[0].a, found[0].b))
     initial = None if h_0 is None else _plain(h_0).reshape(lines)
     if wanted:
@@ -91,14 +91,14 @@ def _plain(value: Tensor) -> Tensor:
 class _Sharded(NamedTuple):
     groups: Groups
     link: Link
-    slots: tuple[Slot, ...]
+    shape: Shape
     spreads_h_0: bool  # its gradient to all ranks
 
     def walk(self, work: Any, back: bool = False) -> None:
         def size_of(unit: Unit) -> int:
             return self.lines(unit)[1]
 
-        self.link.walk(self.slots, size_of, work, one_way=True, back=back)
+        self.link.walk(self.shape, size_of, work, back)
 
     def lines(self, unit: Unit) -> tuple[int, int]:
         """First and number."""

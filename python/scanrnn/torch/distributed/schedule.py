@@ -62,6 +62,31 @@ def slots_of(shape: Shape) -> tuple[Slot, ...]:
     return tuple(slots)
 
 
+class Turn(NamedTuple):
+    """A rank's part of a slot: its work, then messages."""
+
+    unit: Unit | None
+    behind: int | None  # the rank that goes on with what comes out
+    arriving: tuple[tuple[int, Unit], ...]  # ranks, and of which units they send what came out
+
+
+@functools.lru_cache(maxsize=256)
+def turns_of(shape: Shape, rank: int, back: bool = False) -> tuple[Turn, ...]:
+    """A rank's slots, forward or `back`; the two ranks of a message have it in the same one."""
+    turns, ranks = [], shape.ranks
+    for slot in slots_of(shape)[:: -1 if back else 1]:
+        own, peers = slot[rank], [r for r in (rank - 1, rank + 1) if 0 <= r < ranks]
+        arriving = tuple(
+            (peer, unit)
+            for peer in peers
+            if (unit := slot[peer]) is not None and following(unit, peer, ranks, back) == rank
+        )
+        behind = None if own is None else following(own, rank, ranks, back)
+        if own is not None or arriving:
+            turns.append(Turn(own, behind, arriving))
+    return tuple(turns)
+
+
 Done = list[dict[tuple[int, int], int]]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .exchange import Link, refuse_graph
 from .parts import Call, from_message, message_of, states_of
-from .schedule import Slot, Unit, following
+from .schedule import Shape, Unit, following
 
 _layer = torch.ops.scanrnn.layer
 _layer_backward = torch.ops.scanrnn.layer_backward
@@ -36,7 +36,7 @@ class Sharded(NamedTuple):
 
     call: Call
     link: Link
-    slots: tuple[Slot, ...]
+    shape: Shape
     wanted: Wanted
     states: int  # tensors of h_0; 0 where there is none
 
@@ -54,22 +54,18 @@ class Sharded(NamedTuple):
         def size_of(unit: Unit) -> int:
             return sum(map(math.prod, call.state_shapes(unit)))
 
-        self.link.walk(self.slots, size_of, work, call.description.directions == 1, back)
-
-    def end_of(self, direction: int, back: bool = False) -> int:
-        """The rank where a direction's time ends, or `back` begins."""
-        return self.link.size - 1 if (direction == 0) != back else 0
+        self.link.walk(self.shape, size_of, work, back)
 
     def ends_here(self, unit: Unit, back: bool = False) -> bool:
         return following(unit, self.link.rank, self.link.size, back) is None
 
-    def spread(self, states: list[Tensor], back: bool = False) -> list[Tensor]:
-        """Each [L*D,B,H], in place: a direction's rows from the rank where it ends."""
+    def spread(self, states: list[Tensor]) -> list[Tensor]:
+        """Each [L*D,B,H], in place: a direction's rows from the rank where its time ends."""
         directions = self.call.description.directions
         for direction in range(directions):
             rows = [state[direction::directions] for state in states]
             message = message_of(rows)
-            self.link.spread(message, self.end_of(direction, back))
+            self.link.spread(message, 0 if direction else self.link.size - 1)
             for row, came in zip(rows, from_message(message, [r.shape for r in rows]), strict=True):
                 row.copy_(came)
         return states
@@ -186,12 +182,13 @@ class _Backward:
         self.done: dict[tuple[int, int], Tensor] = {}
         self.projected: dict[tuple[int, int], tuple[Tensor, set[int]]] = {}
         device = params[0].device
-        sizes = [value.numel() for value in params]
-        self.flat = torch.zeros(sum(sizes), device=device, dtype=self.wide)
-        parts = self.flat.split(sizes)
-        self.totals = [part.view(p.shape) for part, p in zip(parts, params, strict=True)]
-        shapes = self.call.whole_state_shapes
-        self.initial = [torch.zeros(s, device=device, dtype=self.call.dtype) for s in shapes]
+        # In one tensor, so that one exchange adds them over ranks: of the states and parameters.
+        shapes = [*self.call.whole_state_shapes, *(value.shape for value in params)]
+        self.split = sum(math.prod(shape) for shape in self.call.whole_state_shapes)
+        total = sum(math.prod(shape) for shape in shapes)
+        self.flat = torch.zeros(total, device=device, dtype=self.wide)
+        parts, states = from_message(self.flat, shapes), self.call.description.states
+        self.initial, self.totals = parts[:states], parts[states:]
 
     def run(self, cotangents: Sequence[Tensor | None]) -> Iterable[Tensor | None]:
         """The cotangents of x, of each tensor of h_0 and of each parameter."""
@@ -203,19 +200,19 @@ class _Backward:
         if wanted.x:
             blocks = [self._of_input(0, block) for block in range(call.groups.blocks)]
             dx = blocks[0] if len(blocks) == 1 else torch.cat(blocks, call.batch_axis)
-        dh_0: list[Tensor | None] = [None] * self.sharded.states
-        if wanted.h_0:
-            dh_0 = [*self.sharded.spread(self.initial, back=True)]
-        dparams: list[Tensor | None] = [None] * len(self.params)
-        if wanted.params:
-            self.sharded.link.add(self.flat)
-            dparams = [value.to(call.dtype) for value in self.totals]
-        return dx, *dh_0, *dparams
+        begin, end = 0 if wanted.h_0 else self.split, None if wanted.params else self.split
+        self.sharded.link.add(self.flat[begin:end])
+        dh_0, dparams = self.initial[: self.sharded.states], self.totals
+        return (
+            dx,
+            *(value.to(call.dtype) if wanted.h_0 else None for value in dh_0),
+            *(value.to(call.dtype) if wanted.params else None for value in dparams),
+        )
 
     def _total(self, finals: Sequence[Tensor | None]) -> list[Tensor]:
         """The sum over ranks, as each of them is given the states."""
         wide = [
-            torch.zeros_like(like, dtype=self.wide) if final is None else final.to(self.wide)
+            torch.zeros_like(like) if final is None else final.to(self.wide)
             for like, final in zip(self.initial, finals, strict=True)
         ]
         total = message_of(wide)
