@@ -58,7 +58,7 @@ class Asked:
         batch = self.description.batch(self.x.shape)
         self.steps, self.batch = int(batch.steps), int(batch.sequences)
         shapes = self.description.state_shapes(self.batch)
-        self.states = rnn._states(shapes, self.hx, self.single)
+        self.states = [] if self.hx is None else rnn._states(shapes, self.hx, self.single)
         self.params = [getattr(rnn, name) for name in rnn._names]
         self._check_params()
         refuse_transforms("TimeSharded", self.x, *self.states, *self.params)
