@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "support/by_lines.h"
 #include "support/cases.h"
 #include "support/conform.h"
 
@@ -27,7 +28,7 @@ Case memory_case(const LayerOptions& options) {
 }
 
 TEST(Memory, SizesThatThePlanBringsAreNotCountedAgain) {
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     const Case c = memory_case(options);
     Random random(40);
     Buffers buffers(c, random_data(c, random));
@@ -107,7 +108,7 @@ TEST(Memory, AnyOrderOfTheOuterAxes) {
 
 // What is absent is not computed, or is zero; the rest stays the same to the bit.
 TEST(Memory, AbsentOutputs) {
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     const Case c = memory_case(options);
     Random random(42);
     const Data data = random_data(c, random);
@@ -142,7 +143,7 @@ TEST(Memory, AbsentOutputs) {
 }
 
 TEST(Memory, AbsentCotangentsAreZeros) {
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     const Case c = memory_case(options);
     Random random(43);
     Data data = random_data(c, random);
@@ -168,7 +169,7 @@ TEST(Memory, AbsentCotangentsAreZeros) {
 }
 
 TEST(Memory, AbsentInitialStateIsZeros) {
-  for (const LayerOptions& options : all_variants()) {
+  for (const LayerOptions& options : with_layers_by_lines(all_variants())) {
     Case c = memory_case(options);
     Random random(44);
     Data data = random_data(c, random);
@@ -189,7 +190,7 @@ TEST(Memory, AbsentInitialStateIsZeros) {
 
 // The reserve is not consumed: another pullback from the same forward pass gives the same.
 TEST(Memory, BackwardTwice) {
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     const Case c = memory_case(options);
     Random random(45);
     const Data data = random_data(c, random);
@@ -208,9 +209,9 @@ TEST(Memory, BackwardTwice) {
 
 TEST(Memory, SizesArePureAlignedAndLastInTraining) {
   const Context context = make_context(3);
-  for (const LayerOptions& options : all_variants()) {
+  for (const LayerOptions& options : with_layers_by_lines(all_variants())) {
     for (Dtype dtype : dtypes()) {
-      for (const Way& way : ways(options)) {
+      for (const Way& way : ways_of_layer(options)) {
         Case c = memory_case(options);
         c.layer.dtype = dtype;
         const Layer layer(c.layer);

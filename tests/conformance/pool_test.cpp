@@ -2,6 +2,7 @@
 // Steps on rows of a pool of states against the same steps on these states by themselves.
 #include <gtest/gtest.h>
 
+#include "support/by_lines.h"
 #include "support/cases.h"
 #include "support/compare.h"
 #include "support/library.h"
@@ -16,7 +17,7 @@ TEST(Pool, StepsAreThoseOnItsRows) {
   Random random(1507);
   const std::vector<std::int32_t> indices{4, -1, 0, 2, -1};
   constexpr std::int64_t kStates = 6;
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     for (Dtype dtype : dtypes()) {
       Case c;
       c.layer = options;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "support/by_lines.h"
 #include "support/cases.h"
 #include "support/compare.h"
 #include "support/library.h"
@@ -222,14 +223,14 @@ void expect_like_single_calls(const RaggedCase& c, Random& random) {
 }
 
 std::vector<Way> ways_of(const LayerOptions& layer) {
-  std::vector<Way> out = ways(layer);
+  std::vector<Way> out = ways_of_layer(layer);
   out.emplace_back(Strategy::automatic);
   return out;
 }
 
 TEST(Ragged, EveryCellInEveryWay) {
   Random random(1501);
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     for (const Way& way : ways_of(options)) {
       for (int bits = 0; bits < 16; ++bits) {
         RaggedCase c = ragged_case(options, {7, 0, 12, 1, 12, 3}, bits & 1);
@@ -252,7 +253,7 @@ TEST(Ragged, AnyLengths) {
   Random random(1502);
   const std::vector<std::vector<std::int64_t>> all{
       {0}, {1}, {0, 0, 0}, {4, 4, 4}, {1, 2, 3, 4, 5}, {5, 4, 3, 2, 1}, {0, 9, 0}, {300, 1, 2}};
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     for (const auto& lengths : all) {
       for (bool packed : {false, true}) {
         RaggedCase c = ragged_case(options, lengths, packed);
@@ -268,7 +269,7 @@ TEST(Ragged, AnyLengths) {
 // More sequences than a kernel takes at once, shared by threads in every way.
 TEST(Ragged, ManySequences) {
   Random random(1503);
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     for (std::int64_t hidden : {4, 40}) {
       for (int threads : {1, 2, 5}) {
         for (bool packed : {false, true}) {
@@ -292,7 +293,7 @@ TEST(Ragged, ManySequences) {
 // hand to one another.
 TEST(Ragged, AcrossTiles) {
   Random random(1508);
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     for (const Way& way : ways_of(options)) {
       for (int bits = 0; bits < 4; ++bits) {
         const bool dense = is_dense(options);
@@ -316,7 +317,7 @@ TEST(Ragged, WideBatches) {
   Random random(1510);
   const std::vector<std::vector<std::int64_t>> all{{17, 16, 0, 33, 40, 1, 35, 38},
                                                    {170, 1, 2, 3, 0, 4, 0, 0}};
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     if (is_dense(options) || info(options.cell).square) continue;  // whose weights are too large
     for (const Way& way : {Way(Strategy::fused_sequential), Way(Strategy::parallel_scan),
                            Way(Strategy::automatic)}) {
@@ -340,7 +341,7 @@ TEST(Ragged, WideBatches) {
 // A plan may be told how long the longest packed sequence is.
 TEST(Ragged, TheLongestIsKnown) {
   Random random(1509);
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     for (const Way& way : ways_of(options)) {
       RaggedCase c = ragged_case(options, {7, 0, 12, 1, 12, 3}, true);
       c.whole.way = way;
@@ -356,7 +357,7 @@ TEST(Ragged, TheLongestIsKnown) {
 
 TEST(Ragged, ResetsAnywhere) {
   Random random(1504);
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     for (bool packed : {false, true}) {
       for (double share : {0.0, 0.5, 1.0}) {
         RaggedCase c = ragged_case(options, {6, 6, 5}, packed);
@@ -377,7 +378,7 @@ TEST(Ragged, ResetsAnywhere) {
 
 TEST(Ragged, HalfPrecision) {
   Random random(1505);
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     for (Dtype dtype : {Dtype::bfloat16, Dtype::float16}) {
       for (bool packed : {false, true}) {
         RaggedCase c = ragged_case(options, {7, 0, 12, 1}, packed);
@@ -393,7 +394,7 @@ TEST(Ragged, HalfPrecision) {
 // Nothing of a sequence that overflows reaches the next one, nor what comes after a reset.
 TEST(Ragged, InfinitiesStayWhereTheyAre) {
   Random random(1506);
-  for (const LayerOptions& options : few_variants()) {
+  for (const LayerOptions& options : few_layers()) {
     for (const Way& way : ways_of(options)) {
       RaggedCase c = ragged_case(options, {9, 9, 9}, true);
       c.whole.way = way;

@@ -304,6 +304,51 @@ TEST(Plan, DiagonalCellsAreNeverScanned) {
   }
 }
 
+// Options that read more of a line than a unit's sums leave one way.
+TEST(Plan, StepsOfWholeLines) {
+  const auto wanted = [](bool normed, Recurrence recurrence = Recurrence::dense) {
+    Problem out = problem(512, 8, 256);
+    out.recurrence = recurrence;
+    out.gates = 4;
+    out.normed = normed;
+    out.resets = !normed;
+    return out;
+  };
+  for (const bool normed : {false, true}) {
+    for (const Profile* profile : {&kProfile, &generic_cuda_profile()}) {
+      for (const DeviceLimits device :
+           {DeviceLimits{Processor::cuda, 132, 227 << 10}, DeviceLimits{Processor::cpu, 4}}) {
+        for (const Batch layout : {Batch::rectangular, Batch::packed}) {
+          Problem p = wanted(normed);
+          p.layout = layout;
+          const Plan got = plan(p, device, *profile);
+          EXPECT_EQ(got.strategy, Strategy::step_loop);
+          EXPECT_EQ(got.runner_up, Strategy::step_loop);
+          EXPECT_EQ(got.reason, Reason::whole_lines);
+          EXPECT_FALSE(got.fused_steps);
+          EXPECT_LT(got.persistent.tile, 0);
+          const char* words = normed ? "all sums of a line" : "two products";
+          EXPECT_NE(explain(got).find(words), std::string::npos) << explain(got);
+        }
+      }
+    }
+    Problem forced = wanted(normed);
+    forced.forced = Strategy::persistent;
+    const std::string why = misfit(forced, {Processor::cuda, 132, 227 << 10});
+    EXPECT_NE(why.find(normed ? "layer_norm" : "reset_after=False"), std::string::npos) << why;
+  }
+  Problem diagonal = wanted(true, Recurrence::diagonal);
+  diagonal.resets = false;
+  for (const std::int64_t steps : {0, 1, 512}) {
+    diagonal.steps = steps;
+    const Plan got = plan(diagonal, {Processor::cuda, 132}, generic_cuda_profile());
+    EXPECT_EQ(got.strategy, Strategy::fused_sequential);
+    EXPECT_EQ(got.runner_up, Strategy::fused_sequential);
+  }
+  diagonal.forced = Strategy::direct;
+  EXPECT_NE(misfit(diagonal, {Processor::cuda, 132}).find("layer_norm"), std::string::npos);
+}
+
 TEST(Plan, SaysWhatDoesNotFit) {
   const auto why = [](Recurrence recurrence, Processor processor, Strategy forced) {
     Problem wanted = problem(100, 2, 3);

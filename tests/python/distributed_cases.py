@@ -85,6 +85,9 @@ def options_of_cells(world):
     for cell, options in (
         ("LSTM", {"proj_size": 3, "bidirectional": True}),
         ("GRU", {"num_heads": 2}),
+        ("GRU", {"reset_after": False}),
+        ("LSTM", {"layer_norm": True}),
+        ("IndRNN", {"layer_norm": True}),
         ("SRU", {"rescale": True, "highway_bias": -1.0}),
         ("SRU", {"projection_size": 4}),
     ):

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "api/parameters.h"
 #include "api/shapes.h"
 #include "scanrnn/counted_plan.h"
 #include "stack/stack.h"
@@ -127,45 +128,8 @@ void run_step(const Layer& layer, Context& context, const dispatch::Plan& plan,
 
 }  // namespace
 
-Layer::Layer(const LayerOptions& options) : options_(options) {
-  const CellInfo& cell = check_options(options);
-  const std::int64_t hidden = options.hidden_size;
-  for (int layer = 0; layer < options.num_layers; ++layer) {
-    const std::int64_t input = layer == 0 ? options.input_size : directions() * output_size();
-    const std::int64_t reads = options.projection_size > 0 ? options.projection_size : input;
-    const std::int64_t fed_back =
-        options.proj_size > 0 ? options.proj_size : hidden / options.num_heads;
-    const std::int64_t rows = cell.gates + (cell.highway && input != hidden ? 1 : 0);
-    const auto what = [&] {
-      return "hidden_size: weights of " + std::to_string(hidden) + " units of " +
-             std::to_string(input) + " inputs";
-    };
-    check_countable(what, {rows, hidden, std::max({input, hidden, reads}), 64});
-    for (int direction = 0; direction < directions(); ++direction) {
-      const std::string suffix = "_l" + std::to_string(layer) + (direction ? "_reverse" : "");
-      const bool dense = cell.recurrence == dispatch::Recurrence::dense;
-      parameters_.push_back({"weight_ih" + suffix, {rows * hidden, reads}});
-      if (dense) parameters_.push_back({"weight_hh" + suffix, {rows * hidden, fed_back}});
-      if (cell.vectors > 0) {
-        parameters_.push_back({cell.vectors_name + suffix, {cell.vectors * hidden}});
-      }
-      if (options.bias) {
-        parameters_.push_back({"bias_ih" + suffix, {cell.bias_gates * hidden}});
-        if (dense) parameters_.push_back({"bias_hh" + suffix, {cell.bias_gates * hidden}});
-      }
-      for (std::size_t i = 0; options.layer_norm && i < norm_count(cell); ++i) {
-        const bool of_sums = i < 2;
-        parameters_.push_back({kNormNames[i] + suffix, {(of_sums ? rows : 1) * hidden}});
-      }
-      if (options.proj_size > 0) {
-        parameters_.push_back({"weight_hr" + suffix, {options.proj_size, hidden}});
-      }
-      if (options.projection_size > 0) {
-        parameters_.push_back({"weight_pr" + suffix, {options.projection_size, input}});
-      }
-    }
-  }
-}
+Layer::Layer(const LayerOptions& options)
+    : options_(options), parameters_(parameters_of(options, check_options(options))) {}
 
 dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPrecision precision,
                                  dispatch::Strategy strategy) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "api/check.h"
+#include "api/parameters.h"
 #include "api/ragged_check.h"
 #include "api/state_names.h"
 #include "scanrnn/layer.h"
@@ -33,23 +34,6 @@ inline TensorView time_first(TensorView view, bool batch_first, Batch layout) {
     std::swap(view.strides[0], view.strides[1]);
   }
   return view;
-}
-
-// What the axes of a parameter are.
-inline const char* axes_of(const ParameterInfo& parameter, const LayerOptions& o) {
-  const auto is = [&](const char* begin) { return parameter.name.rfind(begin, 0) == 0; };
-  if (is("bias") || is("norm_ih") || is("norm_hh")) return "(gates * hidden_size)";
-  if (is("norm_c")) return "(hidden_size)";
-  if (parameter.sizes.size() == 1) return "(vectors * hidden_size)";
-  if (is("weight_hr")) return "(proj_size, hidden_size)";
-  if (is("weight_pr")) return "(projection_size, layer's input size)";
-  if (is("weight_hh")) {
-    return o.proj_size > 0   ? "(gates * hidden_size, proj_size)"
-           : o.num_heads > 1 ? "(gates * hidden_size, hidden_size / num_heads)"
-                             : "(gates * hidden_size, hidden_size)";
-  }
-  return o.projection_size > 0 ? "(gates * hidden_size, projection_size)"
-                               : "(gates * hidden_size, layer's input size)";
 }
 
 // What a layer's arguments must be, for a plan in a context; checked, they are as everything below
