@@ -271,16 +271,17 @@ def cpu_ragged(content: Row) -> str:
 
 
 def cpu_stacks(content: Row) -> str:
-    """Shares of one layer's time."""
+    """Shares of one layer's time: forward, and with backward."""
     lines = []
-    for (cell, hidden, direction), group in by(
-        content["rows"], lambda r: (r["cell"], r["H"], r["pass"])
-    ).items():
-        stacks = {row["stack"]: row for row in group}
-        shares = (f"{stacks[name]['share']:.2f}" for name in ("both directions", "four layers"))
-        one = f"{stacks['one layer']['ms']:.2f}"
-        lines.append([cell, str(hidden), PASSES[direction], one, *shares])
-    titles = ["cell", "H", "pass", "one layer, ms", "both directions", "four layers"]
+    for (cell, hidden), group in by(content["rows"], lambda r: (r["cell"], r["H"])).items():
+        found = {(row["stack"], row["pass"]): row for row in group}
+
+        def both(stack: str, key: str, found: Any = found) -> str:
+            return " / ".join(f"{found[stack, direction][key]:.2f}" for direction in PASSES)
+
+        shares = (both(stack, "share") for stack in ("both directions", "four layers"))
+        lines.append([cell, str(hidden), both("one layer", "ms"), *shares])
+    titles = ["cell", "H", "one layer, ms", "both directions", "four layers"]
     return source(content) + measure.markdown(titles, lines)
 
 
