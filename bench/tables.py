@@ -276,7 +276,7 @@ def cpu_stacks(content: Row) -> str:
     for (cell, hidden), group in by(content["rows"], lambda r: (r["cell"], r["H"])).items():
         found = {(row["stack"], row["pass"]): row for row in group}
 
-        def both(stack: str, key: str, found: Any = found) -> str:
+        def both(stack: str, key: str, found: Row = found) -> str:
             return " / ".join(f"{found[stack, direction][key]:.2f}" for direction in PASSES)
 
         shares = (both(stack, "share") for stack in ("both directions", "four layers"))
