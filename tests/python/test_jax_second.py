@@ -102,16 +102,17 @@ CALLS += [(cell, form, False) for cell in ("LSTM", "QRNN") for form in (None, "p
 @pytest.mark.parametrize(("cell", "form", "wide"), CALLS)
 def test_formulas_are_the_layer(cell, form, wide):
     """What second derivatives are those of, what is drawn too; also without integers of 64 bits."""
+    dtype = "float64" if wide else "float32"
+    options = {**shares(INFO[cell]), "dropout": 0.25, "dtype": dtype}
+    rnn, params = layer(cell, 3, 5, 2, bidirectional=True, **options)
+    told = options_of(form) if form else {}
+    told = {k: v if v.dtype == bool else v.astype("int32") for k, v in told.items()}
+    x = input_of(rnn, form or "lengths").astype(dtype)
+    seed = jnp.asarray(np.array([2**31 + 5, 0], np.uint32))
     jax.config.update("jax_enable_x64", wide)
     try:
-        dtype = "float64" if wide else "float32"
-        options = {**shares(INFO[cell]), "dropout": 0.25, "dtype": dtype}
-        rnn, params = layer(cell, 3, 5, 2, bidirectional=True, **options)
-        told = options_of(form) if form else {}
-        x = input_of(rnn, form or "lengths").astype(dtype)
         key, ordered = jax.random.key(2**31 + 5), tuple(params[name] for name in rnn.shapes)
         y, h_n = rnn(params, x, key=key, **told)
-        seed = jnp.asarray([2**31 + 5, 0], "uint32")
         got = formulas.run(
             functions, x, (), ordered, Ragged(**told), seed, rnn.description, functions.scanned
         )

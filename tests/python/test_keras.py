@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import DEVICE
+from test_docs import blocks
 
 pytest.importorskip("keras", exc_type=ImportError)
 HERE = Path(__file__).parent
@@ -40,6 +41,13 @@ def told(backend):
 def test_layers_are_those_of_keras(backend, case):
     found = told(backend)
     assert f"{case}: right" in found.stdout.splitlines(), found.stdout + found.stderr
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_python_of_the_page_runs(backend):
+    pytest.importorskip(backend)
+    found = run(backend, "-c", "\n".join(blocks("docs/keras.md", "python")))
+    assert found.returncode == 0, found.stderr
 
 
 def test_other_backends_are_refused():
