@@ -2,7 +2,9 @@
 """scanrnn.torch: derivatives of derivatives, and torch.func's transformations."""
 
 import pytest
+from scanrnn import formulas
 from scanrnn.ragged import Ragged
+from scanrnn.torch import functions
 from support import ALL_CELLS, ALL_VARIANTS, INFO
 from test_errors import raises
 from torch_support import FORMS, flat, input_of, module, options_of, same, st, state, tensor, torch
@@ -117,8 +119,10 @@ def agree(rnn, form):
     torch.manual_seed(3)
     h_0, params = state(rnn, 4), list(rnn.parameters())
     wanted = rnn(x, h_0, **options)
-    told, walk = rnn._description(), st.formulas.one_by_one
-    got = st.formulas.run(x, flat([h_0]), params, Ragged(**options), seed, told, walk)
+    told = rnn._description()
+    got = formulas.run(
+        functions, x, flat([h_0]), params, Ragged(**options), seed, told, functions.one_by_one
+    )
     same(got, wanted, 1e-10)
 
 
@@ -164,7 +168,7 @@ def test_only_what_is_wanted_has_second_derivatives():
 def test_what_formulas_do_not_know_is_named(monkeypatch):
     rnn, x = module("MinGRU", 4, 6), tensor(9, 3, 4, grad=True)
     (dx,) = torch.autograd.grad(rnn(x)[0].sum(), x, create_graph=True)
-    monkeypatch.delitem(st.formulas.STEPS, "MinGRU")
+    monkeypatch.delitem(formulas.STEPS, "MinGRU")
     with raises(NotImplementedError, "MinGRU: a second derivative is not there for this cell"):
         dx.sum().backward()
 

@@ -175,6 +175,8 @@ class Recurrent(nn.Module):
     def _states(self, shapes: Shapes, hx: Any, single: bool) -> list[Tensor]:
         """Each [L*D,B,H], as the shapes say."""
         count = self._cell.states
+        if hx is None:
+            return []
         states = [hx] if count == 1 else list(hx) if isinstance(hx, (tuple, list)) else None
         if states is None or len(states) != count or not all(isinstance(s, Tensor) for s in states):
             wanted = state_words("h_0", count, "a tensor")
