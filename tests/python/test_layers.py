@@ -54,6 +54,7 @@ def test_signature_is_that_of_torch_plus_ours(cell):
     option |= {"zoneout": 0.0}
     if info.name == "SRU":
         option |= {"projection_size": 0, "rescale": False, "highway_bias": 0.0}
+    option |= {"layer_norm": False} if info.name == "IndRNN" else {}
     option |= {"domain": "log"} if info.recurrence == "linear" else {}
     assert list(found) == [
         *("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"),
