@@ -16,7 +16,7 @@ except ImportError:
     raise ImportError("scanrnn.keras needs keras: pip install keras") from None
 from keras import ops
 
-from .description import Description
+from .description import Description, options_text
 from .layouts.tables import LAYOUTS
 from .ragged import Ragged
 from .registry import cells
@@ -29,6 +29,7 @@ if _BACKEND not in ("torch", "jax"):
     )
 
 _CELLS = {cell.name: cell for cell in cells()}
+_RESETS_BEFORE = options_text(_CELLS["GRU"], {"reset_after": False})
 
 
 def _run(
@@ -92,8 +93,8 @@ class _Recurrent:
             if getattr(layer, name) not in known:
                 wanted = " or ".join(repr(function.__name__) for function in known)
                 raise ValueError(f"{name}: expected {wanted}, got {getattr(layer, name)!r}")
-        for name, wanted in (("recurrent_dropout", 0), ("unroll", False), ("reset_after", True)):
-            found = getattr(layer, name, wanted)
+        for name, wanted in (("recurrent_dropout", 0), ("unroll", False)):
+            found = getattr(layer, name)
             if found != wanted:
                 raise ValueError(
                     f"{name}: expected {wanted}, got {found!r}: keras.layers.{type(self).__name__} "
@@ -127,8 +128,12 @@ class _Recurrent:
         layer: Any = self
         variant = layer.activation.__name__ if self._name == "RNN" else ""
         return Description(
-            self._name, layer.units, bias=layer.use_bias, batch_first=True, variant=variant
-        )
+            self._name, layer.units, bias=layer.use_bias, batch_first=True, variant=variant,
+            options="" if self._resets_after() else _RESETS_BEFORE,
+        )  # fmt: skip
+
+    def _resets_after(self) -> bool:
+        return getattr(self, "reset_after", True)
 
     def _params(self, kind: str) -> list[Any]:
         """The cell's weights with rows in the order of ours."""
@@ -138,8 +143,10 @@ class _Recurrent:
                 continue
             value = ops.cast(ops.convert_to_tensor(getattr(cell, field.name)), kind)
             value = ops.reshape(value, (-1,)) if field.is_bias else ops.transpose(value)
-            parts = ops.split(value, len(field.blocks), 0)
-            blocks |= dict(zip(field.blocks, parts, strict=True))
+            names = field.blocks
+            if field.is_bias and not self._resets_after():  # one bias, which both add
+                names = names[: len(names) // 2]
+            blocks |= dict(zip(names, ops.split(value, len(names), 0), strict=True))
 
         def rows(name: str) -> Any:
             gates = [blocks[f"{name}.{gate}"] for gate in _CELLS[self._name].row_order]
@@ -148,10 +155,10 @@ class _Recurrent:
         weights = [rows("weight_ih"), rows("weight_hh")]
         if not cell.use_bias:
             return weights
-        if f"bias.{_CELLS[self._name].row_order[0]}" not in blocks:
-            return [*weights, rows("bias_ih"), rows("bias_hh")]
-        bias = rows("bias")
-        return [*weights, bias, ops.zeros_like(bias)]
+        first = _CELLS[self._name].row_order[0]
+        bias = rows("bias" if f"bias.{first}" in blocks else "bias_ih")
+        both = f"bias_hh.{first}" in blocks
+        return [*weights, bias, rows("bias_hh") if both else ops.zeros_like(bias)]
 
 
 _serializable = keras.saving.register_keras_serializable(package="scanrnn")
@@ -166,7 +173,7 @@ class LSTM(_Recurrent, keras.layers.LSTM):  # type: ignore[misc]
 
 @_serializable
 class GRU(_Recurrent, keras.layers.GRU):  # type: ignore[misc]
-    """keras.layers.GRU with reset_after=True; `use_cudnn` says nothing here."""
+    """keras.layers.GRU; `use_cudnn` says nothing here."""
 
     _name = "GRU"
 
