@@ -84,118 +84,163 @@ void Stack::forward(const ForwardArgs& args) {
   for (const auto part : kStateTensors) run.outer(hn.*part, args.hn.*part);
 }
 
-void Stack::backward(const BackwardArgs& args) {
-  Run run(*this, args.params);
-  const Drops drops{options, run.training(), args};
-  const int layers = options.num_layers;
-  run.prepare(args.ragged, drops);
-  const Around around(backend, plan, run, drops, args.ragged);
-  const SequenceBounds sequences = run.sequences(args.ragged);
-  const TensorView x = run.without_padding(args.x, args.ragged);
-  const TensorView y = run.inner(args.y);
-  State h0, dhn, dh0;
-  for (const auto part : kStateTensors) {
-    h0.*part = run.inner(args.h0.*part);
-    dhn.*part = run.inner(args.dhn.*part), dh0.*part = run.target(args.dh0.*part);
-  }
-  const TensorView dx = run.target(args.dx);
-  // Where h is projected, a product over tokens reads it.
-  TensorView dy =
-      options.proj_size > 0 ? run.without_padding(args.dy, args.ragged) : run.inner(args.dy);
-  std::vector<TensorView> dparams;
-  for (const TensorView& d : args.dparams) dparams.push_back(run.target(d));
+namespace {
 
-  // Walk the reserve in the order in which forward filled it.
-  std::vector<TensorView> outputs;
-  std::vector<LayerCall> calls;
-  for (int layer = 0; layer < layers; ++layer) {
-    outputs.push_back(layer + 1 == layers ? y : run.tokens(reserve, run.features()));
-    for (int direction = 0; direction < run.directions(); ++direction) {
-      calls.push_back(run.layer_call(layer, direction, args.ragged, drops));
-      run.keep(calls.back());
-      around.keep(calls.back(), reserve);
+// The way back through a stack, layer by layer from the last one.
+class WayBack {
+ public:
+  WayBack(Stack& stack, const BackwardArgs& args)
+      : o_(stack.options),
+        plan_(stack.plan),
+        workspace_(stack.workspace),
+        args_(args),
+        run_(stack, args.params),
+        drops_(o_, run_.training(), args),
+        around_(stack.backend, plan_, run_, drops_, args_.ragged),
+        group_(stack.backend, plan_, workspace_),
+        sequences_(run_.sequences(args.ragged)) {
+    run_.prepare(args.ragged, drops_);
+    x_ = run_.without_padding(args.x, args.ragged);
+    const TensorView y = run_.inner(args.y);
+    for (const auto part : kStateTensors) {
+      h0_.*part = run_.inner(args.h0.*part);
+      dhn_.*part = run_.inner(args.dhn.*part), dh0_.*part = run_.target(args.dh0.*part);
     }
+    dx_ = run_.target(args.dx);
+    // Where h is projected, a product over tokens reads it.
+    dy_ = o_.proj_size > 0 ? run_.without_padding(args.dy, args.ragged) : run_.inner(args.dy);
+    for (const TensorView& d : args.dparams) dparams_.push_back(run_.target(d));
+    walk_reserve(stack.reserve, y);
+    const int layers = o_.num_layers;
+    for (int i = 0; i < 2 && i + 1 < layers; ++i) between_[i] = tokens(run_.features());
+    if (drops_.after_layers() && layers > 1 && !run_.chained()) dropped_ = tokens(run_.features());
+    if (!apart()) return;
+    own_dx_ = tokens(std::max(o_.input_size, layers > 1 ? run_.features() : 0));
   }
-  TensorView between[2];  // cotangents of layers' inputs, in turn
-  for (int i = 0; i < 2 && i + 1 < layers; ++i) between[i] = run.tokens(workspace, run.features());
-  const bool drop_some = drops.after_layers() && layers > 1;
-  TensorView dropped;  // of a chain each layer has its own
-  if (drop_some && !run.chained()) dropped = run.tokens(workspace, run.features());
-  TensorView own_dx;  // of the second of two directions at the same time
-  if (plan.at_once > 1 && !run.chained()) {
-    own_dx = run.tokens(workspace, std::max(options.input_size, layers > 1 ? run.features() : 0));
-  }
-  Group group(backend, plan, workspace);
 
-  for (int layer = layers - 1; layer >= 0; --layer) {
-    const bool drop_input = drops.after_layers() && layer > 0;
-    TensorView in = layer == 0 ? x : outputs[static_cast<std::size_t>(layer - 1)];
-    const Drop drop = drops.behind(layer - 1);
+  void layer(int layer) {
+    const bool drop_input = drops_.after_layers() && layer > 0;
+    TensorView in = layer == 0 ? x_ : outputs_[static_cast<std::size_t>(layer - 1)];
+    const Drop drop = drops_.behind(layer - 1);
     if (drop_input) {
-      if (run.chained()) dropped = run.tokens(workspace, run.features());
-      run.drop(in, dropped, drop);
-      in = dropped;
+      if (run_.chained()) dropped_ = tokens(run_.features());
+      run_.drop(in, dropped_, drop);
+      in = dropped_;
     }
-    const TensorView din = layer == 0 ? dx : between[(layer - 1) % 2];
+    const TensorView din = layer == 0 ? dx_ : between_[(layer - 1) % 2];
     const TensorView whole = in;
     TensorView dproduct = din;  // what a masked input gets from products, before the mask
-    Drop of_input = drops.of_input(layer, sequences);
-    if (drops.from_input()) {
-      in = run.tokens(workspace, whole.sizes[2]);
-      run.drop(whole, in, of_input);
-      if (din || run.counting()) dproduct = run.tokens(workspace, whole.sizes[2]);
+    Drop of_input = drops_.of_input(layer, sequences_);
+    if (drops_.from_input()) {
+      in = tokens(whole.sizes[2]);
+      run_.drop(whole, in, of_input);
+      if (din || run_.counting()) dproduct = tokens(whole.sizes[2]);
     }
-    for (int direction = 0; direction < run.directions(); ++direction) {
-      LayerCall call = calls[static_cast<std::size_t>(layer * run.directions() + direction)];
+    std::function<void(const Tile&)> drop_part;
+    if (drop_input && run_.chained()) {
+      drop_part = [this, din, drop](const Tile& part) { run_.drop_part(din, din, drop, part); };
+    }
+    for (int direction = 0; direction < run_.directions(); ++direction) {
+      LayerCall call = call_of(layer, direction);
       call.x = in;
       call.skip = whole;
-      call.y = run.columns(outputs[static_cast<std::size_t>(layer)], direction);
-      call.dy = run.columns(dy, direction);
-      run.give_state(h0, call, call.h0, call.more0);
-      run.give_state(dhn, call, call.dhn, call.dmoren);
-      run.give_state(dh0, call, call.dh0, call.dmore0);
       call.dx = dproduct;
-      if (drops.from_input() && call.carries_input()) {
+      if (drops_.from_input() && call.carries_input()) {
         call.dskip = din;
         of_input.adds = true;
       }
-      call.accumulate_dx = call.accumulate_dskip = direction == 1;
-      if (!dparams.empty()) {
-        const auto own = run.parameters(dparams, layer, direction);
-        call.dweight = own.weight;
-        call.dbias = own.bias;
-        call.drecurrent_weight = own.recurrent_weight;
-        call.drecurrent_bias = own.recurrent_bias;
-        call.dvectors = own.vectors;
-        call.dprojection = own.projection;
-        call.dnorms = own.norms;
-      }
-      if (plan.at_once == 1) {
-        run.with_scratch(call, [&](Arena& scratch) { around.backward(call, scratch); });
-        continue;
-      }
-      if (direction == 1 && call.dx.rank > 0) {
-        call.dx = run.narrowed(own_dx, call.dx.sizes[2]);
-        call.accumulate_dx = false;
-      }
-      std::function<void(const Tile&)> drop_part;
-      if (drop_input && run.chained()) {
-        drop_part = [&run, din, drop](const Tile& part) { run.drop_part(din, din, drop, part); };
-      }
-      group.add(call, std::move(drop_part));
+      go_back(call, drop_part);
     }
-    const bool full = group.size() == static_cast<std::size_t>(plan.at_once);
-    if (group.size() > 0 && (full || layer == 0)) group.backward();
-    if (plan.at_once > 1 && !run.chained() && dproduct) {
-      run.scale(run.narrowed(own_dx, dproduct.sizes[2]), dproduct, 1, true);
+    const bool full = group_.size() == static_cast<std::size_t>(plan_.at_once);
+    if (group_.size() > 0 && (full || layer == 0)) group_.backward();
+    if (apart() && dproduct) {
+      run_.scale(run_.narrowed(own_dx_, dproduct.sizes[2]), dproduct, 1, true);
     }
-    if (drops.from_input() && din) run.drop(dproduct, din, of_input);
-    if (drop_input && !run.chained()) run.drop(din, din, drop);
-    dy = din;
+    if (drops_.from_input() && din) run_.drop(dproduct, din, of_input);
+    if (drop_input && !run_.chained()) run_.drop(din, din, drop);
+    dy_ = din;
   }
-  run.outer(dx, args.dx);
-  for (const auto part : kStateTensors) run.outer(dh0.*part, args.dh0.*part);
-  for (std::size_t i = 0; i < dparams.size(); ++i) run.outer(dparams[i], args.dparams[i]);
+
+  void finish() {
+    run_.outer(dx_, args_.dx);
+    for (const auto part : kStateTensors) run_.outer(dh0_.*part, args_.dh0.*part);
+    for (std::size_t i = 0; i < dparams_.size(); ++i) run_.outer(dparams_[i], args_.dparams[i]);
+  }
+
+ private:
+  // Two directions at the same time, of which the second adds its share of dx later.
+  bool apart() const { return plan_.at_once > 1 && !run_.chained(); }
+  TensorView tokens(Index width) { return run_.tokens(workspace_, width); }
+
+  // In the order in which forward filled it.
+  void walk_reserve(Arena& reserve, const TensorView& y) {
+    for (int layer = 0; layer < o_.num_layers; ++layer) {
+      const bool last = layer + 1 == o_.num_layers;
+      outputs_.push_back(last ? y : run_.tokens(reserve, run_.features()));
+      for (int direction = 0; direction < run_.directions(); ++direction) {
+        calls_.push_back(run_.layer_call(layer, direction, args_.ragged, drops_));
+        run_.keep(calls_.back());
+        around_.keep(calls_.back(), reserve);
+      }
+    }
+  }
+  // A layer call with all that does not depend on its input.
+  LayerCall call_of(int layer, int direction) const {
+    LayerCall call = calls_[static_cast<std::size_t>(layer * run_.directions() + direction)];
+    call.y = run_.columns(outputs_[static_cast<std::size_t>(layer)], direction);
+    call.dy = run_.columns(dy_, direction);
+    run_.give_state(h0_, call, call.h0, call.more0);
+    run_.give_state(dhn_, call, call.dhn, call.dmoren);
+    run_.give_state(dh0_, call, call.dh0, call.dmore0);
+    call.accumulate_dx = call.accumulate_dskip = direction == 1;
+    if (dparams_.empty()) return call;
+    const auto own = run_.parameters(dparams_, layer, direction);
+    call.dweight = own.weight;
+    call.dbias = own.bias;
+    call.drecurrent_weight = own.recurrent_weight;
+    call.drecurrent_bias = own.recurrent_bias;
+    call.dvectors = own.vectors;
+    call.dprojection = own.projection;
+    call.dnorms = own.norms;
+    return call;
+  }
+  // Now, or with its group.
+  void go_back(LayerCall& call, const std::function<void(const Tile&)>& drop_part) {
+    if (plan_.at_once == 1) {
+      run_.with_scratch(call, [&](Arena& scratch) { around_.backward(call, scratch); });
+      return;
+    }
+    if (call.accumulate_dx && call.dx.rank > 0) {
+      call.dx = run_.narrowed(own_dx_, call.dx.sizes[2]);
+      call.accumulate_dx = false;
+    }
+    group_.add(call, drop_part);
+  }
+
+  const LayerOptions& o_;
+  const dispatch::Plan& plan_;
+  Arena& workspace_;
+  const BackwardArgs& args_;
+  Run run_;
+  const Drops drops_;
+  const Around around_;
+  Group group_;
+  const SequenceBounds sequences_;
+  TensorView x_, dx_, dy_;  // dy_: of the layer that is next
+  State h0_, dhn_, dh0_;
+  std::vector<TensorView> dparams_, outputs_;
+  std::vector<LayerCall> calls_;
+  TensorView between_[2];  // cotangents of layers' inputs, in turn
+  TensorView dropped_;     // of a chain each layer has its own
+  TensorView own_dx_;      // of the second of two directions at the same time
+};
+
+}  // namespace
+
+void Stack::backward(const BackwardArgs& args) {
+  WayBack back(*this, args);
+  for (int layer = options.num_layers - 1; layer >= 0; --layer) back.layer(layer);
+  back.finish();
 }
 
 }  // namespace scanrnn
