@@ -96,13 +96,7 @@ struct DenseRun : CudaWalk<T> {
       args.x = as_const(walked_here(call.x));
     } else if (call.steps > 0) {
       args.sums = as_const(walked_here(this->rows(projected, stride)));
-      const Tile part = part_of(call);
-      T* const to = projected + first_token(call, part) * stride;
-      for_runs<T>(call, part, call.x, [&](const T* from, Index spacing, Index first, Index count) {
-        this->product(count, this->width(), call.input, {from, spacing},
-                      {call.weight.data, call.weight.strides[0], true}, to + first * stride, stride,
-                      false, nullptr, gemm_space);
-      });
+      project(projected, stride);
       if (call.first) add_first(first, this->rows(projected, stride));
     }
     if (whole) {
@@ -126,6 +120,16 @@ struct DenseRun : CudaWalk<T> {
       }
     }
     if (ragged) this->end_ragged(call.hn, call.moren);
+  }
+  // W x for the tokens of the call's part, to rows that are `stride` apart.
+  void project(T* projected, Index stride) {
+    const Tile part = part_of(call);
+    T* const to = projected + first_token(call, part) * stride;
+    for_runs<T>(call, part, call.x, [&](const T* from, Index spacing, Index first, Index count) {
+      this->product(count, this->width(), call.input, {from, spacing},
+                    {call.weight.data, call.weight.strides[0], true}, to + first * stride, stride,
+                    false, nullptr, gemm_space);
+    });
   }
   // What is fed to the first steps, whose sums lie in [T,B,.].
   void add_first(T* rows, const TensorView& sums) {
