@@ -30,7 +30,6 @@ class CudaBackend : public Backend {
     if (measured) profile_ = measured;
     const DeviceGuard guard(device_);
     gemm_ = std::make_unique<CudaGemm>(options.cublas_lt, options.matmul_precision);
-    lanes_.emplace();
   }
   ~CudaBackend() override {
     if (!gemm_) return;
@@ -59,6 +58,7 @@ class CudaBackend : public Backend {
   void at_once(int calls, Index parts, bool chained,
                const std::function<void(int, Index)>& run) override {
     const DeviceGuard guard(device_);
+    if (!lanes_) lanes_.emplace();
     lanes_->run(stream_, calls, parts, chained, run);
   }
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) override {
@@ -279,7 +279,7 @@ class CudaBackend : public Backend {
   dispatch::DeviceLimits limits_;
   const dispatch::Profile* profile_ = &dispatch::generic_cuda_profile();
   std::unique_ptr<CudaGemm> gemm_;
-  std::optional<CudaLanes> lanes_;
+  std::optional<CudaLanes> lanes_;  // once there are calls at the same time
 };
 
 }  // namespace
