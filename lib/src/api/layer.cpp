@@ -30,12 +30,12 @@ void check_plan(const Layer& layer, const Context& context, const dispatch::Plan
 
 // Layer calls that need not wait for one another's end: of dense cells, which cannot fill a machine
 // with few sequences, and where nothing is made around a call.
-int at_once(const LayerOptions& o, Batch layout) {
-  const bool dense = info(o.cell).recurrence == dispatch::Recurrence::dense;
+int at_once(const LayerOptions& o, const dispatch::Problem& problem) {
+  const bool dense = problem.recurrence == dispatch::Recurrence::dense;
   const bool made = o.proj_size > 0 || o.num_heads > 1 || o.dropconnect > 0;
-  if (!dense || made || o.layer_norm || !o.reset_after) return 1;
+  if (!dense || made || dispatch::by_lines(problem)) return 1;
   if (o.bidirectional) return 2;
-  return layout == Batch::rectangular && o.input_dropout == 0 ? o.num_layers : 1;
+  return problem.layout == Batch::rectangular && o.input_dropout == 0 ? o.num_layers : 1;
 }
 
 // The sizes of a plan that comes without them, once what must fit it was checked.
@@ -169,7 +169,7 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
   problem.log_domain = options_.domain == Domain::log;
   problem.split_products =
       options_.dtype == Dtype::float32 && precision == MatmulPrecision::highest;
-  problem.at_once = at_once(options_, shape.layout);
+  problem.at_once = at_once(options_, problem);
   problem.chained = problem.at_once > 1 && !options_.bidirectional;
   problem.forced = strategy;
   return problem;

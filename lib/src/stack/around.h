@@ -45,8 +45,8 @@ class Around {
       inner.first = call.h0;
       inner.h0 = inner.hn = {};
     }
-    if (begins_aside(call)) begin(inner, scratch);
-    if (by_lines(call)) {
+    if (begins_aside()) begin(inner, scratch);
+    if (by_lines()) {
       lines_.forward(inner, scratch);
     } else {
       backend_.forward(plan_, inner, scratch);
@@ -77,7 +77,7 @@ class Around {
       dh = all_of_h(call, scratch);
       give_back(call, dh, inner, scratch);
     }
-    if (begins_aside(call)) {
+    if (begins_aside()) {
       walk_back(inner, scratch);
     } else {
       backend_.backward(plan_, inner, scratch);
@@ -106,18 +106,13 @@ class Around {
 
  private:
   // Whether a step is one of whole lines; whether what the walk begins with is made here.
-  bool by_lines(const LayerCall& call) const {
-    return call.is_dense() && (o_.layer_norm || !o_.reset_after);
-  }
-  bool begins_aside(const LayerCall& call) const { return o_.layer_norm || by_lines(call); }
+  bool by_lines() const { return dispatch::by_lines(plan_.problem); }
+  bool begins_aside() const { return o_.layer_norm || by_lines(); }
   // W x, or the norm of it, to where training keeps the sums that it adds to. Kernels of a linear
   // cell may want the bias in it.
   void begin(LayerCall& inner, Arena& scratch) const {
     const Index width = inner.width();
-    inner.projected = run_.training() ? dense(inner.preactivations, inner.steps, inner.batch,
-                                              inner.kept_width(), inner.batch_major)
-                                      : run_.tokens(scratch, width);
-    inner.projected.dtype = inner.y.dtype;
+    inner.projected = run_.training() ? lines_.kept_sums(inner) : run_.tokens(scratch, width);
     inner.projected.sizes[2] = width;
     inner.preactivations = inner.projected.data;
     if (!o_.layer_norm) {
@@ -138,7 +133,7 @@ class Around {
   void walk_back(LayerCall inner, Arena& scratch) const {
     const Index width = inner.width();
     TensorView d = run_.tokens(scratch, inner.kept_width());
-    if (by_lines(inner)) {
+    if (by_lines()) {
       lines_.backward(inner, d, scratch);
     } else {
       LayerCall walk = inner;

@@ -57,8 +57,7 @@ class Group {
     back ? backend_.backward(plan_, call, scratch) : backend_.forward(plan_, call, scratch);
     if (member.also && back) member.also(part_of(call));
   }
-  // Of the memory that a call works in; while counting, of the larger of what it may turn out to
-  // be.
+  // What a call takes to work in; while counting, the larger of what it may turn out to be.
   std::size_t bytes(LayerCall call, bool back) const {
     Arena counter;
     back ? backend_.backward(plan_, call, counter) : backend_.forward(plan_, call, counter);

@@ -20,7 +20,7 @@ class Run {
     const auto& p = stack_.plan.problem;
     return p.layout == dispatch::Batch::packed ? 1 : p.batch;
   }
-  // Of a chain the tokens of a part must be adjacent.
+  // The tokens of a chain's part must be adjacent.
   bool batch_major() const {
     return o_.batch_first && stack_.plan.problem.layout != dispatch::Batch::packed && !chained();
   }
