@@ -17,8 +17,9 @@ class CudaLanes {
   CudaLanes() {
     try {
       for (Lane& lane : lanes_) {
-        SCANRNN_CUDA(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking));
         SCANRNN_CUDA(cudaEventCreateWithFlags(&lane.passed, cudaEventDisableTiming));
+        if (&lane == &lanes_.front()) continue;  // the first call stays on the caller's stream
+        SCANRNN_CUDA(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking));
       }
     } catch (...) {
       release();
@@ -33,7 +34,7 @@ class CudaLanes {
   void run(cudaStream_t& stream, int calls, Index parts, bool chained,
            const std::function<void(int, Index)>& run) {
     Fork fork(*this, stream, calls);
-    // Of a chain each part comes a turn after the same one of the call before.
+    // A chain's part comes a turn after the same one of the call before.
     const Index turns = parts + (chained ? calls - 1 : 0);
     for (Index turn = 0; turn < turns; ++turn) {
       for (int call = calls - 1; call >= 0; --call) {  // before the event that it waits for is new
@@ -55,7 +56,6 @@ class CudaLanes {
     cudaStream_t stream = nullptr;
     cudaEvent_t passed = nullptr;
   };
-  // The first call stays on the caller's stream.
   struct Fork {
     CudaLanes& lanes;
     cudaStream_t& stream;
