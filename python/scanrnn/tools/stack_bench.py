@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ import numpy as np
 import scanrnn
 
 from .. import _core
-from ..arguments import Array
-from . import measure, sizes
+from . import layer_bench, measure, sizes
 
 B, T = 1, 512
 HIDDEN = (32, 64, 128, 256)  # and C
@@ -26,17 +24,6 @@ STACKS: dict[str, dict[str, Any]] = {
     "both directions": {"bidirectional": True},
     "four layers": {"num_layers": 4},
 }
-
-
-def call_of(rnn: scanrnn.Layer, x: Array, backward: bool) -> Callable[[], Any]:
-    if not backward:
-        return lambda: rnn(x)
-
-    def both() -> None:
-        (y, _), pullback = rnn.vjp(x)
-        pullback(y)
-
-    return both
 
 
 def run(out: Path, cells: list[str]) -> None:
@@ -49,10 +36,12 @@ def run(out: Path, cells: list[str]) -> None:
                 stack: sizes.made(scanrnn, cell, hidden, device="cpu", seed=0, **options)
                 for stack, options in STACKS.items()
             }
-            for backward in (False, True):
-                calls = {stack: call_of(rnn, x, backward) for stack, rnn in layers.items()}
+            for name in ("forward", "forward_backward"):
+                calls = {
+                    stack: layer_bench.by_us(rnn, x, rnn(x)[0], name)
+                    for stack, rnn in layers.items()
+                }
                 taken = measure.timed(calls, seconds=SECONDS)
-                name = "forward_backward" if backward else "forward"
                 for stack, timing in taken.items():
                     share = round(timing.ms / taken["one layer"].ms, 3)
                     rows.append(
