@@ -49,7 +49,7 @@ def unmixed(value: int) -> int:
 
 
 def key(what: int, place: int) -> int:
-    """Of one kind of draw at a layer, or at a layer and direction."""
+    """What tells one kind of draw at a layer, or at a layer and direction, from all others."""
     return (what + place * GOLDEN) % 2**64
 
 

@@ -160,7 +160,7 @@ STEPS: dict[str, Callable[..., Any]] = {
     "SLSTM": _slstm,
     "GRU": _gru,
 }
-# Of a description; every other one is an error where it is used.
+# What a description may say; every other option is an error where it is used.
 _OPTIONS = {
     "cell", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",
     "variant", "domain", "strategy", "options",

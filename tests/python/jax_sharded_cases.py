@@ -75,7 +75,7 @@ def both_directions():
 
 
 def steps_that_are_not_there():
-    """Of sequences that end, and of devices that have padding."""
+    """Sequences end, and devices have padding."""
     for batch_first in (False, True):
         rnn = scanrnn.jax.LSTM(
             3, 5, 2, bidirectional=True, batch_first=batch_first, dtype="float64"

@@ -106,7 +106,7 @@ def test_messages_meet_in_the_order_of_one_stream(shape, back):
     done = [[] for _ in ranks]
 
     def messages(rank):
-        """Of the first turn that is left: (from, to, unit)."""
+        """What the first turn that is left says: (from, to, unit)."""
         unit, behind, arriving = left[rank][0]
         sent = [] if behind is None else [(rank, behind, unit)]
         return sent + [(peer, rank, other) for peer, other in arriving]
