@@ -44,10 +44,16 @@ thrust::device_vector<As> numbers(Index count, double scale, std::uint64_t seed)
   return out;
 }
 
+// How many layers a problem has, and in how many directions each walks.
+struct Stack {
+  int layers = 1, directions = 1;
+};
+
 // A layer with its tensors: inputs are those that `T` can hold, stored as `As`.
 template <class T, class As>
 struct Problem {
   Shape shape;
+  Stack stack;
   Layer layer;
   Context context;
   dispatch::Plan inference, training;
@@ -56,8 +62,11 @@ struct Problem {
   thrust::device_vector<As> before[kStateTensors.size()], after[kStateTensors.size()];
   thrust::device_vector<char> workspace, reserve;
 
-  static LayerOptions options(const CellInfo& cell, const Shape& s, bool batch_first) {
+  static LayerOptions options(const CellInfo& cell, const Shape& s, bool batch_first,
+                              const Stack& stack) {
     LayerOptions out;
+    out.num_layers = stack.layers;
+    out.bidirectional = stack.directions == 2;
     out.cell = cell.cell;
     out.input_size = out.hidden_size = s.hidden;
     out.batch_first = batch_first;
@@ -73,9 +82,11 @@ struct Problem {
   }
 
   Problem(const CellInfo& cell, const Shape& s, bool batch_first, dispatch::Strategy strategy,
-          cudaStream_t stream, MatmulPrecision precision = MatmulPrecision::highest)
+          cudaStream_t stream, MatmulPrecision precision = MatmulPrecision::highest,
+          const Stack& stack = {})
       : shape(s),
-        layer(options(cell, s, batch_first)),
+        stack(stack),
+        layer(options(cell, s, batch_first, stack)),
         context(where(stream, precision)),
         inference(layer.plan(context, s.steps, s.batch, Mode::inference, strategy)),
         training(layer.plan(context, s.steps, s.batch, Mode::training, strategy)) {
@@ -87,11 +98,13 @@ struct Problem {
     }
     const Index count = s.batch * s.steps * s.hidden;
     x = numbers<T, As>(count, 1.5, 1);
-    dy = numbers<T, As>(count, 1, 2);
-    for (auto* out : {&dx, &y}) out->resize(count);
+    dx.resize(count);
+    dy = numbers<T, As>(count * stack.directions, 1, 2);
+    y.resize(count * stack.directions);
+    const Index states = stack.layers * stack.directions * s.batch * s.hidden;
     for (std::size_t i = 0; i < kStateTensors.size(); ++i) {
-      after[i].resize(s.batch * s.hidden);
-      before[i] = numbers<T, As>(s.batch * s.hidden, 1, 3 + static_cast<int>(i));
+      after[i].resize(states);
+      before[i] = numbers<T, As>(states, 1, 3 + static_cast<int>(i));
     }
     resize();
   }
@@ -101,11 +114,11 @@ struct Problem {
     reserve.resize(other.reserve);
   }
 
-  TensorView tokens(thrust::device_vector<As>& data) const {
+  TensorView tokens(thrust::device_vector<As>& data, int directions = 1) const {
     const bool b = layer.options().batch_first;
     return TensorView::of(
         raw(data), dtype_of<As>(),
-        {b ? shape.batch : shape.steps, b ? shape.steps : shape.batch, shape.hidden},
+        {b ? shape.batch : shape.steps, b ? shape.steps : shape.batch, directions * shape.hidden},
         Device::cuda());
   }
   std::vector<TensorView> views(std::vector<thrust::device_vector<As>>& all) const {
@@ -121,7 +134,8 @@ struct Problem {
   }
 
   TensorView state(thrust::device_vector<As>& data) const {
-    return TensorView::of(raw(data), dtype_of<As>(), {1, shape.batch, shape.hidden},
+    return TensorView::of(raw(data), dtype_of<As>(),
+                          {stack.layers * stack.directions, shape.batch, shape.hidden},
                           Device::cuda());
   }
 
@@ -130,7 +144,7 @@ struct Problem {
     ForwardArgs args;
     args.params = views(params);
     args.x = tokens(x);
-    args.y = tokens(y);
+    args.y = tokens(y, stack.directions);
     const auto tensors = static_cast<std::size_t>(info(layer.options().cell).states);
     for (std::size_t i = 0; i < tensors; ++i) {
       args.hn.*kStateTensors[i] = state(after[i]);
@@ -145,8 +159,8 @@ struct Problem {
     args.params = views(params);
     args.dparams = views(dparams);
     args.x = tokens(x);
-    args.y = tokens(y);
-    args.dy = tokens(dy);
+    args.y = tokens(y, stack.directions);
+    args.dy = tokens(dy, stack.directions);
     args.dx = tokens(dx);
     args.workspace = {raw(workspace), workspace.size()};
     args.reserve = {raw(reserve), reserve.size()};
