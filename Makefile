@@ -2,7 +2,7 @@
 # What a person runs: make demo | test | docs | wheel | bench | profiles | figures | format | lint. Each
 # sets up what it needs first, on a Debian that has git, make and python3: packages by apt-get, where they
 # are missing, and .venv.
-.PHONY: demo test test-cpp test-sanitize test-python test-cuda test-many test-ptx sanitize-cuda wheel bench \
+.PHONY: demo test test-cpp test-sanitize test-emulated test-python test-cuda test-many test-ptx sanitize-cuda wheel bench \
   bench-gpu bench-engine profiles figures docs docs-links format lint clean
 .NOTPARALLEL:
 
@@ -30,10 +30,10 @@ endif
 demo: .venv/installed
 	python -m scanrnn demo
 
-test: test-cpp test-sanitize test-python lint
+test: test-cpp test-sanitize test-emulated test-python lint
 
 # Teams of the tests are larger than the machine on purpose, so a thread that waits should not spin.
-test-cpp test-sanitize test-python test-cuda: export OMP_WAIT_POLICY := passive
+test-cpp test-sanitize test-emulated test-python test-cuda: export OMP_WAIT_POLICY := passive
 
 test-cpp: .venv/ready
 	cmake --preset release -DSCANRNN_BUILD_BENCH=ON -DPython_EXECUTABLE=$(PYTHON)
@@ -47,6 +47,19 @@ test-sanitize: .venv/ready
 	cmake --build --preset cpu-asan
 	tests/in_shards.sh build/cpu-asan/tests/scanrnn_tests --gtest_brief=1
 	ctest --preset cpu-asan --exclude-regex '^scanrnn_tests$$'
+
+# Every kernel of CUDA on this processor, translated to C++: right or wrong, but not how fast. It
+# needs CUDA's headers, not a GPU. EMULATED names other tests: all but a few can be run.
+EMULATED := Kernels/*:HalfKernels/*:BulkCopies/*:Seed*:AtOnceConformance.MatchesTheOracle
+test-emulated: export SCANRNN_TEST_DEVICE := cuda
+test-emulated: .venv/ready
+ifneq ($(NVCC),)
+	cmake -S tests/emulator -B build/emulated -G Ninja -DPython_EXECUTABLE=$(PYTHON)
+	cmake --build build/emulated
+	tests/in_shards.sh build/emulated/emulated_tests --gtest_brief=1 --gtest_filter='$(EMULATED)'
+else
+	@echo "no nvcc, and so no headers of CUDA: its kernels are not emulated"
+endif
 
 test-python: .venv/installed .venv/frameworks
 	python -m pytest
