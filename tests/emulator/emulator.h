@@ -355,7 +355,7 @@ cudaError_t launch_by(const How& how, void (*kernel)(Parameters...), void** argu
   return launch(how, kernel, *static_cast<std::decay_t<Parameters>*>(arguments[kIndex])...);
 }
 template <class... Parameters>
-cudaError_t launch_resident(void (*kernel)(Parameters...), unsigned blocks, int threads,
+cudaError_t launch_resident(void (*kernel)(Parameters...), dim3 blocks, int threads,
                             void** arguments, std::size_t shared, cudaStream_t stream) {
   How how(blocks, static_cast<unsigned>(threads), shared, stream);
   how.all_resident = true;
