@@ -60,8 +60,8 @@ test-cuda: .venv/installed .venv/frameworks-cuda build/cuda/tests/scanrnn_tests
 	ctest --preset cuda --tests-regex _on_cuda
 	python -m pytest
 
-# Sequences over the GPUs of this host, with NCCL, which does without NVLink's multicast. What wants
-# more GPUs than there are is skipped.
+# Sequences and batches over the GPUs of this host, with NCCL, which does without NVLink's multicast.
+# What wants more GPUs than there are is skipped.
 test-many: export SCANRNN_TEST_DEVICE := cuda
 test-many: export NCCL_NVLS_ENABLE ?= 0
 test-many: .venv/installed .venv/frameworks-cuda

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scanrnn.torch in what torch does with operators: compile, vmap, autocast, processes, graphs."""
-
-import os
+"""scanrnn.torch in what torch does with operators: compile, vmap, autocast, streams."""
 
 import pytest
 from scanrnn.arguments import short_name
@@ -189,31 +187,7 @@ def test_forward_mode_is_an_error():
     same([torch.func.jvp(lambda v: v * rnn(x)[0].sum(), (x,), (x,))[1]], [x * rnn(x)[0].sum()])
 
 
-# ---- several processes, graphs
-
-
-def _replica(rank, folder):
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
-    rnn = module("MinGRU", 4, 6, 2)
-    replica = torch.nn.parallel.DistributedDataParallel(rnn)
-    x = tensor(9, 4, 4)[:, 2 * rank : 2 * rank + 2]
-    replica(x)[0].square().mean().backward()
-    grads = [p.grad.clone() for p in rnn.parameters()]
-    rnn.zero_grad()
-    rnn(tensor(9, 4, 4))[0].square().mean().backward()
-    same(grads, [p.grad for p in rnn.parameters()])
-    dist.destroy_process_group()
-    # Gloo's threads outlive the group, and one that lets go of a tensor while the interpreter is
-    # torn down aborts the process: leave without that. A failure above has raised before this.
-    os._exit(0)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_ddp_of_two_processes(tmp_path):
-    torch.multiprocessing.spawn(_replica, (str(tmp_path),), nprocs=2)
+# ---- graphs, streams
 
 
 @GPU
