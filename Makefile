@@ -118,6 +118,7 @@ bench-gpu: .venv/installed
 	python -m scanrnn bench crossover --device cuda --grid full \
 	  --out bench/results/$(NAME)-crossover.json
 	python -m scanrnn bench calls --device cuda --out bench/results/$(NAME)-calls.json
+	python -m scanrnn bench memory --device cuda --out bench/results/$(NAME)-memory.json
 	python bench/peers.py --out bench/results/$(NAME)-peers.json
 
 # The planner's rules and the documentation's figures, from the JSON in bench/results: on any machine.
