@@ -108,7 +108,7 @@ def run(device: str, out: Path) -> None:
     measure.ready(out)
     torch.backends.cudnn.allow_tf32 = False  # so that results can be compared
     if device != "cpu":
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(torch.device(device).index or 0)
     points = [
         Point(cell, layers, dtype)
         for dtype in DTYPES[device.partition(":")[0]]
