@@ -73,8 +73,8 @@ test-cuda: .venv/installed .venv/frameworks-cuda build/cuda/tests/scanrnn_tests
 	ctest --preset cuda --tests-regex _on_cuda
 	python -m pytest
 
-# Sequences over the GPUs of this host, with NCCL, which does without NVLink's multicast. What wants
-# more GPUs than there are is skipped.
+# Sequences and batches over the GPUs of this host, with NCCL, which does without NVLink's multicast.
+# What wants more GPUs than there are is skipped.
 test-many: export SCANRNN_TEST_DEVICE := cuda
 test-many: export NCCL_NVLS_ENABLE ?= 0
 test-many: .venv/installed .venv/frameworks-cuda
@@ -131,6 +131,7 @@ bench-gpu: .venv/installed
 	python -m scanrnn bench crossover --device cuda --grid full \
 	  --out bench/results/$(NAME)-crossover.json
 	python -m scanrnn bench calls --device cuda --out bench/results/$(NAME)-calls.json
+	python -m scanrnn bench memory --device cuda --out bench/results/$(NAME)-memory.json
 	python bench/peers.py --out bench/results/$(NAME)-peers.json
 
 # The planner's rules and the documentation's figures, from the JSON in bench/results: on any machine.

@@ -20,6 +20,7 @@ import torch
 from rows import Row
 from scanrnn import _core
 from scanrnn.tools import measure
+from scanrnn.tools.memory import peak_bytes
 
 GPU = _core.Device("cuda")
 COPY_BYTES = 2**32  # read and written, by the copy that takes its turn beside the others
@@ -250,16 +251,6 @@ def take_turns(turns: list[Taken], seconds: float = 0.25) -> tuple[list[measure.
         clocks.append(clock_mhz())
     seen = [clock for clock in clocks if clock is not None]
     return [measure.Timing.of(values) for values in samples], [min(seen), max(seen)] if seen else []
-
-
-def peak_bytes(run: Run) -> int:
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    kept = run()
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() - before
-    del kept
-    return peak
 
 
 def failure(problem: Exception) -> Row:

@@ -258,6 +258,22 @@ def calls(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
+def memory(content: Row) -> str:
+    """MiB that autograd keeps, and on a GPU the peak."""
+    named = {"kept_bytes": "kept", "peak_bytes": "peak"}
+    keys = [key for key in named if key in content["rows"][0]]
+    libraries = list(dict.fromkeys(row["impl"] for row in content["rows"]))
+    lines = []
+    for (cell, layers, dtype), group in by(
+        content["rows"], lambda r: (r["cell"], r["layers"], r["dtype"])
+    ).items():
+        found = {row["impl"]: row for row in group}
+        sizes = (found[name][key] / 2**20 for key in keys for name in libraries)
+        lines.append([cell, str(layers), dtype, *(f"{size:.1f}" for size in sizes)])
+    titles = [f"{named[key]}, {name}" for key in keys for name in libraries]
+    return source(content) + measure.markdown(["cell", "layers", "dtype", *titles], lines)
+
+
 def cpu_ragged(content: Row) -> str:
     """Shares of the padded batch's time."""
     lines = []
@@ -357,10 +373,11 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "gpu ragged": ("h200-ragged", gpu_ragged),
     "gpu calls": ("h200-calls", calls),
     "cpu calls": ("cpu-calls", calls),
+    "cpu memory": ("cpu-memory", memory),
     "language models": ("h200-language-model", language_models),
 }
 PROFILES = Path(__file__).resolve().parents[1] / "dispatch" / "profiles"
-PAGES = ("README.md", "docs/performance.md", "docs/frameworks.md")
+PAGES = ("README.md", "docs/performance.md", "docs/frameworks.md", "docs/torch.md")
 
 
 def loaded(file: Path) -> Row:

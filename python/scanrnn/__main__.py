@@ -109,6 +109,9 @@ def parser() -> argparse.ArgumentParser:
     calls = add(
         kinds, "calls", "what a call on a small layer costs, beside torch.nn where it is installed"
     )
+    memory = add(
+        kinds, "memory", "what training keeps and takes by LSTM, GRU and RNN, beside torch.nn"
+    )
     ragged = add(
         kinds, "ragged", "sequences of different lengths on the CPU: padded, with lengths, packed"
     )
@@ -150,8 +153,9 @@ def parser() -> argparse.ArgumentParser:
     )
     regret.add_argument("--out", type=Path, help="Markdown file; pictures go beside it")
 
-    calls.add_argument("--device", type=device, default="cpu", help="cpu (default) or cuda")
-    calls.add_argument("--out", type=Path, help="JSON (bench/results/DEVICE-calls.json)")
+    for name, sub in (("calls", calls), ("memory", memory)):
+        sub.add_argument("--device", type=device, default="cpu", help="cpu (default) or cuda")
+        sub.add_argument("--out", type=Path, help=f"JSON (bench/results/DEVICE-{name}.json)")
     layer.add_argument("--device", choices=("cpu",), default="cpu", help="of NumPy's arrays")
     layer.add_argument(
         "--out", type=Path, default=Path("bench/results/cpu-layer.json"),
@@ -240,11 +244,11 @@ def run(chosen: argparse.Namespace) -> None:
 
         content = sweep_of(chosen)
         regret.run(content, chosen_profile(chosen.profile, content), chosen.out)
-    elif chosen.kind == "calls":
-        from .tools import calls
+    elif chosen.kind in ("calls", "memory"):
+        from .tools import calls, memory
 
-        kind = chosen.device.partition(":")[0]
-        calls.run(chosen.device, chosen.out or Path(f"bench/results/{kind}-calls.json"))
+        kind, tool = chosen.device.partition(":")[0], calls if chosen.kind == "calls" else memory
+        tool.run(chosen.device, chosen.out or Path(f"bench/results/{kind}-{chosen.kind}.json"))
     elif chosen.kind == "ragged":
         from .tools import ragged_bench
 

@@ -34,6 +34,7 @@ MAY_SKIP = (
     "could not import 'equinox'",
     "could not import 'optax'",
     "could not import 'transformers'",
+    "could not import 'torchaudio'",
     "could not import 'onnx",
 )
 

@@ -10,6 +10,7 @@ import pytest
 import scanrnn.torch.distributed as sd
 import torch
 import torch.distributed as dist
+from distributed_batch import CASES as BATCH
 from distributed_compare import SHARE, compare, ragged, refused, span
 from distributed_errors import dies, errors
 from distributed_mesh import data_parallel, fully_sharded
@@ -330,6 +331,7 @@ MOST = shapes, gradients_of_some, bits, order, scans
 SUITES = {
     "all": CELLS | DROPPED | {case.__name__: case for case in CALLS},
     "most": CELLS | {case.__name__: case for case in MOST},
+    "batch": BATCH,
     "mesh": {"data_parallel": data_parallel, "fully_sharded": fully_sharded},
     "dies": {"dies": dies},
 }

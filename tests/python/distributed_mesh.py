@@ -4,8 +4,9 @@
 import scanrnn.torch.distributed as sd
 import torch
 import torch.distributed as dist
+from distributed_batch import Model, loss_of
 from distributed_compare import refused
-from torch_support import WIDE, same, st, tensor
+from torch_support import WIDE, module, same, tensor
 
 
 def mesh_of(world):
@@ -14,25 +15,17 @@ def mesh_of(world):
     return init_device_mesh(world.device.type, (2, 2), mesh_dim_names=("batch", "time"))
 
 
-class Model(torch.nn.Module):
-    def __init__(self, group=None):
-        super().__init__()
-        torch.manual_seed(5)
-        self.read = torch.nn.Linear(6, 8)
-        rnn = st.LSTM(8, 8, 2, bidirectional=True)
-        self.rnn = rnn if group is None else sd.TimeSharded(rnn, group)
-        self.head = torch.nn.Linear(16, 3)
-
-    def forward(self, x):
-        return self.head(self.rnn(self.read(x))[0])
+def made(group=None):
+    rnn = module("LSTM", 8, 8, 2, bidirectional=True)
+    return Model(rnn if group is None else sd.TimeSharded(rnn, group), width=16)
 
 
 def whole_and_part(world, mesh):
     """The gradients of a mean over the batch and a sum over time on one device; and this rank's
     model and loss."""
-    one = Model().to(world.device, WIDE)
+    one = made().to(world.device, WIDE)
     x = tensor(10, 4, 6)
-    one(x).square().sum(0).mean(0).sum().backward()
+    loss_of(one(x)).backward()
     row, column = mesh["batch"].get_local_rank(), mesh["time"].get_local_rank()
     mine = x[[slice(0, 3), slice(3, 10)][column], 2 * row : 2 * row + 2]
     return one, mine
@@ -50,13 +43,13 @@ def summed_over_time(model, group):
 def data_parallel(world):
     mesh = mesh_of(world)
     one, mine = whole_and_part(world, mesh)
-    model = Model(mesh["time"].get_group()).to(world.device, WIDE)
+    model = made(mesh["time"].get_group()).to(world.device, WIDE)
     model = torch.nn.parallel.DistributedDataParallel(
         model, process_group=mesh["batch"].get_group()
     )
     for _ in range(2):
         model.zero_grad()
-        model(mine).square().sum(0).mean(0).sum().backward()
+        loss_of(model(mine)).backward()
     summed_over_time(model, mesh["time"].get_group())
     for got, want in zip(model.parameters(), one.parameters(), strict=True):
         same([got.grad], [want.grad], 1e-10)
@@ -67,13 +60,13 @@ def fully_sharded(world):
 
     mesh = mesh_of(world)
     one, mine = whole_and_part(world, mesh)
-    model = Model(mesh["time"].get_group()).to(world.device, WIDE)
+    model = made(mesh["time"].get_group()).to(world.device, WIDE)
     fully_shard(model.rnn, mesh=mesh["batch"])
     fully_shard(model, mesh=mesh["batch"])
-    model(mine).square().sum(0).mean(0).sum().backward()
+    loss_of(model(mine)).backward()
     summed_over_time(model, mesh["time"].get_group())
     for got, want in zip(model.parameters(), one.parameters(), strict=True):
         same([got.grad.full_tensor()], [want.grad], 1e-10)
-    inner = Model(mesh["time"].get_group()).to(world.device, WIDE)
+    inner = made(mesh["time"].get_group()).to(world.device, WIDE)
     fully_shard(inner.rnn.module, mesh=mesh["batch"])
     refused(TypeError, "expected a plain parameter, got DTensor: apply", lambda: inner(mine))

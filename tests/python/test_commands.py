@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import scanrnn
 from scanrnn import __main__, _core, profile
-from scanrnn.tools import calls, layer_bench, measure, ragged_bench, stack_bench
-from support import ALL_CELLS, INFO
+from scanrnn.tools import calls, layer_bench, measure, memory, ragged_bench, stack_bench
+from support import ALL_CELLS, DEVICE, INFO
 
 PROVENANCE = {"device", "processor", "threads", "commit", "dirty", "command", "date"}
 ROW = {"bench", "cell", "impl", "domain", "pass", "layout", "B", "T", "C", "H", "dtype", "ms"}
@@ -188,6 +188,34 @@ def test_bench_calls(tmp_path, capsys, monkeypatch):
     assert all(0 < row["least_us"] <= row["us"] for row in content["rows"])
     impls = {"scanrnn, torch tensors", "scanrnn.torch", "torch.nn"} if find_spec("torch") else set()
     assert {row["impl"] for row in content["rows"]} == {"scanrnn, NumPy"} | impls
+
+
+def test_bench_memory(tmp_path, capsys, monkeypatch):
+    torch, out = pytest.importorskip("torch"), tmp_path / "memory.json"
+    kind = DEVICE.partition(":")[0]
+    B, T, H = 2, 9, 8
+    monkeypatch.setitem(memory.SIZES, kind, (B, T, H))
+    __main__.main(["bench", "memory", "--device", DEVICE, "--out", str(out)])
+    assert "kept, MiB" in capsys.readouterr().out
+    content = json.loads(out.read_text())
+    assert set(content) >= {"device", "commit", "command", "torch"}
+    rows = content["rows"]
+    assert len(rows) == len(memory.DTYPES[kind]) * 3 * 2 * 2  # cells, layers, libraries
+    for row in rows:
+        y_bytes = B * T * H * getattr(torch, row["dtype"]).itemsize
+        assert row["kept_bytes"] >= y_bytes * row["layers"]
+        if kind == "cuda":
+            assert row["peak_bytes"] >= row["kept_bytes"]
+
+
+def test_kept_bytes_count_memory_once():
+    torch = pytest.importorskip("torch")
+    x, w = (torch.ones(100, requires_grad=True) for _ in range(2))
+    assert memory.kept_bytes(lambda: x * w, [x, w]) == 0
+    assert memory.kept_bytes(lambda: x * w, [x]) == 400
+    assert memory.kept_bytes(lambda: x.exp() * w, [x, w]) == 400  # exp keeps it, and the product
+    assert memory.kept_bytes(lambda: x.exp().cos(), [x]) == 400
+    assert memory.kept_bytes(lambda: x.exp().exp(), [x]) == 800
 
 
 def test_bench_ragged(tmp_path, capsys, monkeypatch):

@@ -2,11 +2,13 @@
 """scanrnn.torch: T and B unknown to Inductor and to torch.export, and checkpoints in a compiled
 function. test_torch_transforms.py has what torch.compile does otherwise."""
 
+import functools
 import io
 
 import pytest
 from support import ALL_CELLS
-from torch_support import COMPILES, flat, integers, module, same, state, tensor, torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch_support import COMPILES, flat, integers, module, packed, same, state, tensor, torch
 
 
 def results(call, rnn, x):
@@ -25,6 +27,58 @@ def test_inductor_knows_no_sizes(cell):
     for steps, batch in ((5, 3), (9, 2), (17, 7)):
         x = tensor(steps, batch, 4)
         same(results(compiled, rnn, x), results(rnn, rnn, x))
+    torch.compiler.reset()
+
+
+SEVERAL = [9, 5, 4, 1], [7, 7, 2], [12, 2, 9, 2, 3, 1]  # lengths in batches of other sizes
+
+
+@COMPILES
+@pytest.mark.parametrize("cell", ["MinGRU", "LSTM"])
+def test_inductor_knows_no_sizes_of_ragged_batches(cell):
+    rnn = module(cell, 4, 6, 2)
+
+    def call(x, lengths):
+        return rnn(x, lengths=lengths)
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=True)
+    for lengths in map(integers, SEVERAL):
+        x = tensor(12, len(lengths), 4)
+        got, want = (
+            results(functools.partial(one, lengths=lengths), rnn, x) for one in (compiled, call)
+        )
+        same(got, want)
+    torch.compiler.reset()
+
+
+@COMPILES
+@pytest.mark.parametrize("sorts", [False, True])
+def test_inductor_takes_packed_sequences(sorts):
+    """Without a break. torch itself breaks where sequences are packed."""
+    rnn = module("LSTM", 4, 6, 2)
+
+    def call(x, lengths):
+        y, h_n = rnn(pack_padded_sequence(x, lengths, enforce_sorted=not sorts))
+        return pad_packed_sequence(y)[0], h_n
+
+    def of_data(run, given):
+        def called(x):
+            y, h_n = run(given._replace(data=x))
+            return y.data, h_n
+
+        return called
+
+    whole = torch.compile(call, dynamic=True)
+    inner = torch.compile(rnn, fullgraph=True, dynamic=True)
+    for lengths in SEVERAL if sorts else SEVERAL[:2]:
+        x, lengths = tensor(12, len(lengths), 4), torch.tensor(lengths)
+        got, want = (
+            results(functools.partial(one, lengths=lengths), rnn, x) for one in (whole, call)
+        )
+        same(got, want)
+        given = pack_padded_sequence(x, lengths, enforce_sorted=not sorts)
+        got, want = (results(of_data(one, given), rnn, given.data) for one in (inner, rnn))
+        same(got, want)
     torch.compiler.reset()
 
 
@@ -77,6 +131,20 @@ def test_an_exported_program_takes_lengths():
             return self.rnn(x, lengths=lengths)
 
     x = tensor(5, 3, 4)
-    program = torch.export.export(Model(), (x, integers([5, 2, 1])), strict=True)
-    lengths = integers([1, 0, 4])
-    same(program.module()(x, lengths), rnn(x, lengths=lengths))
+    steps, batch = torch.export.Dim("T", min=2), torch.export.Dim("B", min=2)
+    shapes = {0: steps, 1: batch}, {0: batch}
+    for strict in (False, True):
+        program = torch.export.export(
+            Model(), (x, integers([5, 2, 1])), dynamic_shapes=shapes, strict=strict
+        )
+        given, lengths = tensor(7, 4, 4), integers([1, 0, 4, 7])
+        same(program.module()(given, lengths), rnn(given, lengths=lengths))
+
+
+@COMPILES
+def test_an_exported_program_takes_a_packed_sequence():
+    rnn = module("GRU", 4, 6)
+    first, other = (packed(tensor(9, 4, 4, seed=i), [9, 4, 1, 5]) for i in range(2))
+    program = torch.export.export(rnn, (first,))
+    (y, h_n), (want, last) = program.module()(other), rnn(other)
+    same([y.data, h_n], [want.data, last])

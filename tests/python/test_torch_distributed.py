@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences over several ranks. Each world of processes starts once and runs all its cases, which
-distributed_cases.py has: with gloo on the CPU, with NCCL where SCANRNN_TEST_DEVICE=cuda."""
+"""Sequences and batches over several ranks. Each world of processes starts once and runs all its
+cases, which distributed_cases.py has: with gloo on the CPU, with NCCL where
+SCANRNN_TEST_DEVICE=cuda."""
 
 import copy
 import itertools
@@ -21,7 +22,7 @@ from distributed_cases import SUITES
 from scanrnn.torch.distributed import groups, masks
 from scanrnn.torch.distributed.schedule import Shape, Unit, following, slots_of, turns_of
 
-WORLDS = [(2, "all"), (3, "most"), (4, "mesh")]
+WORLDS = [(2, "all"), (2, "batch"), (3, "most"), (4, "mesh")]
 
 
 def run(size, suite, folder):

@@ -5,6 +5,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+from scanrnn.tools import measure
 from torch_support import DEVICE, st, torch
 
 ROOT = Path(__file__).parents[2]
@@ -28,10 +29,14 @@ def test_encodec_stays_what_it_was(replaced):
         assert replaced.error(after(x), before(x)) > 1e-3
 
 
-def test_the_script_times_both(replaced, tmp_path):
-    pytest.importorskip("transformers")
+@pytest.mark.parametrize(
+    ("model", "package"),
+    [("encodec", "transformers"), ("hdemucs", "torchaudio"), ("words", "torch")],
+)
+def test_the_script_times_both(replaced, tmp_path, model, package):
+    pytest.importorskip(package)
     out = tmp_path / "replaced.json"
-    command = ["--models", "encodec", "--small", "--turns", "2", "--device", DEVICE]
+    command = ["--models", model, "--small", "--turns", "2", "--device", DEVICE]
     rows = replaced.main([*command, "--out", str(out)])
     passes = [(row["pass"], row["impl"]) for row in rows]
     assert sorted(passes) == [
@@ -39,7 +44,16 @@ def test_the_script_times_both(replaced, tmp_path):
         ("forward_backward", "scanrnn.torch"), ("forward_backward", "torch.nn"),
     ]  # fmt: skip
     assert all(row["ms"] > 0 for row in rows)
-    assert out.exists()
+    assert [row["model"] for row in measure.load(out)["rows"]] == [model] * 4
+
+
+def test_what_is_not_here_is_an_error(replaced, monkeypatch):
+    def missing(small):
+        raise ImportError("no such package")
+
+    monkeypatch.setitem(replaced.MODELS, "words", missing)
+    with pytest.raises(SystemExit, match=r"none of .* is here"):
+        replaced.main(["--models", "words", "--device", DEVICE])
 
 
 def test_a_wrong_result_is_refused(replaced):

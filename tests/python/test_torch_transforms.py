@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scanrnn.torch in what torch does with operators: compile, vmap, autocast, processes, graphs."""
-
-import os
+"""scanrnn.torch in what torch does with operators: compile, vmap, autocast, streams."""
 
 import pytest
 from scanrnn.arguments import short_name
@@ -189,63 +187,7 @@ def test_forward_mode_is_an_error():
     same([torch.func.jvp(lambda v: v * rnn(x)[0].sum(), (x,), (x,))[1]], [x * rnn(x)[0].sum()])
 
 
-# ---- several processes, graphs
-
-
-def _replica(rank, folder):
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
-    rnn = module("MinGRU", 4, 6, 2)
-    replica = torch.nn.parallel.DistributedDataParallel(rnn)
-    x = tensor(9, 4, 4)[:, 2 * rank : 2 * rank + 2]
-    replica(x)[0].square().mean().backward()
-    grads = [p.grad.clone() for p in rnn.parameters()]
-    rnn.zero_grad()
-    rnn(tensor(9, 4, 4))[0].square().mean().backward()
-    same(grads, [p.grad for p in rnn.parameters()])
-    dist.destroy_process_group()
-    # Gloo's threads outlive the group, and one that lets go of a tensor while the interpreter is
-    # torn down aborts the process: leave without that. A failure above has raised before this.
-    os._exit(0)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_ddp_of_two_processes(tmp_path):
-    torch.multiprocessing.spawn(_replica, (str(tmp_path),), nprocs=2)
-
-
-@GPU
-@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")  # torch's, of any warm-up
-@pytest.mark.parametrize("cell", ALL_CELLS)
-def test_cuda_graph(cell):
-    rnn = module(cell, 64, 64, 2, dtype=torch.float32)
-    x, h_0 = tensor(32, 8, 64, dtype=torch.float32, grad=True), state(rnn, 8, torch.float32)
-
-    def run():
-        y, h_n = rnn(x, h_0)
-        sum(v.square().sum() for v in flat([y, h_n])).backward()
-        return y
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            run()
-            x.grad = None
-            rnn.zero_grad()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = run()
-    with torch.no_grad():
-        x.copy_(tensor(32, 8, 64, dtype=torch.float32, seed=3))
-    graph.replay()
-    got = [y.clone(), x.grad.clone(), *(p.grad.clone() for p in rnn.parameters())]
-    x.grad = None
-    rnn.zero_grad()
-    same(got, [run(), x.grad, *(p.grad for p in rnn.parameters())], 1e-6)
+# ---- streams
 
 
 @GPU
