@@ -53,29 +53,28 @@ void put_rows(const RaggedCase& c, const Stretch& s, const Values& rows, std::in
                 tokens.begin() + static_cast<std::ptrdiff_t>(c.token(s.row, t)) * width);
   }
 }
-// Calls use(offset of a sequence's row in [L*D,B,H], offset in [L*D,1,H], whether it belongs to the
-// reverse direction) for each layer and direction.
+// Calls use(offset of a sequence's row in [L*D,B,.], offset in [L*D,1,.], whether it belongs to the
+// reverse direction) for each layer and direction of a tensor of the state with rows of `width`.
 template <class F>
-void for_states(const Case& c, std::int64_t row, F&& use) {
-  const std::int64_t hidden = c.layer.hidden_size;
+void for_states(const Case& c, std::int64_t row, std::int64_t width, F&& use) {
   for (std::int64_t i = 0; i < c.layer.num_layers * c.directions(); ++i) {
-    use((i * c.batch + row) * hidden, i * hidden, i % c.directions() == 1);
+    use((i * c.batch + row) * width, i * width, i % c.directions() == 1);
   }
 }
 
 // A call for each stretch by itself: what the ragged call should give.
 Result one_by_one(const RaggedCase& c, const Data& data) {
   const Case& whole = c.whole;
-  const std::int64_t hidden = whole.layer.hidden_size, width = whole.directions() * hidden;
+  const std::int64_t width = whole.directions() * whole.features();
   Result out;
   out.y.assign(static_cast<std::size_t>(whole.outputs()), 0);
   out.dx.assign(static_cast<std::size_t>(whole.inputs()), 0);
-  const auto states = static_cast<std::size_t>(whole.states());
   // A sequence without steps hands its states on.
-  out.hn = whole.h0 ? data.h0 : Values(states, 0);
+  out.hn = whole.h0 ? data.h0 : Values(static_cast<std::size_t>(whole.states()), 0);
   out.dh0 = data.dhn;
   const std::vector<double>& fresh = info(whole.layer.cell).fresh;
   for (std::size_t i = 0; i < whole.more_states(); ++i) {
+    const auto states = static_cast<std::size_t>(whole.states(i + 1));
     out.moren[i] = whole.h0 ? data.more0[i] : Values(states, fresh[i + 1]);
     out.dmore0[i] = data.dmoren[i];
   }
@@ -91,39 +90,41 @@ Result one_by_one(const RaggedCase& c, const Data& data) {
     part.params = data.params;
     part.x = rows_of(c, s, data.x, whole.layer.input_size);
     part.dy = rows_of(c, s, data.dy, width);
-    const auto cut = [&](const Values& all, bool is_start, double absent = 0) {
-      Values rows(static_cast<std::size_t>(one.states()), absent);
-      for_states(whole, s.row, [&](std::int64_t from, std::int64_t to, bool reverse) {
+    const auto cut = [&](std::size_t i, const Values& all, bool is_start, double absent = 0) {
+      Values rows(static_cast<std::size_t>(one.states(i)), absent);
+      const std::int64_t size = one.features(i);
+      for_states(whole, s.row, size, [&](std::int64_t from, std::int64_t to, bool reverse) {
         const bool mine = is_start ? (reverse ? s.last : s.own) : (reverse ? s.first : s.last);
-        if (mine && !all.empty()) std::copy_n(all.begin() + from, hidden, rows.begin() + to);
+        if (mine && !all.empty()) std::copy_n(all.begin() + from, size, rows.begin() + to);
       });
       return rows;
     };
-    part.h0 = cut(data.h0, true);
-    part.dhn = cut(data.dhn, false);
+    part.h0 = cut(0, data.h0, true);
+    part.dhn = cut(0, data.dhn, false);
     for (std::size_t i = 0; i < whole.more_states(); ++i) {
-      part.more0[i] = cut(data.more0[i], true, fresh[i + 1]);
-      part.dmoren[i] = cut(data.dmoren[i], false);
+      part.more0[i] = cut(i + 1, data.more0[i], true, fresh[i + 1]);
+      part.dmoren[i] = cut(i + 1, data.dmoren[i], false);
     }
     const Result got = library(one, part);
     put_rows(c, s, got.y, width, out.y);
     put_rows(c, s, got.dx, whole.layer.input_size, out.dx);
-    const auto put = [&](const Values& rows, bool is_start, Values& all) {
-      for_states(whole, s.row, [&](std::int64_t to, std::int64_t from, bool reverse) {
+    const auto put = [&](std::size_t i, const Values& rows, bool is_start, Values& all) {
+      const std::int64_t size = one.features(i);
+      for_states(whole, s.row, size, [&](std::int64_t to, std::int64_t from, bool reverse) {
         const bool mine = is_start ? (reverse ? s.last : s.first) : (reverse ? s.first : s.last);
         const bool dead = is_start && !reverse && !s.own;  // reset at once
         if (!mine) return;
-        for (std::int64_t k = 0; k < hidden; ++k) {
+        for (std::int64_t k = 0; k < size; ++k) {
           all[static_cast<std::size_t>(to + k)] =
               dead ? 0 : rows[static_cast<std::size_t>(from + k)];
         }
       });
     };
-    put(got.hn, false, out.hn);
-    put(got.dh0, true, out.dh0);
+    put(0, got.hn, false, out.hn);
+    put(0, got.dh0, true, out.dh0);
     for (std::size_t i = 0; i < whole.more_states(); ++i) {
-      put(got.moren[i], false, out.moren[i]);
-      put(got.dmore0[i], true, out.dmore0[i]);
+      put(i + 1, got.moren[i], false, out.moren[i]);
+      put(i + 1, got.dmore0[i], true, out.dmore0[i]);
     }
     for (std::size_t i = 0; i < got.dparams.size(); ++i) {
       for (std::size_t k = 0; k < got.dparams[i].size(); ++k) {
@@ -203,7 +204,7 @@ void expect_alike(const RaggedCase& c, const Result& got, const Result& want) {
 // What lies in the padding should reach nothing.
 void poison_padding(const RaggedCase& c, Data& data) {
   if (c.whole.packed()) return;
-  const std::int64_t width = c.whole.directions() * c.whole.layer.hidden_size;
+  const std::int64_t width = c.whole.directions() * c.whole.features();
   for (std::int64_t row = 0; row < c.whole.batch; ++row) {
     for (std::int64_t t = c.lengths[static_cast<std::size_t>(row)]; t < c.whole.steps; ++t) {
       const double value = t % 2 ? std::nan("") : std::numeric_limits<double>::infinity();
@@ -265,6 +266,23 @@ TEST(Ragged, AnyLengths) {
         c.whole.threads = 2;
         expect_like_single_calls(c, random);
       }
+    }
+  }
+}
+
+TEST(Ragged, StepsOfLinesWithMoreOptions) {
+  Random random(1511);
+  for (const LayerOptions& options : layers_by_lines_and_more()) {
+    for (int bits = 0; bits < 16; ++bits) {
+      RaggedCase c = ragged_case(options, {7, 0, 12, 1, 12, 3}, bits & 1);
+      c.whole.layer.bidirectional = bits & 2;
+      c.whole.layer.batch_first = bits & 4;
+      c.whole.layer.num_layers = 1 + (bits & 8 ? 1 : 0);
+      c.whole.layer.dtype = Dtype::float64;
+      c.whole.h0 = bits != 3;
+      c.whole.threads = 1 + bits % 3;
+      if (bits % 3 != 0) reset_some(c, 0.2, random);
+      expect_like_single_calls(c, random);
     }
   }
 }
