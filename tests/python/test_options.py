@@ -276,8 +276,10 @@ def test_torch_and_jax_give_the_same(cell, options, hidden):
         (
             "LSTM",
             {"proj_size": 2, "zoneout": 0.1},
-            r"zoneout: expected 0 for h .*of a pair",
+            r"zoneout: expected 0 for h .*zoneout=\(0, p\), got 0.1",
         ),
+        ("LSTM", {"zoneout": (0.1, 1.0)},
+         r"^zoneout: expected probabilities in \[0, 1\), got \(0.1, 1.0\)"),
         ("SRU", {"projection_size": -1}, r"projection_size: expected a number >= 0, got -1"),
         ("SRU", {"rescale": 1}, r"rescale: expected True or False, got 1"),
         ("SRU", {"highway_bias": float("inf")}, r"highway_bias: expected a finite number"),
