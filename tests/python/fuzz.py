@@ -226,6 +226,9 @@ class Running:
             name = "lengths" if case.ragged == "lengths" else "cu_seqlens"
             values = lengths if name == "lengths" else np.concatenate([[0], np.cumsum(lengths)])
             self.told_steps[name] = self.arrays.of_library(values.astype(integers))
+            if name == "cu_seqlens" and random.random() < 0.5:
+                most = max(lengths, default=0)
+                self.told_steps["longest"] = int(random.integers(most, values[-1] + 1))
         if case.resets:
             self.reset = random.random(shape) < random.choice([0.05, 0.3, 1.0])
             self.told_steps["reset"] = self.give(self.reset, hidden=True)
