@@ -63,6 +63,7 @@ class Layer:
         training: bool,
         strategy: str | None,
         batch_layout: str = "rectangular",
+        longest: int = 0,
     ) -> Plan: ...
 
 class Tensor:

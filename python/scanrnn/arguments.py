@@ -103,6 +103,8 @@ def own_options(known: Mapping[str, Any], owner: str, given: Mapping[str, Any]) 
         value = given.get(name, default)
         if name == "zoneout" and isinstance(value, (tuple, list)) and len(value) == 2:
             out[name] = (real(name, value[0]), real(name, value[1]))
+            if not all(0 <= share < 1 for share in out[name]):
+                raise ValueError(f"{name}: expected probabilities in [0, 1), got {out[name]}")
         else:
             out[name] = as_the_default[type(default)](name, value)
             if out[name] == "":  # which a description has for the default

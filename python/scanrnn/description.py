@@ -35,7 +35,8 @@ class Planned(NamedTuple):
     reserve: int
 
 
-# (settings, T, B, training, strategy, layout, which is rectangular where it is absent) -> Planned
+# (settings, T, B, training, strategy, layout, longest) -> Planned; the last two are not there for a
+# rectangular batch
 Planner = Callable[..., Planned]
 
 
@@ -54,9 +55,10 @@ class Description(NamedTuple):
     domain: str = "log"
     options: str = ""  # the cell's own, "name=number ..."; see options_text
     strategy: str | None = None  # asked of a plan, no part of the layer
+    longest: int = 0  # of packed sequences, which a plan is told; 0: not known
 
     def layer(self, input_size: int, dtype: str) -> _core.Layer:
-        return _layer(self, input_size, dtype)
+        return _layer(self._of_any_batch(), input_size, dtype)
 
     @property
     def own_options(self) -> dict[str, float]:
@@ -95,15 +97,18 @@ class Description(NamedTuple):
     def planner(self, input_size: int, dtype: str, device: _core.Device) -> Planner:
         """Its plans on a device. Whoever asks passes `_core.settings(device)`, on which they
         depend, too."""
-        return _planner(self, input_size, dtype, device)
+        return _planner(self._of_any_batch(), input_size, dtype, device)
+
+    def _of_any_batch(self) -> Description:
+        return self._replace(longest=0) if self.longest else self
 
     def plan(
         self, input_size: int, dtype: str, device: _core.Device, batch: Batch, training: bool
     ) -> Planned:
-        planner = _planner(self, input_size, dtype, device)
+        planner = self.planner(input_size, dtype, device)
         steps, sequences, layout = batch
         settings = _core.settings(device)
-        return planner(settings, steps, sequences, training, self.strategy, layout)
+        return planner(settings, steps, sequences, training, self.strategy, layout, self.longest)
 
     def batch(self, shape: Sequence[Any], ragged: Ragged | None = None) -> Batch:
         if ragged is not None and ragged.cu_seqlens is not None:
@@ -158,7 +163,7 @@ def _options(text: str) -> dict[str, float]:
 def _layer(description: Description, input_size: int, dtype: str) -> _core.Layer:
     profile.load_users()
     options = description._asdict()
-    del options["strategy"]
+    del options["strategy"], options["longest"]
     return _core.Layer(input_size=input_size, dtype=dtype, **options)
 
 
@@ -172,9 +177,9 @@ def _planner(
     @functools.lru_cache(maxsize=256)
     def planned(
         settings: int, steps: int, batch: int, training: bool, strategy: str | None,
-        layout: str = RECTANGULAR,
+        layout: str = RECTANGULAR, longest: int = 0,
     ) -> Planned:  # fmt: skip
-        plan = layer.plan(device, steps, batch, training, strategy, layout)
+        plan = layer.plan(device, steps, batch, training, strategy, layout, longest)
         tokens = [batch, steps] if description.batch_first else [steps, batch]
         if layout == PACKED:
             tokens = [steps]

@@ -18,7 +18,7 @@ from .arrays import on_host
 from .call import Placed, Stack
 from .description import Description, options_text
 from .layouts import export
-from .ragged import PACKED, RECTANGULAR, Ragged, of_sequence
+from .ragged import PACKED, RECTANGULAR, Ragged, longest_told, of_sequence
 from .registry import CellInfo
 from .run import Pullback, Run, State
 
@@ -132,6 +132,7 @@ class Layer:
         lengths: Any = None,
         cu_seqlens: Any = None,
         reset: Any = None,
+        longest: int | None = None,
     ) -> tuple[Any, State]:
         """The whole sequence; h_0 None is zeros.
 
@@ -139,9 +140,12 @@ class Layer:
         integers `cu_seqlens` [N+1] sequences lie one after the other in x [tokens,C], whatever
         batch_first says, and sequence n is tokens cu_seqlens[n] to cu_seqlens[n+1]-1. Where the
         bools `reset`, shaped as x without its last axis, are true, no state comes into the step.
+        `longest` beside cu_seqlens says that no sequence has more steps, which a device does not
+        tell the host.
         """
         ragged = of_sequence(lengths, cu_seqlens, reset)
-        return Run(self._stack, x, h_0, strategy, ragged=ragged).forward()
+        most = longest_told(longest, cu_seqlens)
+        return Run(self._stack, x, h_0, strategy, ragged=ragged, longest=most).forward()
 
     def vjp(
         self,
@@ -153,18 +157,22 @@ class Layer:
         lengths: Any = None,
         cu_seqlens: Any = None,
         reset: Any = None,
+        longest: int | None = None,
     ) -> tuple[tuple[Any, State], Pullback]:
         """The sequence in training mode, and what carries cotangents back through it.
 
         x is held, not copied, and y comes back read-only, because the pullback reads both: leave x
         as it is while the pullback is in use. `seed` is that of what is dropped; None is fresh
-        entropy. lengths, cu_seqlens and reset are those of a call, and are copied.
+        entropy. lengths, cu_seqlens, reset and longest are those of a call; arrays are copied.
         """
         seed, drawn = arguments.seed_value(seed), 0
         if self._stack.description.drops:
             drawn = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
         ragged = of_sequence(lengths, cu_seqlens, reset)
-        run = Run(self._stack, x, h_0, strategy, training=True, seed=drawn, ragged=ragged)
+        most = longest_told(longest, cu_seqlens)
+        run = Run(
+            self._stack, x, h_0, strategy, training=True, seed=drawn, ragged=ragged, longest=most
+        )
         return run.forward(), Pullback(run)
 
     def step(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .arguments import Array
+from .arguments import Array, count
 
 # How a batch lies in memory, as plans know it.
 RECTANGULAR, RAGGED, PACKED = "rectangular", "ragged", "packed"
@@ -54,8 +54,20 @@ def of_sequence(lengths: Any, cu_seqlens: Any, reset: Any) -> Ragged | None:
     return Ragged(lengths, cu_seqlens, reset)
 
 
-def checked(library: Operands, told: Ragged, shape: Sequence[Any], batch_axis: int) -> Ragged:
-    """With arrays of the library. `shape` is that of x as it came in, which may be one sequence."""
+def longest_told(longest: int | None, cu_seqlens: Any) -> int:
+    """The most steps that a packed sequence has, 0 where nobody says."""
+    if longest is None:
+        return 0
+    if cu_seqlens is None:
+        raise ValueError(f"longest: expected None without cu_seqlens, got {longest!r}")
+    return count("longest", longest)
+
+
+def checked(
+    library: Operands, told: Ragged, shape: Sequence[Any], batch_axis: int, longest: int = 0
+) -> Ragged:
+    """With arrays of the library. `shape` is that of x as it came in, which may be one sequence;
+    no packed one has more than `longest` steps, where that is not 0."""
     lengths, cu_seqlens, reset, state_indices = told
     if lengths is not None:
         if len(shape) == 2:
@@ -76,7 +88,11 @@ def checked(library: Operands, told: Ragged, shape: Sequence[Any], batch_axis: i
             )
         ends = library.to_check("cu_seqlens", told.cu_seqlens)
         if ends is not None:
-            _check_ends(ends, shape[0])
+            _check_ends(ends, shape[0], longest)
+        if longest > shape[0]:
+            raise ValueError(
+                f"longest: expected at most the number of tokens, {shape[0]}, got {longest}"
+            )
     if reset is not None:
         reset, wanted = library.bools("reset", reset), tuple(shape[:-1])
         if tuple(reset.shape) != wanted:
@@ -117,12 +133,18 @@ def _check_values(name: str, values: Array, least: Any, most: int) -> None:
         raise ValueError(f"{name}: expected integers in [{low}, {most}], got {values[at]} at {at}")
 
 
-def _check_ends(ends: Array, tokens: int) -> None:
+def _check_ends(ends: Array, tokens: int, longest: int) -> None:
     _check_values("cu_seqlens", ends, np.concatenate([[0], ends[:-1]]), tokens)
     if ends[0] != 0 or ends[-1] != tokens:
         raise ValueError(
             f"cu_seqlens: expected 0 at first and the number of tokens, {tokens}, at last, got "
             f"{ends[0]} and {ends[-1]}"
+        )
+    steps = np.diff(ends)
+    if longest and (steps > longest).any():
+        at = int((steps > longest).argmax())
+        raise ValueError(
+            f"longest: expected at least {steps[at]}, the steps of sequence {at}, got {longest}"
         )
 
 

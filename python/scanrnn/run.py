@@ -32,6 +32,7 @@ class Run(Call):
         seed: int = 0,
         one_step: bool = False,
         ragged: Ragged | None = None,
+        longest: int = 0,
     ) -> None:
         self.names = names = _STEP if one_step else _SEQUENCE
         self.stack, self.training, self.seed, self.one_step = stack, training, seed, one_step
@@ -48,7 +49,7 @@ class Run(Call):
         self.pooled = ragged is not None and ragged.state_indices is not None
         told = ragged
         if ragged is not None:
-            ragged = checked(library, ragged, shape, batch_axis)
+            ragged = checked(library, ragged, shape, batch_axis, longest)
             if single and ragged.reset is not None:
                 ragged = ragged._replace(reset=self.as_batch(ragged.reset))
         if single:
@@ -70,7 +71,8 @@ class Run(Call):
             self.planned = stack.planner(settings, steps, shape[batch_axis], training, strategy)
         else:
             sizes = (1, shape[0]) if one_step else stack.description.batch(shape, ragged)[:2]
-            self.planned = stack.planner(settings, *sizes, training, strategy, ragged.layout)
+            layout = ragged.layout
+            self.planned = stack.planner(settings, *sizes, training, strategy, layout, longest)
 
     def _wanted(self) -> str:
         if self.packed:

@@ -56,9 +56,9 @@ Layer described_layer(const std::string& cell, std::int64_t input_size, std::int
 
 PlannedCall plan_batch(const Layer& layer, Device device, std::int64_t steps, std::int64_t batch,
                        bool training, const std::optional<std::string>& strategy,
-                       const std::string& batch_layout) {
-  return plan_layer(layer, device, {steps, batch, parse_batch_layout(batch_layout)}, training,
-                    strategy);
+                       const std::string& batch_layout, std::int64_t longest) {
+  const BatchShape shape{steps, batch, parse_batch_layout(batch_layout), longest};
+  return plan_layer(layer, device, shape, training, strategy);
 }
 
 void translate(std::exception_ptr thrown) {
@@ -116,7 +116,7 @@ PYBIND11_MODULE(_core, m) {
              return out;
            })
       .def("plan", &plan_batch, "device"_a, "steps"_a, "batch"_a, "training"_a, "strategy"_a,
-           "batch_layout"_a = "rectangular");
+           "batch_layout"_a = "rectangular", "longest"_a = 0);
 
   m.def("after_fork", &after_fork);
   m.def("settings", &settings);

@@ -58,7 +58,9 @@ void take_seed(XlaCall& call, Args& args) {
 
 BatchShape shape_of(const XlaCall& call, const TensorView& x, const Ragged& ragged) {
   using dispatch::Batch;
-  if (ragged.cu_seqlens) return {x.sizes[0], ragged.cu_seqlens.sizes[0] - 1, Batch::packed};
+  if (ragged.cu_seqlens) {
+    return {x.sizes[0], ragged.cu_seqlens.sizes[0] - 1, Batch::packed, call.number("longest")};
+  }
   const std::size_t time = call.number("batch_first") != 0 ? 1 : 0;
   const bool whole = call.text("ragged").empty();
   return {x.sizes[time], x.sizes[1 - time], whole ? Batch::rectangular : Batch::ragged};

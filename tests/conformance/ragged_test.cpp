@@ -4,226 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
-#include <utility>
 
 #include "support/by_lines.h"
-#include "support/cases.h"
-#include "support/compare.h"
-#include "support/library.h"
-#include "support/ragged_case.h"
+#include "support/one_by_one.h"
+#include "support/thrown.h"
 
 namespace scanrnn::test {
 namespace {
 
 using dispatch::Batch;
 using dispatch::Strategy;
-
-// One stretch of a sequence, steps [begin, end).
-struct Stretch {
-  std::int64_t row, begin, end;
-  bool first, last, own;  // of its sequence; own: begins with the sequence's own state
-};
-std::vector<Stretch> stretches(const RaggedCase& c) {
-  std::vector<Stretch> out;
-  for (std::int64_t row = 0; row < c.whole.batch; ++row) {
-    const std::int64_t length = c.lengths[static_cast<std::size_t>(row)];
-    std::int64_t begin = 0;
-    for (std::int64_t t = 1; t <= length; ++t) {
-      if (t < length && !c.resets(row, t)) continue;
-      out.push_back({row, begin, t, begin == 0, t == length, begin == 0 && !c.resets(row, 0)});
-      begin = t;
-    }
-  }
-  return out;
-}
-
-Values rows_of(const RaggedCase& c, const Stretch& s, const Values& tokens, std::int64_t width) {
-  Values out;
-  for (std::int64_t t = s.begin; t < s.end; ++t) {
-    const auto from = tokens.begin() + static_cast<std::ptrdiff_t>(c.token(s.row, t)) * width;
-    out.insert(out.end(), from, from + width);
-  }
-  return out;
-}
-void put_rows(const RaggedCase& c, const Stretch& s, const Values& rows, std::int64_t width,
-              Values& tokens) {
-  for (std::int64_t t = s.begin; t < s.end; ++t) {
-    std::copy_n(rows.begin() + (t - s.begin) * width, width,
-                tokens.begin() + static_cast<std::ptrdiff_t>(c.token(s.row, t)) * width);
-  }
-}
-// Calls use(offset of a sequence's row in [L*D,B,H], offset in [L*D,1,H], whether it belongs to the
-// reverse direction) for each layer and direction.
-template <class F>
-void for_states(const Case& c, std::int64_t row, F&& use) {
-  const std::int64_t hidden = c.layer.hidden_size;
-  for (std::int64_t i = 0; i < c.layer.num_layers * c.directions(); ++i) {
-    use((i * c.batch + row) * hidden, i * hidden, i % c.directions() == 1);
-  }
-}
-
-// A call for each stretch by itself: what the ragged call should give.
-Result one_by_one(const RaggedCase& c, const Data& data) {
-  const Case& whole = c.whole;
-  const std::int64_t hidden = whole.layer.hidden_size, width = whole.directions() * hidden;
-  Result out;
-  out.y.assign(static_cast<std::size_t>(whole.outputs()), 0);
-  out.dx.assign(static_cast<std::size_t>(whole.inputs()), 0);
-  const auto states = static_cast<std::size_t>(whole.states());
-  // A sequence without steps hands its states on.
-  out.hn = whole.h0 ? data.h0 : Values(states, 0);
-  out.dh0 = data.dhn;
-  const std::vector<double>& fresh = info(whole.layer.cell).fresh;
-  for (std::size_t i = 0; i < whole.more_states(); ++i) {
-    out.moren[i] = whole.h0 ? data.more0[i] : Values(states, fresh[i + 1]);
-    out.dmore0[i] = data.dmoren[i];
-  }
-  for (const Values& parameter : data.params) out.dparams.emplace_back(parameter.size(), 0);
-  for (const Stretch& s : stretches(c)) {
-    Case one = whole;
-    one.layout = Batch::rectangular;
-    one.longest = 0;
-    one.steps = s.end - s.begin;
-    one.batch = 1;
-    one.h0 = true;
-    Data part;
-    part.params = data.params;
-    part.x = rows_of(c, s, data.x, whole.layer.input_size);
-    part.dy = rows_of(c, s, data.dy, width);
-    const auto cut = [&](const Values& all, bool is_start, double absent = 0) {
-      Values rows(static_cast<std::size_t>(one.states()), absent);
-      for_states(whole, s.row, [&](std::int64_t from, std::int64_t to, bool reverse) {
-        const bool mine = is_start ? (reverse ? s.last : s.own) : (reverse ? s.first : s.last);
-        if (mine && !all.empty()) std::copy_n(all.begin() + from, hidden, rows.begin() + to);
-      });
-      return rows;
-    };
-    part.h0 = cut(data.h0, true);
-    part.dhn = cut(data.dhn, false);
-    for (std::size_t i = 0; i < whole.more_states(); ++i) {
-      part.more0[i] = cut(data.more0[i], true, fresh[i + 1]);
-      part.dmoren[i] = cut(data.dmoren[i], false);
-    }
-    const Result got = library(one, part);
-    put_rows(c, s, got.y, width, out.y);
-    put_rows(c, s, got.dx, whole.layer.input_size, out.dx);
-    const auto put = [&](const Values& rows, bool is_start, Values& all) {
-      for_states(whole, s.row, [&](std::int64_t to, std::int64_t from, bool reverse) {
-        const bool mine = is_start ? (reverse ? s.last : s.first) : (reverse ? s.first : s.last);
-        const bool dead = is_start && !reverse && !s.own;  // reset at once
-        if (!mine) return;
-        for (std::int64_t k = 0; k < hidden; ++k) {
-          all[static_cast<std::size_t>(to + k)] =
-              dead ? 0 : rows[static_cast<std::size_t>(from + k)];
-        }
-      });
-    };
-    put(got.hn, false, out.hn);
-    put(got.dh0, true, out.dh0);
-    for (std::size_t i = 0; i < whole.more_states(); ++i) {
-      put(got.moren[i], false, out.moren[i]);
-      put(got.dmore0[i], true, out.dmore0[i]);
-    }
-    for (std::size_t i = 0; i < got.dparams.size(); ++i) {
-      for (std::size_t k = 0; k < got.dparams[i].size(); ++k) {
-        out.dparams[i][k] += got.dparams[i][k];
-      }
-    }
-  }
-  return out;
-}
-
-// Products on a GPU are cut otherwise for other numbers of tokens.
-double more() { return on_cuda() ? 5 : 1; }
-double forward_bound(const RaggedCase& c) {
-  const Dtype dtype = c.whole.layer.dtype;
-  return dtype == Dtype::float64 ? 1e-13 : size_of(dtype) == 2 ? 1e-2 : more() * 2e-6;
-}
-// How a plan splits the work, which decides the order of its sums.
-std::pair<Strategy, bool> way_of(const dispatch::Plan& plan) {
-  return {plan.strategy, plan.across_blocks};
-}
-
-Result at_once(const RaggedCase& c, const Data& data, bool wide) {
-  Context& context = shared_context(c.whole.threads);
-  const Arguments arguments(c, wide, context);
-  Buffers buffers(c.whole, data);
-  const auto add = [&](auto& args) { args.ragged = arguments.ragged(); };
-  buffers.forward(context, Mode::inference, 0, add);
-  const Result inference = buffers.result();
-  buffers.poison_outputs();
-  buffers.forward(context, Mode::training, 0, add);
-  buffers.backward(context, 0, add);
-  const Result out = buffers.result();
-  const auto way = [&](Mode mode) { return way_of(buffers.plan_for(context, mode)); };
-  if (way(Mode::inference) == way(Mode::training)) {
-    EXPECT_EQ(inference.y, out.y) << text(c.whole);
-    EXPECT_EQ(inference.hn, out.hn) << text(c.whole);
-  } else {
-    const Tolerance bound{forward_bound(c)};
-    EXPECT_TRUE(close("y", inference.y, out.y, bound)) << text(c.whole);
-    EXPECT_TRUE(close("h_n", inference.hn, out.hn, bound)) << text(c.whole);
-  }
-  return out;
-}
-
-Result forward_alone(const RaggedCase& c, const Data& data) {
-  Context& context = shared_context(c.whole.threads);
-  const Arguments arguments(c, true, context);
-  Buffers buffers(c.whole, data);
-  buffers.forward(context, Mode::inference, 0,
-                  [&](ForwardArgs& args) { args.ragged = arguments.ragged(); });
-  return buffers.result();
-}
-
-void expect_alike(const RaggedCase& c, const Result& got, const Result& want) {
-  const Dtype dtype = c.whole.layer.dtype;
-  const double forward = forward_bound(c);
-  const double gradient = dtype == Dtype::float64 ? 1e-12
-                          : size_of(dtype) == 2   ? 3e-2
-                                                  : more() * 1e-5;
-  const auto close_to = [&](const std::string& name, const Values& a, const Values& b,
-                            double bound) {
-    EXPECT_TRUE(close(name, a, b, {bound})) << text(c.whole);
-  };
-  close_to("y", got.y, want.y, forward);
-  close_to("h_n", got.hn, want.hn, forward);
-  for (std::size_t i = 0; i < got.moren.size(); ++i) {
-    close_to(letter(i + 1) + "_n", got.moren[i], want.moren[i], forward);
-    close_to("d" + letter(i + 1) + "_0", got.dmore0[i], want.dmore0[i], gradient);
-  }
-  close_to("dx", got.dx, want.dx, gradient);
-  close_to("dh_0", got.dh0, want.dh0, gradient);
-  for (std::size_t i = 0; i < want.dparams.size(); ++i) {
-    close_to(Layer(c.whole.layer).parameters()[i].name, got.dparams[i], want.dparams[i], gradient);
-  }
-}
-
-// What lies in the padding should reach nothing.
-void poison_padding(const RaggedCase& c, Data& data) {
-  if (c.whole.packed()) return;
-  const std::int64_t width = c.whole.directions() * c.whole.layer.hidden_size;
-  for (std::int64_t row = 0; row < c.whole.batch; ++row) {
-    for (std::int64_t t = c.lengths[static_cast<std::size_t>(row)]; t < c.whole.steps; ++t) {
-      const double value = t % 2 ? std::nan("") : std::numeric_limits<double>::infinity();
-      const auto token = static_cast<std::ptrdiff_t>(c.token(row, t));
-      std::fill_n(data.x.begin() + token * c.whole.layer.input_size, c.whole.layer.input_size,
-                  value);
-      std::fill_n(data.dy.begin() + token * width, width, value);
-    }
-  }
-}
-
-void expect_like_single_calls(RaggedCase c, Random& random) {
-  // A norm of few values that are nearly equal makes their rounding large, so products that round
-  // otherwise are not compared in fewer digits.
-  if (c.whole.layer.layer_norm) c.whole.layer.dtype = Dtype::float64;
-  Data data = random_data(c.whole, random);
-  const Result want = one_by_one(c, data);
-  poison_padding(c, data);
-  expect_alike(c, at_once(c, data, random.bits() & 1), want);
-}
 
 std::vector<Way> ways_of(const LayerOptions& layer) {
   std::vector<Way> out = ways_of_layer(layer);
@@ -265,6 +55,23 @@ TEST(Ragged, AnyLengths) {
         c.whole.threads = 2;
         expect_like_single_calls(c, random);
       }
+    }
+  }
+}
+
+TEST(Ragged, StepsOfLinesWithMoreOptions) {
+  Random random(1511);
+  for (const LayerOptions& options : layers_by_lines_and_more()) {
+    for (int bits = 0; bits < 16; ++bits) {
+      RaggedCase c = ragged_case(options, {7, 0, 12, 1, 12, 3}, bits & 1);
+      c.whole.layer.bidirectional = bits & 2;
+      c.whole.layer.batch_first = bits & 4;
+      c.whole.layer.num_layers = 1 + (bits & 8 ? 1 : 0);
+      c.whole.layer.dtype = Dtype::float64;
+      c.whole.h0 = bits != 3;
+      c.whole.threads = 1 + bits % 3;
+      if (bits % 3 != 0) reset_some(c, 0.2, random);
+      expect_like_single_calls(c, random);
     }
   }
 }
@@ -350,6 +157,12 @@ TEST(Ragged, TheLongestIsKnown) {
       c.whole.way = way;
       c.whole.longest = 12;
       expect_like_single_calls(c, random);
+      if (!on_cuda()) {  // where nobody looks at the values
+        c.whole.longest = 11;
+        const Data data = random_data(c.whole, random);
+        EXPECT_EQ(message<value_error>([&] { forward_alone(c, data); }),
+                  "longest: expected at least 12, the steps of sequence 2, got 11");
+      }
       c.whole.longest = c.whole.steps + 1;
       const Layer layer(c.whole.layer);
       const BatchShape shape{c.whole.steps, c.whole.batch, Batch::packed, c.whole.longest};

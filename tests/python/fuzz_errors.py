@@ -89,7 +89,7 @@ class Malformed:
     def steps_that_are_wrong(self):
         if not self.steps:
             raise ValueError("lengths: not a call")
-        name = str(self.random.choice(list(self.steps)))
+        name = str(self.random.choice([name for name in self.steps if name != "longest"]))
         value = self.steps[name]
         kinds = [value.astype(np.float32), value[None], value[..., None]]
         if value.dtype != bool and value.size:

@@ -4,7 +4,29 @@
 The formulas take complex numbers too, by whose imaginary part gradients.py differentiates them.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+
+
+class Options(NamedTuple):
+    """What makes other sums of a step; `means` of zoneout say how far h and c move in inference."""
+
+    heads: int = 1
+    reset_after: bool = True
+    layer_norm: bool = False
+    proj: int = 0
+    means: tuple[float, float] = (1.0, 1.0)
+
+    @classmethod
+    def of(cls, rnn):
+        zoneout = getattr(rnn, "zoneout", 0.0)
+        shares = zoneout if isinstance(zoneout, tuple) else (zoneout, 0.0)
+        return cls(
+            getattr(rnn, "num_heads", 1), getattr(rnn, "reset_after", True),
+            getattr(rnn, "layer_norm", False), getattr(rnn, "proj_size", 0),
+            (1 - shares[0], 1 - shares[1]),
+        )  # fmt: skip
 
 
 def sigmoid(x):
@@ -18,6 +40,21 @@ def softplus(w):
     """log(1 + exp w). NumPy's own logarithms of complex numbers lose digits beside 1."""
     found = np.logaddexp(0, np.real(w))
     return found + 1j * sigmoid(np.real(w)) * np.imag(w) if np.iscomplexobj(w) else found
+
+
+def norm(values):
+    """Of a token's values, before they are scaled."""
+    apart = values - values.mean(-1, keepdims=True)
+    return apart / np.sqrt((apart * apart).mean(-1, keepdims=True) + 1e-5)
+
+
+def spread(recurrent, heads):
+    """weight_hh as the block-diagonal matrix that it stands for."""
+    rows, units = recurrent.shape
+    head = np.arange(rows) % (units * heads) // units
+    out = np.zeros((rows, heads, units))
+    out[np.arange(rows), head] = recurrent
+    return out.reshape(rows, heads * units)
 
 
 CANDIDATES = {
@@ -112,8 +149,8 @@ def variant_of(rnn):
     return getattr(rnn, option) if option else ""
 
 
-def _direction(cell, params, x, h, variant):
-    weight, bias, vectors = params
+def _direction(cell, params, x, h, variant, options):
+    weight, bias, vectors, scale = params
     hidden = h.shape[-1]
     rows = weight.shape[0] // hidden
     full = np.zeros(weight.shape[0])
@@ -122,8 +159,12 @@ def _direction(cell, params, x, h, variant):
         full[start : start + len(bias)] = bias
     out = np.empty((*x.shape[:2], hidden))
     for t, x_t in enumerate(x):
-        gates = np.split(x_t @ weight.T + full, rows, axis=-1)
-        out[t], h = STEP[cell](gates, h, x_t, vectors, variant)
+        product = x_t @ weight.T
+        sums = product if scale is None else scale * norm(product)
+        gates = np.split(sums + full, rows, axis=-1)
+        out[t], after = STEP[cell](gates, h, x_t, vectors, variant)
+        h = h + options.means[0] * (after - h)
+        out[t] = h if cell == "IndRNN" else out[t]  # no other is walked with zoneout here
     return out, h
 
 
@@ -144,10 +185,16 @@ def run(rnn, x, h_0=None):
             )
             out, final = _direction(
                 cell.name,
-                (params["weight_ih" + suffix], params.get("bias_ih" + suffix), vectors),
+                (
+                    params["weight_ih" + suffix],
+                    params.get("bias_ih" + suffix),
+                    vectors,
+                    params.get("norm_ih" + suffix),
+                ),
                 x[order],
                 h_0[layer * directions + direction].astype(np.float64),
                 variant_of(rnn),
+                Options.of(rnn),
             )
             outs.append(out[order])
             finals.append(final)
@@ -187,22 +234,23 @@ def scan_logarithms(log_a, log_b, sign_b, h_0, reverse=False, reset=None):
 
 
 # From the products with x and with h, by gates, the state before and the vectors, to the state.
+# `seen` gives what tanh reads of an LSTM's c.
 
 
-def elman(u, m, state, vectors, variant):
+def elman(u, m, state, vectors, variant, seen=None):
     return (ACTIVATIONS[variant](u[0] + m[0]),)
 
 
-def lstm(u, m, state, vectors, variant):
+def lstm(u, m, state, vectors, variant, seen=lambda c: c):
     _, c = state
     of_i, of_f, of_o = vectors or (0, 0, 0)
     i, f, g, o = (from_x + from_h for from_x, from_h in zip(u, m, strict=True))
     i, f = i + of_i * c, f + of_f * c
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-    return sigmoid(o + of_o * c) * np.tanh(c), c
+    return sigmoid(o + of_o * c) * np.tanh(seen(c)), c
 
 
-def slstm(u, m, state, vectors, variant):
+def slstm(u, m, state, vectors, variant, seen=None):
     """The scale is no part of what is differentiated."""
     _, c, n, scale = state
     i, f, z, o = (from_x + from_h for from_x, from_h in zip(u, m, strict=True))
@@ -213,45 +261,75 @@ def slstm(u, m, state, vectors, variant):
     return sigmoid(o) * c / n, c, n, scale
 
 
-def gru(u, m, state, vectors, variant):
+def gru(u, m, state, vectors, variant, seen=None):
     (h,), (r, z, n), (mr, mz, mn) = state, u, m
     r, z = sigmoid(r + mr), sigmoid(z + mz)
     n = np.tanh(n + r * mn)
     return ((1 - z) * n + z * h,)
 
 
+def gru_of_reset_h(u, m, state, vectors, variant, seen=None):
+    """The reset gate has been in the product with R."""
+    (h,), (_, z, n), (_, mz, mn) = state, u, m
+    z = sigmoid(z + mz)
+    return ((1 - z) * np.tanh(n + mn) + z * h,)
+
+
 DENSE_STEP = {"RNN": elman, "LSTM": lstm, "GRU": gru, "PeepholeLSTM": lstm, "SLSTM": slstm}
 
 
-def _dense_step(cell, params, x, state, variant):
-    weight, recurrent, bias, recurrent_bias, vectors = params
-    gates = weight.shape[0] // state[0].shape[-1]
-    u = np.split(x @ weight.T + bias, gates, axis=-1)
-    m = np.split(state[0] @ recurrent.T + recurrent_bias, gates, axis=-1)
-    return DENSE_STEP[cell](u, m, state, vectors, variant)
+def dense_step(cell, options):
+    return DENSE_STEP[cell] if options.reset_after else gru_of_reset_h
+
+
+def _dense_step(cell, own, options, x, state, variant, vectors):
+    def sums(product, side):
+        scale = own.get(f"norm_{side}")
+        return (product if scale is None else scale * norm(product)) + own.get(f"bias_{side}", 0.0)
+
+    def seen(c):
+        return own["norm_c"] * norm(c) + own["norm_c_bias"] if options.layer_norm else c
+
+    recurrent, u = spread(own["weight_hh"], options.heads), sums(x @ own["weight_ih"].T, "ih")
+    gates, h = u.shape[-1] // own["hidden"], state[0]
+    product = h @ recurrent.T
+    if not options.reset_after:
+        third = own["hidden"]
+        r = sigmoid((u + sums(product, "hh"))[:, :third])
+        product[:, 2 * third :] = (r * h) @ recurrent[2 * third :].T
+    u, m = (np.split(part, gates, axis=-1) for part in (u, sums(product, "hh")))
+    q, *after = dense_step(cell, options)(u, m, state, vectors, variant, seen)
+    new = [q @ own["weight_hr"].T if options.proj else q, *after]
+    means = (*options.means, 1.0, 1.0)
+    return [
+        b + mean * (a - b) if mean < 1 else a for a, b, mean in zip(new, state, means, strict=False)
+    ]
 
 
 def run_dense(rnn, x, state=None):
     """(y, parts of the last state) of a dense cell in float64; x [T,B,C]."""
-    kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     values = {name: value.astype(np.float64) for name, value in rnn.state_dict().items()}
-    directions = 2 if rnn.bidirectional else 1
+    directions, options = 2 if rnn.bidirectional else 1, Options.of(rnn)
     x, finals = x.astype(np.float64), []
-    cell, shape = rnn._cell, (rnn.num_layers * directions, x.shape[1], rnn.hidden_size)
-    fresh = [np.full(shape, value) for value in cell.fresh]
+    cell, features = rnn._cell, options.proj or rnn.hidden_size
+    sizes = [features, *[rnn.hidden_size] * (cell.states - 1)]
+    fresh = [
+        np.full((rnn.num_layers * directions, x.shape[1], size), value)
+        for size, value in zip(sizes, cell.fresh, strict=True)
+    ]
     first = fresh if state is None else [p.astype(np.float64) for p in state]
     for layer in range(rnn.num_layers):
         outs = []
         for direction in range(directions):
             suffix = f"_l{layer}" + ("_reverse" if direction else "")
-            vectors = values.get(cell.vectors_name + suffix) if cell.vectors else None
-            params = [values.get(kind + suffix, 0.0) for kind in kinds]
-            params.append([] if vectors is None else np.split(vectors, cell.vectors))
+            own = {k.removesuffix(suffix): v for k, v in values.items() if k.endswith(suffix)}
+            own["hidden"] = rnn.hidden_size
+            vectors = np.split(own[cell.vectors_name], cell.vectors) if cell.vectors else []
             at = layer * directions + direction
             now = [part[at] for part in first]
-            out = np.empty((*x.shape[:2], rnn.hidden_size))
+            out = np.empty((*x.shape[:2], features))
             for t in range(len(x))[:: -1 if direction else 1]:
-                now = _dense_step(cell.name, params, x[t], now, variant_of(rnn))
+                now = _dense_step(cell.name, own, options, x[t], now, variant_of(rnn), vectors)
                 out[t] = now[0]
             outs.append(out)
             finals.append(now)

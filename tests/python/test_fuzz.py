@@ -44,15 +44,36 @@ def test_random_cases(part):
 # ---- the oracle and the fuzzer themselves
 
 
+# Options of a step that the oracle knows: layer_norm, the reset gate before R, and what meets them.
+OPTIONS = [
+    ("RNN", "tanh", {"layer_norm": True, "num_heads": 2, "zoneout": 0.3}),
+    ("RNN", "relu", {"num_heads": 3, "zoneout": 0.2}),
+    ("LSTM", "", {"layer_norm": True, "num_heads": 3}),
+    ("LSTM", "", {"layer_norm": True, "proj_size": 4, "zoneout": (0.0, 0.2)}),
+    ("LSTM", "", {"layer_norm": True, "zoneout": (0.3, 0.2)}),
+    ("LSTM", "", {"proj_size": 4}),
+    ("GRU", "", {"layer_norm": True, "num_heads": 2, "zoneout": 0.2}),
+    ("GRU", "", {"reset_after": False, "num_heads": 3, "zoneout": 0.2}),
+    ("GRU", "", {"reset_after": False}),
+    ("SLSTM", "", {"num_heads": 3, "zoneout": 0.2}),
+    ("IndRNN", "tanh", {"layer_norm": True, "zoneout": 0.2}),
+    ("IndRNN", "relu", {"layer_norm": True}),
+]
+
+
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize(("cell", "variant"), ALL_VARIANTS)
-def test_the_fast_oracle_is_the_plain_one(cell, variant, bidirectional):
+@pytest.mark.parametrize(
+    ("cell", "variant", "more"), [(*of_cell, {}) for of_cell in ALL_VARIANTS] + OPTIONS
+)
+def test_the_fast_oracle_is_the_plain_one(cell, variant, more, bidirectional):
     """Forward it is reference.py's own result; its gradients are those of that result."""
-    options = {"num_layers": 2, "bidirectional": bidirectional, "dtype": "float64"}
+    options = {"num_layers": 2, "bidirectional": bidirectional, "dtype": "float64", **more}
     rnn = make(cell, 5 if bidirectional else 6, 6, variant, device="cpu", **options)
+    fuzz.draw_norms(rnn, np.random.default_rng(1))
     told = gradients.Description.of(rnn)
     rows, x = rows_of(rnn), normal(9, 3, rnn.input_size, dtype=np.float64)
     initial = normal_states(cell, rows, 3, 6, dtype=np.float64)
+    initial[0] = initial[0][..., : told.features].copy()
 
     def plain(x, initial):
         if told.dense:
@@ -155,6 +176,7 @@ def test_every_kind_of_case_is_drawn():
         lambda case: case.cell, lambda case: case.strategy, lambda case: case.library,
         lambda case: case.options["dtype"], lambda case: case.options["num_layers"],
         lambda case: case.ragged, lambda case: case.resets,
+        *(lambda case, name=name: name in case.options for name in fuzz.DRAWN_OPTIONS),
     ):  # fmt: skip
         kinds = [of(case) for case in cases]
         assert min(kinds.count(kind) for kind in set(kinds)) >= 10, set(kinds)

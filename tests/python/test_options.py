@@ -101,6 +101,20 @@ def test_packed_sequences_are_calls_of_their_own(cell, options, hidden, bidirect
 
 
 @every_one
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_cotangent_of_y_is_zeros(cell, options, hidden, kind):
+    rnn = layer(cell, options, hidden, num_layers=2)
+    x, h_0, told = example(rnn, kind)
+    (y, h_n), pullback = rnn.vjp(x, h_0, **told)
+    dh_n = as_state([np.ones_like(part) for part in flat(h_n)])
+    got, want = (pullback(dy, dh_n) for dy in (None, np.zeros_like(y)))
+    for a, b in zip([got[0], *flat(got[1])], [want[0], *flat(want[1])], strict=True):
+        np.testing.assert_array_equal(a, b)
+    for name, value in got[2].items():
+        np.testing.assert_array_equal(value, want[2][name], name)
+
+
+@every_one
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_every_dtype_gives_what_float64_gives(cell, options, hidden, dtype):
     wide = layer(cell, options, hidden, num_layers=2)
@@ -262,8 +276,10 @@ def test_torch_and_jax_give_the_same(cell, options, hidden):
         (
             "LSTM",
             {"proj_size": 2, "zoneout": 0.1},
-            r"zoneout: expected 0 for h .*of a pair",
+            r"zoneout: expected 0 for h .*zoneout=\(0, p\), got 0.1",
         ),
+        ("LSTM", {"zoneout": (0.1, 1.0)},
+         r"^zoneout: expected probabilities in \[0, 1\), got \(0.1, 1.0\)"),
         ("SRU", {"projection_size": -1}, r"projection_size: expected a number >= 0, got -1"),
         ("SRU", {"rescale": 1}, r"rescale: expected True or False, got 1"),
         ("SRU", {"highway_bias": float("inf")}, r"highway_bias: expected a finite number"),

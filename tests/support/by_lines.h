@@ -22,6 +22,29 @@ inline std::vector<LayerOptions> layers_by_lines() {
   out.push_back(reset);
   return out;
 }
+// The same with heads, a projection and zoneout, whose states move by the mean.
+inline std::vector<LayerOptions> layers_by_lines_and_more() {
+  std::vector<LayerOptions> out = layers_by_lines();
+  for (LayerOptions& options : out) {
+    options.draws = false;
+    const bool projects = info(options.cell).states == 2;
+    if (projects) {
+      options.proj_size = 3;
+      options.zoneout_cell = 0.2;
+    } else {
+      options.zoneout = 0.3;
+      if (is_dense(options)) options.num_heads = 3;
+    }
+  }
+  LayerOptions headed;
+  headed.cell = Cell::LSTM;
+  headed.layer_norm = true;
+  headed.num_heads = 3;
+  headed.zoneout = headed.zoneout_cell = 0.25;
+  headed.draws = false;
+  out.push_back(headed);
+  return out;
+}
 
 inline std::vector<LayerOptions> with_layers_by_lines(std::vector<LayerOptions> out) {
   for (const LayerOptions& options : layers_by_lines()) out.push_back(options);

@@ -64,8 +64,13 @@ inline std::string name(const Way& way) {
   return out + kSplits[static_cast<int>(way.split)];
 }
 
-// A cell that reads x of its own unit takes no other size of x.
+// A cell that reads x of its own unit takes no other size of x; heads divide the units, and a
+// projection has less.
 inline void fit(LayerOptions& layer) {
+  if (layer.hidden_size % layer.num_heads != 0) {
+    layer.num_heads = static_cast<int>(layer.hidden_size);
+  }
+  layer.proj_size = std::min(layer.proj_size, layer.hidden_size - 1);
   if (!info(layer.cell).square) return;
   layer.input_size = layer.hidden_size;
   if (layer.bidirectional) layer.num_layers = 1;
@@ -87,15 +92,19 @@ struct Case {
   bool is_scaled() const { return more_states() == 3; }
 
   int directions() const { return layer.bidirectional ? 2 : 1; }
-  std::int64_t states() const {  // values of h0
-    return layer.num_layers * directions() * batch * layer.hidden_size;
+  // Of a row of tensor i of the state; that of h is one direction's part of y.
+  std::int64_t features(std::size_t i = 0) const {
+    return i == 0 && layer.proj_size > 0 ? layer.proj_size : layer.hidden_size;
+  }
+  std::int64_t states(std::size_t i = 0) const {  // values of that tensor
+    return layer.num_layers * directions() * batch * features(i);
   }
   bool packed() const { return layout == dispatch::Batch::packed; }
   std::int64_t tokens() const { return steps * (packed() ? 1 : batch); }
   std::int64_t inputs() const { return tokens() * layer.input_size; }
-  std::int64_t outputs() const { return tokens() * directions() * layer.hidden_size; }
+  std::int64_t outputs() const { return tokens() * directions() * features(); }
   std::int64_t input_size(int l) const {
-    return l == 0 ? layer.input_size : directions() * layer.hidden_size;
+    return l == 0 ? layer.input_size : directions() * features();
   }
 };
 
@@ -107,6 +116,10 @@ inline std::string text(const Case& c) {
       << name(c.way) << (c.layer.domain == Domain::log ? "_log" : "_linear") << "_T" << c.steps
       << "_B" << c.batch << "_C" << c.layer.input_size << "_H" << c.layer.hidden_size << "_L"
       << c.layer.num_layers << (c.layer.bidirectional ? "_bidirectional" : "")
+      << (c.layer.layer_norm ? "_normed" : "") << (c.layer.reset_after ? "" : "_reset_before")
+      << (c.layer.num_heads > 1 ? "_heads" + std::to_string(c.layer.num_heads) : "")
+      << (c.layer.proj_size > 0 ? "_P" + std::to_string(c.layer.proj_size) : "")
+      << (c.layer.zoneout > 0 || c.layer.zoneout_cell > 0 ? "_zoneout" : "")
       << (c.layer.bias ? "" : "_nobias") << (c.h0 ? "" : "_noh0")
       << (c.packed()            ? "_packed"
           : c.layer.batch_first ? "_BTH"
@@ -136,7 +149,9 @@ struct Result {
 // on its way, of a gradient the root of the sum of its terms' squares.
 struct Terms {
   double state = 0;
+  double growth = 0;       // times that a norm makes the rounding of its values larger
   double logit_error = 0;  // root mean square, of pre-activations that are kept in a 16-bit dtype
+  Values dx;               // of a norm, whose cotangents cancel; else empty
   Values dh0;
   MoreValues dmore0;
   std::vector<Values> dparams;
@@ -169,8 +184,8 @@ inline Data free_data(const Case& c, Random& random) {
   data.dy = draw(c.outputs(), 1);
   data.dhn = draw(c.states(), 1);
   for (std::size_t i = 0; i < c.more_states(); ++i) {
-    if (c.h0) data.more0[i] = draw(c.states(), 1);
-    data.dmoren[i] = draw(c.states(), 1);
+    if (c.h0) data.more0[i] = draw(c.states(i + 1), 1);
+    data.dmoren[i] = draw(c.states(i + 1), 1);
   }
   if (c.is_scaled()) {  // n is a sum of weights
     for (double& value : data.more0[1]) value = rounded(1 + std::fabs(value), c.layer.dtype);

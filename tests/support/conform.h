@@ -15,7 +15,8 @@ namespace scanrnn::test {
 
 inline void expect_forward(const Case& c, const Result& got, const oracle::Answer& want,
                            const std::string& what = "") {
-  const Tolerance tolerance = forward_tolerance(c.layer.dtype, c.steps, c.layer.num_layers);
+  Tolerance tolerance = forward_tolerance(c.layer.dtype, c.steps, c.layer.num_layers);
+  tolerance.scale *= 1 + want.terms.growth;
   // The states of dense cells hold products of gates, each off by the rounding of its logit, which
   // is of about 1 where the product is small too.
   const double gates = is_dense(c.layer) ? 1 : 0;
@@ -39,15 +40,16 @@ inline void expect_backward(const Case& c, const Result& got, const oracle::Answ
                                   const Values& reference, double floor, const Values& terms = {},
                                   double times = 1) {
     const double relative =
-        more + times * gradient_tolerance(c.layer.dtype, c.layer.num_layers, want.terms.logit_error,
-                                          reference.size(), as_cuda);
+        more + times * (1 + want.terms.growth) *
+                   gradient_tolerance(c.layer.dtype, c.layer.num_layers, want.terms.logit_error,
+                                      reference.size(), as_cuda);
     return close_rms(what + name, result, reference, relative, floor, terms);
   };
   const double floor = accuracy(c.layer.dtype).floor;
   const double of_dx =
                    floor * cotangent_roundings(c.layer.hidden_size * info(c.layer.cell).gates, 1),
                of_dparams = floor * cotangent_roundings(c.steps * c.batch, 30);
-  EXPECT_TRUE(close_gradient("dx", got.dx, want.dx, of_dx)) << text(c);
+  EXPECT_TRUE(close_gradient("dx", got.dx, want.dx, of_dx, want.terms.dx)) << text(c);
   EXPECT_TRUE(close_gradient("dh_0", got.dh0, want.dh0, floor, want.terms.dh0)) << text(c);
   for (std::size_t i = 0; i < got.dmore0.size(); ++i) {
     EXPECT_TRUE(close_gradient("d" + letter(i + 1) + "_0", got.dmore0[i], want.dmore0[i], floor,

@@ -35,9 +35,11 @@ class Buffers {
  public:
   Buffers(const Case& c, const Data& data, Memory memory = {}) : case_(c), layer_(c.layer) {
     const Dtype dtype = c.layer.dtype;
-    const std::int64_t width = c.directions() * c.layer.hidden_size;
-    const std::vector<std::int64_t> states{c.layer.num_layers * c.directions(), c.batch,
-                                           c.layer.hidden_size};
+    const std::int64_t width = c.directions() * c.features();
+    const auto states_of = [&](std::size_t i) {
+      return std::vector<std::int64_t>{c.layer.num_layers * c.directions(), c.batch, c.features(i)};
+    };
+    const std::vector<std::int64_t> states = states_of(0);
     for (std::size_t i = 0; i < data.params.size(); ++i) {
       params.emplace_back(dtype, layer_.parameters()[i].sizes, data.params[i], memory);
       dparams.emplace_back(dtype, layer_.parameters()[i].sizes, memory);
@@ -51,10 +53,11 @@ class Buffers {
     dh0 = Tensor(dtype, states, memory);
     dhn = Tensor(dtype, states, data.dhn, memory);
     for (std::size_t i = 0; i < c.more_states(); ++i) {
-      if (c.h0) more0[i] = Tensor(dtype, states, data.more0[i], memory);
-      moren[i] = Tensor(dtype, states, memory);
-      dmore0[i] = Tensor(dtype, states, memory);
-      dmoren[i] = Tensor(dtype, states, data.dmoren[i], memory);
+      const std::vector<std::int64_t> own = states_of(i + 1);
+      if (c.h0) more0[i] = Tensor(dtype, own, data.more0[i], memory);
+      moren[i] = Tensor(dtype, own, memory);
+      dmore0[i] = Tensor(dtype, own, memory);
+      dmoren[i] = Tensor(dtype, own, data.dmoren[i], memory);
     }
   }
   Buffers(const Buffers&) = delete;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "support/dense_oracle.h"
+#include "support/lines_oracle.h"
 #include "support/oracle_parts.h"
 
 namespace scanrnn::test::oracle {
@@ -326,6 +327,7 @@ inline Answer run_linear(const Case& c, const Data& data, bool with_backward, bo
 // The whole stack; `as_cuda`: what CUDA stores in the tensors' dtype is rounded to it here, too.
 inline Answer run(const Case& c, const Data& data, bool with_backward = true,
                   bool as_cuda = false) {
+  if (has_line_options(c.layer)) return LineOracle(c, data).run(with_backward);
   const bool dense = info(c.layer.cell).recurrence == dispatch::Recurrence::dense;
   return dense ? run_dense(c, data, with_backward, as_cuda)
                : run_linear(c, data, with_backward, as_cuda);

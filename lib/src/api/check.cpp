@@ -33,8 +33,8 @@ void check_made_of(const LayerOptions& o, const CellInfo& cell) {
            std::to_string(o.num_heads);
   });
   require(o.proj_size == 0 || o.zoneout == 0, [&] {
-    return "zoneout: expected 0 for h with proj_size, whose h is made of all units (c may have it: "
-           "zoneout_cell, in Python the second of a pair), got " +
+    return "zoneout: expected 0 for h with proj_size, whose h is made of all units; c may have it, "
+           "by zoneout_cell or in Python zoneout=(0, p), got " +
            std::to_string(o.zoneout);
   });
   require(o.projection_size >= 0, [&] {

@@ -88,6 +88,13 @@ void check_values(const Ragged& ragged, const dispatch::Problem& p, const Contex
     return "cu_seqlens: expected 0 at first and the number of tokens, " + std::to_string(p.steps) +
            ", at last, got " + std::to_string(ends[0]) + " and " + std::to_string(ends[p.batch]);
   });
+  for (std::int64_t i = 0; p.longest > 0 && i < p.batch; ++i) {
+    const std::int64_t steps = ends[i + 1] - ends[i];
+    require(steps <= p.longest, [&] {
+      return "longest: expected at least " + std::to_string(steps) + ", the steps of sequence " +
+             std::to_string(i) + ", got " + std::to_string(p.longest);
+    });
+  }
 }
 
 // What 32 bits on a device must count.

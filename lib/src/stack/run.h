@@ -144,6 +144,7 @@ class Run {
   }
   // inner(), with zeros there: a product over tokens must not meet what a caller left.
   TensorView without_padding(const TensorView& view, const Ragged& ragged) {
+    if (!present(view)) return {};
     const bool may_have = stack_.plan.problem.layout == dispatch::Batch::ragged;
     if (!(counting() ? may_have : static_cast<bool>(ragged.lengths))) return inner(view);
     const TensorView out = like(view);

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from .. import arguments, initial
 from ..description import Batch, Description, options_text
-from ..ragged import checked, of_sequence
+from ..ragged import checked, longest_told, of_sequence
 from ..registry import CellInfo, signature
 from .calls import Operands, check, check_sizes, layer, shape_of
 from .keys import seed_of
@@ -102,19 +102,21 @@ class Layer:
         lengths: Any = None,
         cu_seqlens: Any = None,
         reset: Any = None,
+        longest: int | None = None,
     ) -> tuple[Any, Any]:
         """`key`, of jax.random, is what training draws by; None: the call draws nothing.
 
         Calls with the same key draw the same. lengths, cu_seqlens and reset are those of
-        `scanrnn`'s layers. jit may trace all of them.
+        `scanrnn`'s layers. jit may trace all of them, but longest, which is a number.
         """
         d, ragged = self.description, of_sequence(lengths, cu_seqlens, reset)
+        d = d._replace(longest=longest_told(longest, cu_seqlens))
         seed = None if key is None else seed_of(key)
         packed = cu_seqlens is not None
         self.check_call(params, x, packed)
         single, axis = x.ndim == 2 and not packed, d.batch_axis
         if ragged is not None:
-            ragged = checked(Operands(), ragged, x.shape, axis)
+            ragged = checked(Operands(), ragged, x.shape, axis, d.longest)
         if single:
             x = jnp.expand_dims(x, axis)
             if ragged is not None:

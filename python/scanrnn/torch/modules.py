@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .. import arguments, initial
 from ..arguments import short_name, state_names, state_words
 from ..description import Description, options_text
-from ..ragged import checked, of_sequence
+from ..ragged import checked, longest_told, of_sequence
 from ..registry import CellInfo
 from . import ops, packed, tensors
 
@@ -122,8 +122,10 @@ class Recurrent(nn.Module):
         lengths: Any = None,
         cu_seqlens: Any = None,
         reset: Any = None,
+        longest: int | None = None,
     ) -> tuple[Any, Any]:
         ragged = of_sequence(lengths, cu_seqlens, reset)
+        most = longest_told(longest, cu_seqlens)
         if isinstance(input, nn.utils.rnn.PackedSequence):
             return packed.run(self.forward, input, hx, ragged)
         own = self._parameters  # a parametrized one is elsewhere
@@ -133,8 +135,9 @@ class Recurrent(nn.Module):
         x, told = input, self._description()
         drops = self.training and told.drops
         told = told if drops else told.without_drops()
+        told = told._replace(longest=most) if most else told
         if ragged is not None:
-            ragged = checked(tensors.Operands("input", x), ragged, x.shape, batch_axis)
+            ragged = checked(tensors.Operands("input", x), ragged, x.shape, batch_axis, most)
         if single:
             x = x.unsqueeze(batch_axis)
             if ragged is not None:

@@ -31,7 +31,7 @@ from .tensors import device_of, is_eager, ready, stream_of, workspace
 # What both operators of a layer are told about it; `description` packs the same.
 _DESCRIPTION = (
     "str cell, int hidden_size, int num_layers, bool bias, bool batch_first, float dropout, "
-    "bool bidirectional, str variant, str domain, str options, str? strategy"
+    "bool bidirectional, str variant, str domain, str options, str? strategy, int longest"
 )
 # Absent where the batch is rectangular.
 _STEPS = "Tensor? lengths, Tensor? cu_seqlens, Tensor? reset"

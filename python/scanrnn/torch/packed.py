@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ..ragged import Ragged
+from .tensors import is_eager
 
 
 class Order(NamedTuple):
@@ -57,6 +58,8 @@ def run(
         data.index_select(0, order.by_sequence),
         _permuted(hx, sorted_indices),
         cu_seqlens=order.cu_seqlens,
+        # A compiled function would be one for this number.
+        longest=batch_sizes.shape[0] if is_eager([data, batch_sizes]) else None,
     )
     y = y.index_select(0, order.by_step)
     packed = PackedSequence(y, batch_sizes, sorted_indices, unsorted_indices)
