@@ -56,8 +56,9 @@ struct Problem {
   thrust::device_vector<As> before[kStateTensors.size()], after[kStateTensors.size()];
   thrust::device_vector<char> workspace, reserve;
 
-  static LayerOptions options(const CellInfo& cell, const Shape& s, bool batch_first) {
+  static LayerOptions options(const CellInfo& cell, const Shape& s, bool batch_first, int heads) {
     LayerOptions out;
+    out.num_heads = heads;
     out.cell = cell.cell;
     out.input_size = out.hidden_size = s.hidden;
     out.batch_first = batch_first;
@@ -73,9 +74,9 @@ struct Problem {
   }
 
   Problem(const CellInfo& cell, const Shape& s, bool batch_first, dispatch::Strategy strategy,
-          cudaStream_t stream, MatmulPrecision precision = MatmulPrecision::highest)
+          cudaStream_t stream, MatmulPrecision precision = MatmulPrecision::highest, int heads = 1)
       : shape(s),
-        layer(options(cell, s, batch_first)),
+        layer(options(cell, s, batch_first, heads)),
         context(where(stream, precision)),
         inference(layer.plan(context, s.steps, s.batch, Mode::inference, strategy)),
         training(layer.plan(context, s.steps, s.batch, Mode::training, strategy)) {

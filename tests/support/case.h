@@ -106,8 +106,10 @@ inline std::string text(const Case& c) {
   out << cell.name << (variant.empty() ? "" : "_" + variant) << '_' << name(c.layer.dtype) << '_'
       << name(c.way) << (c.layer.domain == Domain::log ? "_log" : "_linear") << "_T" << c.steps
       << "_B" << c.batch << "_C" << c.layer.input_size << "_H" << c.layer.hidden_size << "_L"
-      << c.layer.num_layers << (c.layer.bidirectional ? "_bidirectional" : "")
-      << (c.layer.bias ? "" : "_nobias") << (c.h0 ? "" : "_noh0")
+      << c.layer.num_layers
+      << (c.layer.num_heads > 1 ? "_heads" + std::to_string(c.layer.num_heads) : "")
+      << (c.layer.bidirectional ? "_bidirectional" : "") << (c.layer.bias ? "" : "_nobias")
+      << (c.h0 ? "" : "_noh0")
       << (c.packed()            ? "_packed"
           : c.layer.batch_first ? "_BTH"
                                 : "_TBH")
