@@ -2,7 +2,8 @@
 // LSTM and GRU on CUDA through the public API: one step beside its products alone; a sequence as
 // the planner picks and by the other strategy, outputs and gradients against a float64 run first,
 // then the time, also for each step, beside that of the products with the input. Runs take turns.
-//   dense_cuda [--json FILE]
+// And layers with heads, beside the same without, whose R is as large as that of all heads spread.
+//   dense_cuda [--json FILE] [--cell NAME]
 #include <memory>
 
 #include "layer_cuda.cuh"
@@ -110,10 +111,67 @@ void measure_all(const CellInfo& cell, const Shape& s, cudaStream_t stream, Repo
   }
 }
 
+// The way that the planner picks, beside a step loop with the matrix of all heads and the layer
+// with one head.
+template <class T>
+void measure_heads(const CellInfo& cell, const Shape& s, int heads, cudaStream_t stream,
+                   Report& report) {
+  using Layer = Problem<T, T>;
+  const auto made = [&](auto& out, Strategy strategy, int of) {
+    using Made = typename std::decay_t<decltype(out)>::element_type;
+    out = std::make_unique<Made>(cell, s, false, strategy, stream, MatmulPrecision::highest,
+                                 Stack{1, 1, of});
+  };
+  std::unique_ptr<Problem<T, double>> want;
+  std::unique_ptr<Layer> own, spread, plain;
+  made(want, Strategy::step_loop, heads);
+  made(own, Strategy::automatic, heads);
+  made(spread, Strategy::step_loop, heads);
+  made(plain, Strategy::automatic, 1);
+  want->forward(want->training);
+  want->backward();
+  const Errors errors = checked(*own, *want, {0.05, 0.05}, cell.name.c_str());
+  checked(*spread, *want, {0.05, 0.05}, cell.name.c_str());
+  plain->forward(plain->inference);
+  plain->forward(plain->training);
+  plain->backward();  // its products have chosen their algorithms
+  if (!errors.within({0.05, 0.05})) return;
+  for (const bool backward : {false, true}) {
+    Turns turns(stream);
+    const auto add = [&](Layer& layer) {
+      return turns.add(3, [&layer, backward](int) {
+        layer.forward(backward ? layer.training : layer.inference);
+        if (backward) layer.backward();
+      });
+    };
+    const int of_own = add(*own), of_spread = add(*spread), of_plain = add(*plain);
+    turns.measure();
+    const Timing time = turns.time(of_own);
+    const double steps = static_cast<double>(s.steps);
+    std::printf(
+        "%-5s B%-2d T%-5d %2d heads of %-4d %-3s %8.4f ms, %6.3f us a step; spread, by "
+        "step_loop %8.4f ms; one head %8.4f ms\n",
+        cell.name.c_str(), (int)s.batch, (int)s.steps, heads, (int)s.hidden / heads,
+        backward ? "f+b" : "f", time.ms, 1e3 * time.ms / steps, turns.time(of_spread).ms,
+        turns.time(of_plain).ms);
+    report.add(format(
+        "{\"bench\": \"heads\", \"cell\": \"%s\", \"impl\": \"scanrnn\", \"strategy\": \"%s\", "
+        "\"pass\": \"%s\", \"B\": %d, \"T\": %d, \"H\": %d, \"heads\": %d, \"dtype\": \"%s\", "
+        "\"ms\": %.5f, \"ms_spread\": %.5f, \"us_per_step\": %.4f, \"spread_ms\": %.5f, "
+        "\"one_head_ms\": %.5f, \"max_error\": %.2e, \"gradient_error\": %.2e, %s}",
+        cell.name.c_str(), way_of(backward ? own->training : own->inference).c_str(),
+        backward ? "forward_backward" : "forward", (int)s.batch, (int)s.steps, (int)s.hidden, heads,
+        name_of<T>(), time.ms, time.spread, 1e3 * time.ms / steps, turns.time(of_spread).ms,
+        turns.time(of_plain).ms, errors.y, errors.gradients, turns.clocks().c_str()));
+  }
+}
+
 void measure_layers(cudaStream_t stream, const Copy&, Report& report) {
   for (const CellInfo& cell : cells()) {
     if (!only_cell.empty() && cell.name != only_cell) continue;
     if (cell.recurrence != dispatch::Recurrence::dense) continue;
+    measure_heads<__nv_bfloat16>(cell, {16, 1024, 768}, 12, stream, report);
+    measure_heads<__nv_bfloat16>(cell, {16, 1024, 1024}, 4, stream, report);
     for (const Index batch : {1, 8}) {
       decode<__nv_bfloat16>(cell, batch, 1024, stream, report);
       decode<float>(cell, batch, 1024, stream, report);

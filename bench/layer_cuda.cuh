@@ -44,9 +44,9 @@ thrust::device_vector<As> numbers(Index count, double scale, std::uint64_t seed)
   return out;
 }
 
-// How many layers a problem has, and in how many directions each walks.
+// How many layers a problem has, in how many directions each walks, and how many heads it has.
 struct Stack {
-  int layers = 1, directions = 1;
+  int layers = 1, directions = 1, heads = 1;
 };
 
 // A layer with its tensors: inputs are those that `T` can hold, stored as `As`.
@@ -67,6 +67,7 @@ struct Problem {
     LayerOptions out;
     out.num_layers = stack.layers;
     out.bidirectional = stack.directions == 2;
+    out.num_heads = stack.heads;
     out.cell = cell.cell;
     out.input_size = out.hidden_size = s.hidden;
     out.batch_first = batch_first;

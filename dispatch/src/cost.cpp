@@ -235,18 +235,20 @@ class Counter {
     const PersistentShape shape = persistent_shape(p_, device_, backward);
     if (shape.tile < 0) return false;
     const auto lines_at_once = static_cast<double>(shape.lines);
+    const auto heads = static_cast<double>(p_.heads);
     const double lines = ceiling(std::min(batch(), lines_at_once), std::max(1, shape.groups));
-    const double rounds = ceiling(batch(), lines_at_once), walked = steps() * rounds;
+    const double rounds = ceiling(batch(), lines_at_once) * ceiling(heads, shape.heads);
+    const double walked = steps() * rounds;
     const double launches = rounds * ceiling(steps(), static_cast<double>(shape.steps));
     const double between = shape.in_block ? 0 : walked, eights = ceiling(lines, 8);
-    const double row = hidden() * bytes();
+    const double units = hidden() / heads, row = units * bytes();  // of a head
     const double values[] = {launches,
                              between,
                              between * eights,
                              shape.in_block ? walked : 0,
                              between * lines * row * (backward ? p_.gates : 1),
                              walked * eights * row * shape.units * p_.gates,
-                             launches * row * hidden() * p_.gates,
+                             launches * row * units * shape.heads * p_.gates,
                              walked * ceiling(shape.units * lines, kLanes * kPersistentWarps)};
     int term = static_cast<int>(first);
     for (const double value : values) add(static_cast<Term>(term++), value);

@@ -14,9 +14,12 @@ constexpr std::int64_t kChunkWords = 16, kWordBytes = 4;
 
 std::int64_t ceiling(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Words of one value of all units of a line: whole pieces of 16 bytes.
+// Each head is a recurrence of its own, of so many units.
+std::int64_t head_units(const Problem& p) { return p.hidden_size / p.heads; }
+
+// Words of one value of all units of a head in a line: whole pieces of 16 bytes.
 std::int64_t block_words(const Problem& p) {
-  return ceiling(p.hidden_size * p.storage_bytes, 16) * 4;
+  return ceiling(head_units(p) * p.storage_bytes, 16) * 4;
 }
 
 // Memory for the exchange of one launch. The host does not know when packed sequences end, and each
@@ -27,7 +30,7 @@ std::int64_t most_exchange_bytes(const Problem& p) {
   return std::max(kPersistentExchangeBytes, 2 * projected);
 }
 
-// What a pass exchanges for each line and step: h, or the cotangents of R h.
+// What a pass exchanges for each line of a head and step: h, or the cotangents of R h.
 std::int64_t words_of(const Problem& p, bool backward) {
   return (backward ? p.gates : 1) * block_words(p);
 }
@@ -36,6 +39,21 @@ std::int64_t words_of(const Problem& p, bool backward) {
 // columns of a fragment over the banks.
 std::int64_t line_floats(bool backward, std::int64_t units) {
   return (backward ? ceiling(units, 16) * 16 : 4 * units) + 4;
+}
+
+// Heads that are walked at the same time where each takes at least so many blocks; and how often.
+// All launches have as many, but for the last. No heads where one alone does not fit.
+std::int64_t heads_at_once(const Problem& p, const DeviceLimits& device, std::int64_t blocks) {
+  const std::int64_t most = device.units / blocks;
+  return most < 1 ? 0 : ceiling(p.heads, ceiling(p.heads, most));
+}
+double rounds_of(const Problem& p, const PersistentShape& shape) {
+  return static_cast<double>(ceiling(p.heads, shape.heads));
+}
+// Groups of lines for what is left of the device.
+int groups_of(const Problem& p, const DeviceLimits& device, std::int64_t blocks) {
+  return static_cast<int>(
+      std::clamp<std::int64_t>(device.units / blocks, 1, std::max<std::int64_t>(1, p.batch)));
 }
 
 // Clocks of a step on an H200, fitted to measured shapes within a fifth: a round trip through the
@@ -49,7 +67,7 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
   const double products = static_cast<double>(
       ceiling(lines, 8) * tile.chunks * ceiling(tile.unit_blocks * (backward ? 1 : p.gates), 2));
   const double items = static_cast<double>(ceiling(shape.units * lines, kThreads));
-  const double launches = static_cast<double>(ceiling(p.batch, shape.lines));
+  const double launches = static_cast<double>(ceiling(p.batch, shape.lines)) * rounds_of(p, shape);
   const double each = p.split_products ? 4 : 1;  // three products, and taking operands apart
   return launches *
          (350 + 200 * rounds + 0.03 * received + 28 * each * products + 300 + 300 * items);
@@ -64,7 +82,8 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   const std::int64_t whole = block_words(p) * kWordBytes / p.storage_bytes;
   const std::int64_t units = std::int64_t{8} * tile.unit_blocks * along;
   const std::int64_t slices = ceiling(whole, units);
-  if (slices > device.units) return out;
+  const std::int64_t heads = heads_at_once(p, device, slices);
+  if (heads < 1) return out;
   // As many lines as threads can step and as shared memory has partial sums for, twice.
   const std::int64_t line_bytes = 2 * warps_along_sum * line_floats(backward, units) * kWordBytes;
   const std::int64_t most =
@@ -72,8 +91,8 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   if (most < 1) return out;
   out.units = static_cast<int>(units);
   out.slices = static_cast<int>(slices);
-  out.groups = static_cast<int>(
-      std::clamp<std::int64_t>(device.units / slices, 1, std::max<std::int64_t>(1, p.batch)));
+  out.heads = static_cast<int>(heads);
+  out.groups = groups_of(p, device, slices * heads);
   out.warps_along_units = along;
   out.split_products = p.split_products;
   out.block_words = static_cast<int>(block_words(p));
@@ -81,7 +100,7 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   out.shared_bytes = static_cast<int>(device.shared_bytes);
   out.lines = most * out.groups;
   const std::int64_t step_bytes = ceiling(words_of(p, backward), kChunkWords) * kChunkWords *
-                                  kWordBytes *
+                                  kWordBytes * heads *
                                   std::max<std::int64_t>(1, std::min(p.batch, out.lines));
   out.steps = std::max<std::int64_t>(1, most_exchange_bytes(p) / step_bytes - 1);
   out.tile = 0;
@@ -89,8 +108,9 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
 }
 
 // The same where each block has all of R: no exchange, but all products on one multiprocessor.
-double clocks(const Problem& p, const PersistentBlock& block) {
-  return 500 + (p.split_products ? 98 : 28) * static_cast<double>(block.chunks * block.tiles);
+double clocks(const Problem& p, const PersistentBlock& block, const PersistentShape& shape) {
+  const double products = static_cast<double>(block.chunks * block.tiles);
+  return rounds_of(p, shape) * (500 + (p.split_products ? 98 : 28) * products);
 }
 
 PersistentShape cut(const Problem& p, const DeviceLimits& device, const PersistentBlock& block,
@@ -99,13 +119,15 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   const std::int64_t units = std::int64_t{8} * unit_blocks * kPersistentWarps;
   // With products in three the larger block has so many of them that slices are faster.
   const bool slow = p.split_products && unit_blocks > 1;
-  if (p.hidden_size > units || slow || block.shared_bytes > device.shared_bytes) return out;
-  if (p.batch > block.lines * device.units) return out;  // slices need no second launch
+  if (head_units(p) > units || slow || block.shared_bytes > device.shared_bytes) return out;
+  const std::int64_t groups = std::max<std::int64_t>(1, ceiling(p.batch, block.lines));
+  const std::int64_t heads = heads_at_once(p, device, groups);
+  if (heads < 1) return out;  // slices need no second launch of lines
   out.in_block = true;
   out.units = static_cast<int>(units);
   out.slices = 1;
-  out.groups = static_cast<int>(
-      std::clamp<std::int64_t>(device.units, 1, std::max<std::int64_t>(1, p.batch)));
+  out.heads = static_cast<int>(heads);
+  out.groups = groups_of(p, device, heads);
   out.split_products = p.split_products;
   out.lines = std::int64_t{block.lines} * out.groups;
   out.steps = std::max<std::int64_t>(1, p.steps);
@@ -141,7 +163,7 @@ PersistentShape persistent_shape(const Problem& p, const DeviceLimits& device, b
   for (const int unit_blocks : kPersistentBlockUnits) {
     const PersistentBlock block = persistent_block(unit_blocks, p.gates, p.storage_bytes);
     const PersistentShape shape = cut(p, device, block, unit_blocks);
-    if (shape.tile >= 0) consider(shape, index, clocks(p, block));
+    if (shape.tile >= 0) consider(shape, index, clocks(p, block, shape));
     ++index;
   }
   return best;
@@ -177,8 +199,8 @@ bool run_at_once(Plan& plan, int most, std::int64_t part_steps) {
 std::int64_t exchange_bytes(const Problem& p, const PersistentShape& shape, bool backward) {
   if (shape.in_block) return 0;
   const std::int64_t chunks = ceiling(words_of(p, backward), kChunkWords);
-  return (std::min(p.steps, shape.steps) + 1) * chunks * std::min(p.batch, shape.lines) *
-         kChunkWords * kWordBytes;
+  return (std::min(p.steps, shape.steps) + 1) * chunks * shape.heads *
+         std::min(p.batch, shape.lines) * kChunkWords * kWordBytes;
 }
 
 }  // namespace scanrnn::dispatch

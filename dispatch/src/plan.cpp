@@ -258,10 +258,11 @@ std::string misfit(const Problem& problem, const DeviceLimits& device) {
   const bool fits = persistent_shape(problem, device, false).tile >= 0 &&
                     (!problem.training || persistent_shape(problem, device, true).tile >= 0);
   if (fits) return "";
-  const std::int64_t bytes =
-      problem.gates * problem.hidden_size * problem.hidden_size * problem.storage_bytes;
-  return "the recurrent weights take " + std::to_string(bytes) + " bytes, and the registers of " +
-         std::to_string(device.units) + " multiprocessors have room for at most " +
+  const std::int64_t units = problem.hidden_size / problem.heads;
+  const std::int64_t bytes = problem.gates * units * units * problem.storage_bytes;
+  return std::string("the recurrent weights") + (problem.heads > 1 ? " of a head" : "") + " take " +
+         std::to_string(bytes) + " bytes, and the registers of " + std::to_string(device.units) +
+         " multiprocessors have room for at most " +
          std::to_string(device.units * kPersistentWeightBytes) + ", in whole tiles";
 }
 

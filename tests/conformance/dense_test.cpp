@@ -52,6 +52,22 @@ TEST(DenseConformance, AnyHiddenSize) {
   }
 }
 
+// R by heads of any number and size.
+TEST(DenseConformance, Heads) {
+  Random random(81);
+  for (const LayerOptions& options : dense_variants()) {
+    for (const auto& [heads, units] : {std::pair{2, 1}, {3, 5}, {7, 8}, {4, 33}}) {
+      for (Dtype dtype : {Dtype::float32, Dtype::float64}) {
+        Case c = dense_case(options, heads * units, dtype);
+        c.layer.num_heads = heads;
+        c.layer.bidirectional = units % 2;
+        const Data data = random_data(c, random);
+        expect_conforms(c, library(c, data), oracle::run(c, data));
+      }
+    }
+  }
+}
+
 // With batch_first the products for dR are of lines that lie one after another, however many.
 TEST(DenseConformance, ManyLinesOfFewSteps) {
   Random random(79);

@@ -122,6 +122,29 @@ TEST(Ragged, AcrossTiles) {
   }
 }
 
+// Heads, of which a GPU's blocks take several or a part of one.
+TEST(Ragged, Heads) {
+  Random random(1511);
+  for (const LayerOptions& options : few_variants()) {
+    if (!is_dense(options)) continue;
+    for (const Way& way : ways_of(options)) {
+      for (const auto& [heads, hidden] : {std::pair{3, 39}, {2, 270}}) {
+        for (int bits = 0; bits < 4; ++bits) {
+          RaggedCase c = ragged_case(options, {17, 1, 0, 7, 16, 17, 2, 9}, bits & 1);
+          c.whole.way = way;
+          c.whole.layer.hidden_size = hidden;
+          c.whole.layer.num_heads = heads;
+          c.whole.layer.bidirectional = bits & 2;
+          c.whole.layer.dtype = on_cuda() && bits == 3 ? Dtype::bfloat16 : Dtype::float32;
+          c.whole.threads = 2;
+          if (bits > 0) reset_some(c, 0.05, random);
+          expect_like_single_calls(c, random);
+        }
+      }
+    }
+  }
+}
+
 // Units enough for a GPU to walk each sequence for itself, and lengths that do or do not let it.
 TEST(Ragged, WideBatches) {
   Random random(1510);

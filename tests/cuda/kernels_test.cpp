@@ -173,6 +173,17 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   };
   add("persistent_slices", Strategy::persistent, 6, 5, 200).change = in_slices;
   add("persistent_slices_odd", Strategy::persistent, 6, 11, 137).change = in_slices;
+  // By heads: those of a block, and those of several.
+  for (const auto& [kernel, hidden, in_block] :
+       {std::tuple{"persistent_block_heads", 39, true}, {"persistent_slices_heads", 411, false}}) {
+    Small& small = add(kernel, Strategy::persistent, 6, 5, hidden);
+    small.c.layer.num_heads = 3;
+    small.change = [in_block = in_block](Plan& plan) {
+      EXPECT_EQ(plan.persistent.in_block, in_block);
+      EXPECT_GE(plan.persistent_vjp.tile, 0);
+      EXPECT_EQ(plan.persistent.heads, 3);
+    };
+  }
   if (dtype != Dtype::float32) return;
   add("persistent_slices_tf32", Strategy::persistent, 6, 5, 200).precision = MatmulPrecision::high;
   add("fused_lines_tf32", Strategy::step_loop, 2, 9).precision = MatmulPrecision::high;

@@ -80,6 +80,58 @@ TEST_F(CudaPersistentTest, AnyHiddenSizeAndBatch) {
   }
 }
 
+// Heads of any size, those that blocks take whole and those of several slices; more of them than a
+// device has room for at the same time; and what is drawn for their units and of their weights.
+TEST_F(CudaPersistentTest, Heads) {
+  Random random(95);
+  for (const LayerOptions& options : dense_variants()) {
+    for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16}) {
+      for (const auto& [heads, units] :
+           {std::pair{2, 1}, {3, 7}, {2, 64}, {12, 16}, {2, 129}, {5, 40}, {300, 2}}) {
+        for (std::int64_t batch : {1, 9, 17}) {
+          Case c = persistent_case(options, dtype, heads * units, batch, units % 2 ? 9 : 20);
+          c.layer.num_heads = heads;
+          c.layer.bidirectional = heads * units < 64;
+          c.layer.batch_first = batch == 9;
+          c.layer.num_layers = units == 7 ? 2 : 1;
+          c.layer.bias = batch != 9;
+          c.h0 = batch != 1;
+          const Data data = random_data(c, random);
+          const oracle::Answer want = oracle::run(c, data);
+          expect_conforms(c, library(c, data), want);
+          expect_forward(c, library_inference(c, data), want, "inference: ");
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+TEST_F(CudaPersistentTest, LargeHeads) {
+  struct Size {
+    int heads;
+    std::int64_t units, batch, steps;
+  };
+  for (const LayerOptions& options : dense_variants()) {
+    for (const auto& [heads, units, batch, steps] : {Size{12, 64, 16, 40},
+                                                     {4, 256, 16, 40},
+                                                     {3, 300, 5, 20},
+                                                     {2, 512, 64, 20},
+                                                     {12, 64, 200, 9},
+                                                     {4, 200, 100, 9},
+                                                     {2, 768, 16, 20},
+                                                     {16, 96, 7, 1500}}) {
+      for (const Dtype dtype : {Dtype::bfloat16, Dtype::float32}) {
+        if (dtype == Dtype::float32 && steps > 100) continue;  // which say no more of it
+        Case c = persistent_case(options, dtype, heads * units, batch, steps);
+        c.layer.num_heads = heads;
+        c.layer.zoneout = units == 256 ? 0.2 : 0;
+        c.layer.dropconnect = batch == 5 ? 0.2 : 0;
+        expect_near_step_loop(c, dtype == Dtype::float32 ? 1e-5 : 0.03);
+      }
+    }
+  }
+}
+
 // Where a group has more lines than the eight of a fragment, and where R fills the registers.
 TEST_F(CudaPersistentTest, LargeLayers) {
   for (const LayerOptions& options : dense_variants()) {
@@ -182,6 +234,12 @@ TEST_F(CudaPersistentTest, WhatDoesNotFitIsAnError) {
           [&] { layer.plan(context, 9, 1, Mode::training, Strategy::persistent); });
     };
     EXPECT_NE(words(Dtype::float64, 64).find("tensor cores"), std::string::npos);
+    Case c = persistent_case(options, Dtype::bfloat16, 6000, 1, 9);
+    c.layer.num_heads = 2;
+    EXPECT_NE(message<value_error>([&] {
+                Layer(c.layer).plan(context, 9, 1, Mode::training, Strategy::persistent);
+              }).find("of a head"),
+              std::string::npos);
     const std::string bytes = std::to_string(info(options.cell).gates * 3000 * 3000 * 2);
     EXPECT_NE(words(Dtype::bfloat16, 3000).find(bytes + " bytes"), std::string::npos);
   }

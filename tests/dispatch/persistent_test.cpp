@@ -94,6 +94,82 @@ TEST(PersistentShape, LayersOfSixteenBitsUpTo1024FitA132UnitDevice) {
   EXPECT_LT(persistent_shape(dense(1024, 16), device_of(16), false).tile, 0);
 }
 
+// Heads are cut as layers of their own, on shares of the device, and all have their turn.
+TEST(PersistentShape, HeadsShareTheDevice) {
+  int cuts = 0;
+  for (std::int64_t units : {1, 46, 132}) {
+    for (std::int64_t heads : {1, 2, 4, 12, 100, 1000}) {
+      for (std::int64_t of_head : {1, 16, 64, 100, 256, 600}) {
+        for (std::int64_t batch : {1, 16, 70, 1000}) {
+          for (int bytes : {2, 4}) {
+            for (bool backward : {false, true}) {
+              Problem p = dense(heads * of_head, batch, 4, bytes);
+              p.heads = heads;
+              const PersistentShape s = persistent_shape(p, device_of(units), backward);
+              const Problem one = dense(of_head, batch, 4, bytes);
+              // One after the other they fit wherever one does.
+              EXPECT_EQ(s.tile >= 0, persistent_shape(one, device_of(units), backward).tile >= 0);
+              if (s.tile < 0) continue;
+              ++cuts;
+              EXPECT_GE(s.units * s.slices, of_head);
+              EXPECT_GE(s.heads, 1);
+              EXPECT_LE(s.heads, heads);
+              EXPECT_LE(std::int64_t{s.slices} * s.groups * s.heads, units);
+              EXPECT_LE(s.groups, batch);
+              if (s.in_block) {
+                const auto block = persistent_block(kPersistentBlockUnits[s.tile], 4, bytes);
+                EXPECT_LE((batch + s.groups - 1) / s.groups, block.lines);
+                continue;
+              }
+              // Each line of a head has words of its own in the exchange.
+              const std::int64_t lines = std::min(batch, s.lines);
+              const std::int64_t slots = std::min(p.steps, s.steps) + 1;
+              const std::int64_t words = (backward ? 4 : 1) * std::int64_t{s.block_words};
+              EXPECT_GE(s.block_words * 4, of_head * bytes);
+              EXPECT_EQ(exchange_bytes(p, s, backward),
+                        slots * s.heads * lines * ((words + 15) / 16 * 64));
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(cuts, 500);
+}
+
+// On an H200: heads of 64 units are blocks of their own, those of 256 a few blocks each.
+TEST(PersistentShape, WhatHeadsTake) {
+  const auto shape_of = [](std::int64_t heads, std::int64_t of_head, bool backward) {
+    Problem p = dense(heads * of_head, 16);
+    p.heads = heads;
+    return persistent_shape(p, device_of(132), backward);
+  };
+  const PersistentShape small = shape_of(12, 64, false), small_back = shape_of(12, 64, true);
+  EXPECT_TRUE(small.in_block);
+  EXPECT_EQ(small.heads, 12);
+  EXPECT_EQ(small.groups, 11);
+  EXPECT_EQ(small_back.heads, 12);
+  EXPECT_GT(small_back.groups, 1);
+  for (const bool backward : {false, true}) {
+    const PersistentShape large = shape_of(4, 256, backward);
+    EXPECT_FALSE(large.in_block);
+    EXPECT_EQ(large.heads, 4);
+    EXPECT_GT(large.slices, 1);
+    EXPECT_GT(large.groups, 1);
+    EXPECT_GT(large.slices * large.groups, 20);
+  }
+  EXPECT_LT(shape_of(300, 64, true).heads, 300);
+  Problem p = dense(12 * 64, 16);
+  p.heads = 12;
+  const Profile profile{"none", "this file", 0, {}, nullptr};
+  EXPECT_NE(explain(plan(p, device_of(132), profile)).find("x 11 groups of lines x 12 heads"),
+            std::string::npos);
+  p.hidden_size = 300 * 300;
+  p.heads = 300;
+  EXPECT_NE(explain(plan(p, device_of(132), profile)).find(" heads, "), std::string::npos);
+  EXPECT_NE(explain(plan(p, device_of(132), profile)).find(" at a time"), std::string::npos);
+}
+
 // Small layers, forward: as long as so many products in three are not slower than an exchange.
 TEST(PersistentShape, SmallLayersNeedNoExchange) {
   const auto in_block = [](Problem p, bool backward = false) {

@@ -14,7 +14,7 @@ using InitialState = std::array<const Values*, kStateTensors.size()>;
 struct DenseDirection {
   const CellInfo& about;
   std::string cell, variant;
-  std::int64_t steps, batch, in, hidden;
+  std::int64_t steps, batch, in, hidden, head_units;
   bool reverse;
   const Values *weight_ih, *weight_hh, *vectors, *bias_ih, *bias_hh;  // but weights may be null
   InitialState initial;                                               // may be empty
@@ -31,10 +31,18 @@ struct DenseDirection {
     std::vector<Reals> u, m;          // [steps][gates * H]
   };
 
-  static Reals affine(const Values& weight, const Values* bias, const Real* x, std::int64_t width) {
+  // The first unit that a row of R meets: that of its unit's head.
+  std::int64_t first_met(std::size_t row) const {
+    return static_cast<std::int64_t>(row) % hidden / head_units * head_units;
+  }
+  // first(row): of x, what a row of the weight begins with.
+  template <class First>
+  static Reals affine(const Values& weight, const Values* bias, const Real* all, std::int64_t width,
+                      First&& first) {
     const std::size_t rows = weight.size() / static_cast<std::size_t>(width);
     Reals out(rows);
     for (std::size_t row = 0; row < rows; ++row) {
+      const Real* x = all + first(row);
       Real sum = bias ? (*bias)[row] : 0.0;
       for (std::int64_t k = 0; k < width; ++k) {
         sum += weight[row * static_cast<std::size_t>(width) + static_cast<std::size_t>(k)] * x[k];
@@ -81,12 +89,14 @@ struct DenseDirection {
     }
     out.states.push_back(state);
     for (std::int64_t s = 0; s < steps; ++s) {
-      Reals u = affine(*weight_ih, nullptr, x.data() + (time(s) * batch + b) * in, in);
+      Reals u = affine(*weight_ih, nullptr, x.data() + (time(s) * batch + b) * in, in,
+                       [](std::size_t) { return 0; });
       (*store)(u);
       for (std::size_t i = 0; bias_ih && i < u.size(); ++i) u[i] += (*bias_ih)[i];
       Reals fed = out.states.back()[0];
       (*store)(fed);
-      Reals m = affine(*weight_hh, bias_hh, fed.data(), hidden);
+      Reals m = affine(*weight_hh, bias_hh, fed.data(), head_units,
+                       [&](std::size_t row) { return first_met(row); });
       for (std::size_t j = 0; j < H; ++j) {
         const auto after = state_after(cell, variant, unit(j, u, m, out.states.back()));
         for (std::size_t i = 0; i < tensors(); ++i) state[i][j] = after[i];
@@ -161,6 +171,7 @@ struct DenseDirection {
   void step_back(const Trace& all, std::size_t step, std::size_t token, const Reals& x,
                  const Real* dy, Reals& dx, StateOfLine& ds, Reals& squares, Gradients& d) const {
     const auto H = static_cast<std::size_t>(hidden), C = static_cast<std::size_t>(in);
+    const auto D = static_cast<std::size_t>(head_units);
     const std::size_t rows = all.u[step].size();
     StateOfLine before = all.states[step];
     for (Reals& values : before) (*store)(values);
@@ -184,11 +195,12 @@ struct DenseDirection {
     (*store)(dm);
     for (std::size_t j = 0; j < H; ++j) squares[j] = ds[0][j] * ds[0][j];
     for (std::size_t row = 0; row < rows; ++row) {
-      for (std::size_t k = 0; k < H; ++k) {
-        const Real term = dm[row] * (*weight_hh)[row * H + k];
-        ds[0][k] += term;
-        squares[k] += term * term;
-        d.weight_hh.add(row * H + k, dm[row] * before[0][k]);
+      for (std::size_t k = 0; k < D; ++k) {
+        const std::size_t met = static_cast<std::size_t>(first_met(row)) + k;
+        const Real term = dm[row] * (*weight_hh)[row * D + k];
+        ds[0][met] += term;
+        squares[met] += term * term;
+        d.weight_hh.add(row * D + k, dm[row] * before[0][met]);
       }
       for (std::size_t k = 0; k < C; ++k) {
         dx[token * C + k] += du[row] * (*weight_ih)[row * C + k];
@@ -222,6 +234,7 @@ inline Answer run_dense(const Case& c, const Data& data, bool with_backward, boo
                           c.batch,
                           c.input_size(l),
                           hidden,
+                          hidden / c.layer.num_heads,
                           d == 1,
                           own,
                           own + 1,

@@ -21,7 +21,7 @@ void check_plan(const Layer& layer, const Context& context, const dispatch::Plan
                     p.gates == cell.gates && p.recurrence == cell.recurrence &&
                     p.storage_bytes == static_cast<int>(size_of(o.dtype)) &&
                     p.normed == o.layer_norm && p.resets == !o.reset_after &&
-                    plan.device.processor == context.limits().processor;
+                    p.heads == o.num_heads && plan.device.processor == context.limits().processor;
   if (!mine) {
     throw value_error("plan: it was made for another layer or device: " + dispatch::explain(plan));
   }
@@ -163,6 +163,7 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
   problem.highway = info(options_.cell).highway;
   problem.normed = options_.layer_norm;
   problem.resets = !options_.reset_after;
+  problem.heads = options_.num_heads;
   problem.storage_bytes = static_cast<int>(size_of(options_.dtype));
   problem.compute_bytes = static_cast<int>(size_of(compute_type(options_.dtype)));
   problem.training = mode == Mode::training;

@@ -44,7 +44,7 @@ struct DenseRun : CudaWalk<T> {
 
   void forward() {
     const auto& kernels = kernels_of<T>(call.cell)[call.variant];
-    const bool whole = plan.strategy == dispatch::Strategy::persistent;
+    const bool whole = dispatch::is_persistent(plan, false);
     const bool fused = !whole && plan.fused_steps;
     const bool ragged = call.is_ragged();
     // The step's kernel reads W, too.
@@ -184,8 +184,7 @@ struct DenseRun : CudaWalk<T> {
 
   void backward() {
     const auto& kernels = kernels_of<T>(call.cell)[call.variant];
-    const bool whole =
-        plan.strategy == dispatch::Strategy::persistent && plan.persistent_vjp.tile >= 0;
+    const bool whole = dispatch::is_persistent(plan, true);
     Args args;
     this->take_carries();
     T* dsums = this->take(this->tokens() * kept());

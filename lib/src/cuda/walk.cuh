@@ -94,6 +94,7 @@ struct CudaWalk : CudaRun<T> {
     args.steps = call.steps;
     args.weight = this->data(call.recurrent_weight);
     args.weight_stride = call.recurrent_weight.strides[0];
+    args.head_units = hidden() / plan.problem.heads;
     args.vectors = this->data(call.vectors);
     args.masks = walked(call, this->all(), !call.is_ragged() && call.reverse != backward);
     if (!call.is_ragged()) {
@@ -185,17 +186,28 @@ struct CudaWalk : CudaRun<T> {
     walk(args, shape.lines, steps, backward, [&](const Args& part) {
       dispatch::PersistentShape own = shape;
       own.groups = static_cast<int>(std::min<Index>(shape.groups, part.batch));
-      if (bytes > 0 && part.lines) {
-        const Index slots = std::min(plan.problem.steps, shape.steps) + 1;
-        ragged::clear_slots<<<static_cast<unsigned>(2 * plan.device.units), pointwise::kThreads, 0,
-                              stream>>>(part.lines, part.first_step, static_cast<uint4*>(exchange),
-                                        bytes / slots / static_cast<Index>(sizeof(uint4)), slots);
-        SCANRNN_CUDA(cudaGetLastError());
-      } else if (bytes > 0) {
-        SCANRNN_CUDA(cudaMemsetAsync(exchange, 0xff, static_cast<std::size_t>(bytes), stream));
+      for (Index head = 0; head < plan.problem.heads; head += shape.heads) {
+        Args heads = part;
+        heads.first_head = head;
+        own.heads = static_cast<int>(std::min<Index>(shape.heads, plan.problem.heads - head));
+        heads.head_lines = own.heads * part.batch;
+        if (bytes > 0) clear_exchange(heads, shape, exchange, bytes);
+        SCANRNN_CUDA(kernel(heads, own, exchange, stream));
       }
-      SCANRNN_CUDA(kernel(part, own, exchange, stream));
     });
+  }
+  // No word of a launch has come yet: all that any launch of the shape may have.
+  void clear_exchange(const Args& part, const dispatch::PersistentShape& shape, void* exchange,
+                      Index bytes) {
+    if (!part.lines) {
+      SCANRNN_CUDA(cudaMemsetAsync(exchange, 0xff, static_cast<std::size_t>(bytes), stream));
+      return;
+    }
+    const Index slots = std::min(plan.problem.steps, shape.steps) + 1;
+    ragged::clear_slots<<<static_cast<unsigned>(2 * plan.device.units), pointwise::kThreads, 0,
+                          stream>>>(part.lines, part.first_step, static_cast<uint4*>(exchange),
+                                    bytes / slots / static_cast<Index>(sizeof(uint4)), slots);
+    SCANRNN_CUDA(cudaGetLastError());
   }
 };
 

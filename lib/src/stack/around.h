@@ -32,7 +32,7 @@ class Around {
   }
 
   void forward(const LayerCall& call, Arena& scratch) const {
-    LayerCall inner = made_.forward(call, scratch);
+    LayerCall inner = made_.with_weights(call, false, scratch);
     if (o_.projection_size > 0) {
       inner.x = call.read.rank > 0 ? call.read : run_.tokens(scratch, o_.projection_size);
       run_.project(call.x, call.projection, inner.x, false, false, scratch);
@@ -60,7 +60,7 @@ class Around {
   }
 
   void backward(const LayerCall& call, Arena& scratch) const {
-    LayerCall inner = made_.with_places(made_.forward(call, scratch), scratch);
+    LayerCall inner = made_.with_places(made_.with_weights(call, true, scratch), scratch);
     if (o_.projection_size > 0) {
       inner.x = call.read;
       inner.dx = run_.tokens(scratch, o_.projection_size);

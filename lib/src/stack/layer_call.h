@@ -46,10 +46,12 @@ struct LayerCall {
   TensorView x;             // [T,B,C]
   TensorView skip;          // what a highway reads, where that is another tensor than x
   TensorView weight, bias;  // [gates*H,C]; absent, or the bias of the row blocks that have one
-  TensorView recurrent_weight, recurrent_bias;  // of a dense cell: [gates*H,H], [gates*H] or absent
-  TensorView vectors;                           // of a cell that has any: [vectors*H]
-  Norms norms;                                  // of layer_norm
-  TensorView projection;                        // of LSTM's h, [P,H], or of what SRU reads, [P,C]
+  // Of a dense cell: [gates*H,H], [gates*H] or absent. Of a persistent kernel, which walks heads
+  // one beside the other, R has the columns of a head alone; its cotangent never has.
+  TensorView recurrent_weight, recurrent_bias;
+  TensorView vectors;     // of a cell that has any: [vectors*H]
+  Norms norms;            // of layer_norm
+  TensorView projection;  // of LSTM's h, [P,H], or of what SRU reads, [P,C]
   // The product of the first step of a sequence with what is fed back, where that is of another
   // size than h, [B,P] times [gates*H,P]; h0 is absent then.
   TensorView first, first_weight;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a layer call multiplies by, made of its parameters by options: elements of R dropped, heads
-// spread into a block-diagonal matrix, R W_hr where h is a projection, SRU's rescaled highway. And
-// the parameters' cotangents, made of those that the call gives.
+// spread into a block-diagonal matrix but for kernels that walk each by itself, R W_hr where h is a
+// projection, SRU's rescaled highway. And the parameters' cotangents, made of those that the call
+// gives.
 #pragma once
 
 #include "scanrnn/cells/sru.h"
@@ -16,8 +17,8 @@ class Made {
   // What SRU's highway carries is multiplied by this.
   double highway_scale() const { return o_.rescale ? cell::highway_scale(o_.highway_bias) : 1; }
 
-  // The call with what it multiplies by, in memory of `scratch`.
-  LayerCall forward(LayerCall call, Arena& scratch) const {
+  // The call with what a pass of it multiplies by, in memory of `scratch`.
+  LayerCall with_weights(LayerCall call, bool backward, Arena& scratch) const {
     if (rescales_weight(call)) {
       const TensorView whole = run_.matrix(scratch, call.weight.sizes[0], call.weight.sizes[1]);
       run_.copy(call.weight, whole);
@@ -30,7 +31,7 @@ class Made {
       run_.drop(as_rows(r), as_rows(some), drops_.of_matrix(call));
       r = some;
     }
-    if (o_.num_heads > 1) {
+    if (o_.num_heads > 1 && !run_.walks_heads(backward)) {
       const TensorView whole = run_.matrix(scratch, r.sizes[0], call.hidden);
       run_.spread_heads(r, whole, false);
       r = whole;
@@ -49,9 +50,8 @@ class Made {
   // The made call with places for the cotangents of what was made, in memory of `scratch`.
   LayerCall with_places(LayerCall made, Arena& scratch) const {
     if (!makes_matrix() || made.drecurrent_weight.rank == 0) return made;
-    const TensorView& r = made.recurrent_weight;
     if (o_.proj_size > 0) made.dfirst_weight = made.drecurrent_weight;
-    made.drecurrent_weight = run_.matrix(scratch, r.sizes[0], r.sizes[1]);
+    made.drecurrent_weight = run_.matrix(scratch, made.recurrent_weight.sizes[0], made.hidden);
     return made;
   }
   // The parameters' cotangents in the places of `call`, from those of the made call.

@@ -179,6 +179,8 @@ class Run {
     const bool by_steps = stack_.plan.strategy == dispatch::Strategy::step_loop;
     return counting() || training() || call.is_ragged() || call.steps != 1 || !by_steps;
   }
+  // Whether a pass's kernel takes heads one beside the other, so that R stays as it is.
+  bool walks_heads(bool backward) const { return dispatch::is_persistent(stack_.plan, backward); }
   SequenceBounds sequences(const Ragged& ragged) const {
     const auto& p = stack_.plan.problem;
     return {ragged, p.steps, p.batch, p.layout == dispatch::Batch::packed};

@@ -32,6 +32,7 @@ struct Problem {
   bool normed = false;       // a norm stands between the projection and the recurrence; dense: and
                              // between R h and a step
   bool resets = false;       // dense: a step has a product with R that reads what the others give
+  std::int64_t heads = 1;    // dense: R is block-diagonal, of so many blocks
   int storage_bytes = 4;     // of an element of the tensors
   int compute_bytes = 4;  // of the type that is computed in: half of a complex one that is stored
   // Of a bare scan: its states are kept by logarithms; its steps are adjacent, its rows are not.
@@ -70,16 +71,17 @@ enum class Reason : std::uint8_t {
   few_steps
 };
 
-// How a persistent kernel cuts a layer: blocks of `slices` of the units times `groups` of the
-// lines.
+// How a persistent kernel cuts a layer: blocks of `slices` of a head's units times `groups` of the
+// lines times `heads`.
 struct PersistentShape {
   int tile = -1;          // index into the tiles of the pass; -1: the weights do not fit
   bool in_block = false;  // a block has all units (tile: which of kPersistentBlockUnits)
   int units = 0;          // of a slice
   int slices = 0, groups = 0;
+  int heads = 1;  // of a launch: those of the layer come one launch after the other
   int warps_along_units = 1;
   bool split_products = false;
-  int block_words = 0;     // of the exchange for one value of all units of a line
+  int block_words = 0;     // of the exchange for one value of all units of a head in a line
   int line_floats = 0;     // of shared memory for one line of a warp's partial sums
   int shared_bytes = 0;    // that a block can have on the device
   std::int64_t lines = 0;  // of the batch, in one launch
@@ -113,6 +115,11 @@ struct Plan {
 // Whether a step of a dense layer is one of whole lines, between its products with R.
 inline bool by_lines(const Problem& problem) {
   return problem.recurrence == Recurrence::dense && (problem.normed || problem.resets);
+}
+
+// Whether a pass of a layer call is a persistent kernel's.
+inline bool is_persistent(const Plan& plan, bool backward) {
+  return plan.strategy == Strategy::persistent && (!backward || plan.persistent_vjp.tile >= 0);
 }
 
 // Why the forced strategy cannot run, in words; empty where it can, or where none is forced.

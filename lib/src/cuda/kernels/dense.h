@@ -43,6 +43,10 @@ struct CudaDenseArgs {
   Index batch = 0, hidden = 0, steps = 0;
   const T* weight = nullptr;  // R, [G*H,H], rows weight_stride apart
   Index weight_stride = 0;
+  // A persistent walk by heads, each a recurrence of its own of so many units: R is
+  // [G*H,head_units] then, and a launch has some of the heads, from this one on. Of what its blocks
+  // exchange each head has lines of its own; so many in all.
+  Index head_units = 0, first_head = 0, head_lines = 0;
   const T *bias = nullptr, *recurrent_bias = nullptr;  // forward: [G*H], or absent
   const T* vectors = nullptr;                          // [kVectors*H]
   // The tensors of the state, or of its cotangent, before the walk and after it: h, and as many

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small dense cell's whole sequence in one kernel whose blocks do not meet: each keeps all of R,
-// in registers and the rest in shared memory, and walks a few lines by itself. What blocks of
-// cuda/kernels/persistent/grid.cuh tell one another through the second level cache stays in shared
-// memory.
+// or of a head's, in registers and the rest in shared memory, and walks a few lines by itself. What
+// blocks of cuda/kernels/persistent/grid.cuh tell one another through the second level cache stays
+// in shared memory.
 #pragma once
 
 #include "cuda/kernels/persistent/item.cuh"
@@ -46,7 +46,7 @@ struct BlockCut {
 // A warp's rows of R: the first chunks to registers, the rest to shared memory.
 template <class Cut, bool kOnce, class C, class T>
 __device__ __forceinline__ void load_weights(const CudaDenseArgs<T, float>& a,
-                                             typename Cut::Kept& kept,
+                                             const HeadShare& head, typename Cut::Kept& kept,
                                              typename Cut::Weights* shared) {
   const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4, quad = threadIdx.x % 4;
 #pragma unroll
@@ -58,9 +58,8 @@ __device__ __forceinline__ void load_weights(const CudaDenseArgs<T, float>& a,
         const int block = 2 * tile + half;  // of 8 rows
         const int unit = warp * Cut::kUnits + block / C::kGates * 8 + row;
         const int from = (chunk * 16 + quad * 4 + i) * Bits<T>::kPerWord;
-        const bool exists =
-            block < Cut::kUnits / 8 * C::kGates && unit < static_cast<int>(a.hidden);
-        const std::uint32_t bits = load_word<false>(a, block % C::kGates, unit, from, exists);
+        const bool exists = block < Cut::kUnits / 8 * C::kGates && unit < head.units;
+        const std::uint32_t bits = load_word<false>(a, head, block % C::kGates, unit, from, exists);
         return fragment::Operand<kOnce, false>(bits).upper;
       });
 #pragma unroll
@@ -128,19 +127,19 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   auto* const states = reinterpret_cast<typename Cut::State*>(shared_weights + Cut::kShared);
   auto* const parts = reinterpret_cast<typename Cut::Parts*>(states + 2);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, quad = lane % 4;
-  const int hidden = static_cast<int>(a.hidden);
+  const HeadShare head(a);
   const LineShare own(static_cast<int>(a.batch), blockIdx.x, gridDim.x);
   const int lines = own.count;
   const int steps = static_cast<int>(kRagged ? a.steps_of(own.line<kRagged>(0)) : a.steps);
   typename Cut::Kept weights;
-  load_weights<Cut, kOnce, C>(a, weights, shared_weights);
+  load_weights<Cut, kOnce, C>(a, head, weights, shared_weights);
 
   constexpr int kWords = 2 * sizeof(typename Cut::State) / 4;
   for (int i = threadIdx.x; i < kWords; i += blockDim.x) states[0][0][i] = 0;
   __syncthreads();
   Unit item;
   const int line = lane / kUnits, unit = warp * kUnits + lane % kUnits;
-  item.open(a, own.line<kRagged>(line), unit, line < lines && unit < hidden);
+  item.open(a, own.line<kRagged>(line), head.first + unit, line < lines && unit < head.units);
   // A column past the last line repeats it, and nobody reads its sums.
   const std::uint32_t read_at = kept_address(&states[0][min(row, lines - 1)][quad * 4]);
   const std::uint32_t write_at = kept_address(reinterpret_cast<T*>(states[0][line]) + unit);
@@ -184,14 +183,14 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
 }
 
 template <class C, class T, bool kSplit, int kUnitBlocks>
-cudaError_t launch_block(const CudaDenseArgs<T, float>& args, int groups, cudaStream_t stream) {
+cudaError_t launch_block(const CudaDenseArgs<T, float>& args, dim3 blocks, cudaStream_t stream) {
   const auto kernel = args.lines ? block_kernel<C, T, kSplit, true, kUnitBlocks>
                                  : block_kernel<C, T, kSplit, false, kUnitBlocks>;
   constexpr auto kBytes = BlockCut<C, T, kUnitBlocks>::kBlock.shared_bytes;
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{kBytes});
   if (status != cudaSuccess) return status;
-  kernel<<<static_cast<unsigned>(groups), 32 * dispatch::kPersistentWarps, kBytes, stream>>>(args);
+  kernel<<<blocks, 32 * dispatch::kPersistentWarps, kBytes, stream>>>(args);
   return cudaGetLastError();
 }
 

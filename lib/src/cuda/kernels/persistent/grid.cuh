@@ -2,9 +2,9 @@
 // A dense cell's whole sequence in one kernel. R stays in registers, and blocks hand one another
 // what the next product needs through memory in which every word says itself that it has come.
 //
-// The lines of the batch are cut into groups, the units into slices, and a block has one slice of
-// one group: of R the rows of its units' gates (forward) or the columns of its units (backward). A
-// step of a block is
+// The lines of the batch are cut into groups, the units of each head into slices, and a block has
+// one slice of one group: of R the rows of its units' gates (forward) or the columns of its units
+// (backward). Nothing passes between heads. A step of a block is
 //   receive  poll the group's words of this step until none of them is absent: h, or the
 //            cotangents of R h
 //   product  each warp multiplies its pieces of R by its share of those words (tensor cores), and
@@ -56,8 +56,10 @@ struct Share {
   int warp_units, warp_sum;  // which of the block's units and of the sum's chunks a warp has
   int warps_along_sum;
   LineShare own;
-  int first_unit, units;
+  HeadShare head;
+  int first_unit, units;   // of the slice
   int block_words, words;  // of a line: of one value of its units, and of all that are sent
+  int first_line, lines;   // of the exchange: the group's first one, and all there are
 
   __device__ __forceinline__ static int warp() { return threadIdx.x / 32; }
   template <class Args>
@@ -68,10 +70,13 @@ struct Share {
         warp_sum(warp() / shape.warps_along_units),
         warps_along_sum(dispatch::kPersistentWarps / shape.warps_along_units),
         own(static_cast<int>(a.batch), static_cast<int>(blockIdx.x) / shape.slices, shape.groups),
+        head(a),
         first_unit(static_cast<int>(blockIdx.x) % shape.slices * shape.units),
         units(shape.units),
         block_words(shape.block_words),
-        words(sent * shape.block_words) {}
+        words(sent * shape.block_words),
+        first_line(static_cast<int>(blockIdx.y) * static_cast<int>(a.batch) + own.first),
+        lines(static_cast<int>(a.head_lines)) {}
 };
 
 // The pieces of R of a chunk, whose first word of the sum is `first_word`.
@@ -89,8 +94,8 @@ __device__ __forceinline__ void load_chunk(const typename Cut::Args& a, const Sh
       const int gate = Cut::kBackward ? word / share.block_words : block % Cut::kBlocks;
       const int first = Cut::kBackward ? word % share.block_words : word;
       const bool exists = block < Cut::kUnitBlocks * Cut::kBlocks && local < share.units &&
-                          unit < static_cast<int>(a.hidden) && gate < Cut::Cell::kGates;
-      return load_word<Cut::kBackward>(a, gate, unit, first * Cut::kPerWord, exists);
+                          unit < share.head.units && gate < Cut::Cell::kGates;
+      return load_word<Cut::kBackward>(a, share.head, gate, unit, first * Cut::kPerWord, exists);
     });
 }
 template <class Cut>
@@ -177,14 +182,15 @@ struct Outbox {
   bool sends;
   std::uint32_t* to[Cut::kSent];
 
-  __device__ __forceinline__ void open(const Share& share, std::uint32_t* exchange, int batch,
-                                       int line, int unit) {
+  __device__ __forceinline__ void open(const Share& share, std::uint32_t* exchange, int line,
+                                       int unit) {
     sends = line < share.own.count && unit % Cut::kPerWord == 0 &&
             unit / Cut::kPerWord < share.block_words;
 #pragma unroll
     for (int i = 0; i < Cut::kSent; ++i) {
       const int word = i * share.block_words + unit / Cut::kPerWord;
-      to[i] = exchange + (Index{word / 16} * batch + share.own.first + line) * 16 + word % 16;
+      to[i] =
+          exchange + (Index{word / 16} * share.lines + share.first_line + line) * 16 + word % 16;
     }
   }
   template <class Value>
@@ -212,9 +218,9 @@ __device__ __forceinline__ void open_items(const typename Cut::Args& a, const Sh
     const int number = static_cast<int>(threadIdx.x) + j * kThreads;
     const int local = number % share.units, unit = share.first_unit + local;
     const int line = number / share.units;
-    items[j].open(a, share.own.template line<Cut::kRagged>(line), unit,
-                  line < share.own.count && unit < static_cast<int>(a.hidden));
-    outboxes[j].open(share, exchange, static_cast<int>(a.batch), line, unit);
+    items[j].open(a, share.own.template line<Cut::kRagged>(line), share.head.first + unit,
+                  line < share.own.count && unit < share.head.units);
+    outboxes[j].open(share, exchange, line, unit);
     part[j] = parts +
               (line < share.own.count ? line * line_bytes + local * sizeof(typename Cut::Part) : 0);
   }
@@ -278,9 +284,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   if constexpr (kRagged) {
     if (a.steps_of(share.own.template line<true>(0)) == 0) return;
   }
-  const int batch = static_cast<int>(a.batch);
   const int steps = static_cast<int>(a.steps);
-  const Index slot = Index{(share.words + 15) / 16} * batch * 16;
+  const Index slot = Index{(share.words + 15) / 16} * share.lines * 16;
 
   typename Cut::Weights weights;
   load_weights<Cut>(a, share, weights);
@@ -303,9 +308,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int first_word = share.warp_sum * kChunks * 16 + share.quad * 4;
   const std::uint32_t* words_in =
-      exchange + (Index{share.warp_sum * kChunks} * batch + share.own.first + share.row) * 16 +
+      exchange +
+      (Index{share.warp_sum * kChunks} * share.lines + share.first_line + share.row) * 16 +
       share.quad * 4;
-  const int chunk_words = batch * 16;
+  const int chunk_words = share.lines * 16;
   const std::uint32_t own_parts =
       parts + share.warp_sum * warp_bytes + 2 * share.quad * line_bytes +
       (share.warp_units * kUnitBlocks * 8 + share.row) * static_cast<int>(sizeof(Part));

@@ -34,13 +34,18 @@ struct Launcher {
   static cudaError_t run_in_block(const Args& args, const PersistentShape& shape,
                                   cudaStream_t stream) {
     constexpr const auto& kBlocks = dispatch::kPersistentBlockUnits;
+    const dim3 blocks = blocks_of(shape);
     if constexpr (std::is_same<T, float>::value) {
       if (shape.split_products) {
-        return launch_block<C, T, true, kBlocks[0]>(args, shape.groups, stream);
+        return launch_block<C, T, true, kBlocks[0]>(args, blocks, stream);
       }
     }
-    return shape.tile == 0 ? launch_block<C, T, false, kBlocks[0]>(args, shape.groups, stream)
-                           : launch_block<C, T, false, kBlocks[1]>(args, shape.groups, stream);
+    return shape.tile == 0 ? launch_block<C, T, false, kBlocks[0]>(args, blocks, stream)
+                           : launch_block<C, T, false, kBlocks[1]>(args, blocks, stream);
+  }
+  static dim3 blocks_of(const PersistentShape& shape) {
+    return dim3(static_cast<unsigned>(shape.slices * shape.groups),
+                static_cast<unsigned>(shape.heads));
   }
   template <bool kBackward, bool kSplit, std::size_t... kTile>
   static const Launch* table(std::index_sequence<kTile...>) {
@@ -67,9 +72,8 @@ struct Launcher {
     if (status != cudaSuccess) return status;
     auto* words = static_cast<std::uint32_t*>(exchange);
     void* arguments[] = {const_cast<Args*>(&args), const_cast<PersistentShape*>(&shape), &words};
-    return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(of_tile),
-                                       static_cast<unsigned>(shape.slices * shape.groups), kThreads,
-                                       arguments, bytes, stream);
+    return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(of_tile), blocks_of(shape),
+                                       kThreads, arguments, bytes, stream);
   }
 };
 template <class C>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which lines of the batch are a group's.
+// Which lines of the batch are a group's, and which units a head's.
 #pragma once
+
+#include "cuda/kernels/dense.h"
 
 namespace scanrnn::persistent {
 
@@ -19,6 +21,18 @@ struct LineShare {
   __device__ __forceinline__ int line(int i) const {
     return kRagged ? group + i * groups : first + i;
   }
+};
+
+// The head of a block, whose number in the launch is its y. Units are counted in the head where R
+// and the exchange are read, in the whole layer wherever a unit has values of its own.
+struct HeadShare {
+  int first, units;
+
+  template <class Args>
+  __device__ __forceinline__ explicit HeadShare(const Args& a)
+      : first((static_cast<int>(a.first_head) + static_cast<int>(blockIdx.y)) *
+              static_cast<int>(a.head_units)),
+        units(static_cast<int>(a.head_units)) {}
 };
 
 }  // namespace scanrnn::persistent

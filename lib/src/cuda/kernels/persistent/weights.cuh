@@ -11,25 +11,27 @@
 
 #include "cuda/kernels/dense.h"
 #include "cuda/kernels/fragment.cuh"
+#include "cuda/kernels/persistent/line_share.cuh"
 #include "cuda/kernels/persistent/words.cuh"
 
 namespace scanrnn::persistent {
 
 using fragment::Bits;
 
-// The word of R with the elements from `from` on of a unit's row of a gate, or, where kColumns, of
-// its column in the gate's rows. What does not exist is zero.
+// The word of R with the elements from `from` on of a head's unit's row of a gate, or, where
+// kColumns, of its column in the gate's rows. What does not exist is zero.
 template <bool kColumns, class T>
-__device__ __forceinline__ std::uint32_t load_word(const CudaDenseArgs<T, float>& a, int gate,
-                                                   int unit, int from, bool exists) {
-  const int hidden = static_cast<int>(a.hidden);
+__device__ __forceinline__ std::uint32_t load_word(const CudaDenseArgs<T, float>& a,
+                                                   const HeadShare& head, int gate, int unit,
+                                                   int from, bool exists) {
+  const int first = gate * static_cast<int>(a.hidden) + head.first;  // of its rows
   std::uint32_t bits = 0;
 #pragma unroll
   for (int e = 0; e < Bits<T>::kPerWord; ++e) {
     const int other = from + e;
-    const Index at = kColumns ? (Index{gate} * hidden + other) * a.weight_stride + unit
-                              : (Index{gate} * hidden + unit) * a.weight_stride + other;
-    const bool there = exists && other < hidden;
+    const Index at = kColumns ? Index{first + other} * a.weight_stride + unit
+                              : Index{first + unit} * a.weight_stride + other;
+    const bool there = exists && other < head.units;
     bits |= (there ? Bits<T>::load(a.weight + at) : 0) << (16 * e);
   }
   return bits;
