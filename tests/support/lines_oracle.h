@@ -10,8 +10,7 @@ namespace scanrnn::test::oracle {
 
 // Whether a layer has one of them.
 inline bool has_line_options(const LayerOptions& o) {
-  return o.layer_norm || !o.reset_after || o.num_heads > 1 || o.proj_size > 0 || o.zoneout > 0 ||
-         o.zoneout_cell > 0;
+  return o.layer_norm || !o.reset_after || o.proj_size > 0 || o.zoneout > 0 || o.zoneout_cell > 0;
 }
 
 class LineOracle {
