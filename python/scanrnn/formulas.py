@@ -163,7 +163,7 @@ STEPS: dict[str, Callable[..., Any]] = {
 # What a description may say; every other option is an error where it is used.
 _OPTIONS = {
     "cell", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",
-    "variant", "domain", "strategy", "options",
+    "variant", "domain", "strategy", "options", "longest",
 }  # fmt: skip
 _OWN_OPTIONS = {
     "draws", "dropconnect", "input_dropout", "state_dropout", "zoneout", "zoneout_cell",
