@@ -34,9 +34,7 @@ std::unique_ptr<Lines> at_once(const CellInfo& cell, const Shape& s, const Stack
                                Index part, cudaStream_t stream) {
   auto out = problem(cell, s, stack, stream);
   for (dispatch::Plan* plan : {&out->inference, &out->training}) {
-    plan->at_once = 1;
-    plan->part_steps = 0;
-    if (most > 1 && !dispatch::run_at_once(*plan, most, part)) return nullptr;
+    if (!dispatch::run_at_once(*plan, most, part)) return nullptr;
   }
   out->resize();
   return out;

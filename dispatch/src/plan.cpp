@@ -344,6 +344,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
         out.strategy == Strategy::step_loop && !by_lines(problem) &&
         problem.batch <= cuda_fused_lines(problem.storage_bytes, problem.split_products);
     consider_lanes(out);
+    if (problem.at_once > 1) consider_at_once(out);
     return out;
   }
   const std::int64_t lines = std::max<std::int64_t>(1, problem.batch);

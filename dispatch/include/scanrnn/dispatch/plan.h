@@ -127,10 +127,12 @@ std::string misfit(const Problem& problem, const DeviceLimits& device);
 
 // The best cut of a dense layer for a persistent kernel; no tile where R does not fit in registers.
 PersistentShape persistent_shape(const Problem& problem, const DeviceLimits& device, bool backward);
-// Lets as many layer calls run at the same time as the problem has, at most `most` of them; chained
-// ones by parts of `part_steps`. False, and the plan as it was, where it has none, or where a share
-// of the device has no room for one.
+// Lets as many layer calls run at the same time as the problem has, at most `most` of them (1: one
+// by one); chained ones by parts of `part_steps`. False, and the plan as it was, where it has none,
+// or where a share of the device has no room for one.
 bool run_at_once(Plan& plan, int most, std::int64_t part_steps);
+// The same where a persistent kernel's calls are predicted to be faster so, by the best of parts.
+void consider_at_once(Plan& plan);
 // Bytes of its exchange in one launch.
 std::int64_t exchange_bytes(const Problem& problem, const PersistentShape& shape, bool backward);
 
