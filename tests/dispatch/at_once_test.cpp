@@ -88,6 +88,35 @@ TEST(AtOncePlans, ShareThatHoldsNoWeights) {
   EXPECT_FALSE(run_at_once(alone, 4, 64));
 }
 
+// A chain as one launch: each layer has blocks of its own, and a product that is twice as long.
+TEST(AtOncePlans, AChainIsOneLaunch) {
+  Problem chain = lstm(256, 4, true);
+  chain.linked = true;
+  chain.sums = 4;
+  Plan one = plan(chain, gpu(), kNothing);
+  ASSERT_TRUE(run_as_one(one, kMostAtOnce));
+  EXPECT_EQ(one.at_once, 4);
+  EXPECT_EQ(one.part_steps, 0);
+  for (const bool backward : {false, true}) {
+    const PersistentShape& shape = backward ? one.persistent_vjp : one.persistent;
+    EXPECT_EQ(shape.layers, 4);
+    EXPECT_LE(4 * blocks(shape), 132);
+    const PersistentTile& tile = backward ? kChainBackward[shape.tile] : kChainForward[shape.tile];
+    const std::int64_t words = (backward ? 4 : 1) * 256 / 2;  // of a layer, of two elements each
+    EXPECT_GE(kPersistentWarps / shape.warps_along_units * tile.chunks * 16, 2 * words);
+    EXPECT_GE(exchange_bytes(chain, shape, backward), (shape.steps + 4) * 4 * words * 4 * 16);
+  }
+  EXPECT_NE(explain(one).find("4 layers in one launch"), std::string::npos) << explain(one);
+  Problem between = chain;  // where something is dropped
+  between.linked = false;
+  Plan apart = plan(between, gpu(), kNothing);
+  EXPECT_FALSE(run_as_one(apart, kMostAtOnce));
+  EXPECT_EQ(apart.persistent.layers, 1);
+  chain.hidden_size = chain.input_size = 24;  // less than a chunk of the sum
+  Plan narrow = plan(chain, gpu(), kNothing);
+  EXPECT_FALSE(run_as_one(narrow, kMostAtOnce));
+}
+
 // More layers than run at once are groups of one size.
 TEST(AtOncePlans, GroupsAreEqual) {
   for (const auto& [layers, most, want] : {std::tuple{9, 8, 5}, {8, 8, 8}, {5, 4, 3}, {7, 2, 2}}) {

@@ -14,6 +14,7 @@
 #include "cpu/runtime.h"
 #include "cpu/team.h"
 #include "cpu/wait.h"
+#include "scanrnn/error.h"
 #include "stack/line_step.h"
 
 namespace scanrnn {
@@ -172,6 +173,9 @@ class CpuBackend : public Backend {
         }
       }
     });
+  }
+  void chain(const dispatch::Plan&, const std::vector<LayerCall>&, bool, Arena&) override {
+    throw value_error("plan: layers are one launch on CUDA alone");  // the planner never asks for it
   }
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) override {
     cpu_scan(plan, args, workspace);

@@ -61,6 +61,10 @@ class CudaBackend : public Backend {
     if (!lanes_) lanes_.emplace();
     lanes_->run(stream_, calls, parts, chained, run);
   }
+  void chain(const dispatch::Plan& plan, const std::vector<LayerCall>& calls, bool backward,
+             Arena& arena) override {
+    on_device(arena, [&] { cuda_dense_chain(plan, calls, backward, arena, gemm_.get(), stream_); });
+  }
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) override {
     on_device(arena, [&] { cuda_scan(plan, args, arena, stream_); });
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "scanrnn/context.h"
 #include "scanrnn/linear_scan.h"
@@ -65,6 +66,10 @@ class Backend {
   // parts of one call in their order, those of a chain after the same part of the call before.
   virtual void at_once(int calls, Index parts, bool chained,
                        const std::function<void(int, Index)>& run) = 0;
+  // Layer calls of which each reads what the one before it in the walk leaves of a step, as one
+  // (dispatch::run_as_one): forward y, backward dx, which then nobody else reads.
+  virtual void chain(const dispatch::Plan& plan, const std::vector<LayerCall>& calls, bool backward,
+                     Arena& workspace) = 0;
   // Tensors of the bare recurrence are [T,B,N], those without time [1,B,N], with any strides.
   virtual void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) = 0;
   virtual void scan_backward(const dispatch::Plan& plan, const ScanBackwardArgs& args,
