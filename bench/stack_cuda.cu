@@ -41,7 +41,7 @@ std::unique_ptr<Lines> shared(const CellInfo& cell, const Shape& s, const Stack&
 }
 
 // How a plan's layer calls run.
-std::string way_of(const dispatch::Plan& plan) {
+std::string how(const dispatch::Plan& plan) {
   const std::string count = std::to_string(plan.at_once);
   if (plan.at_once == 1) return "one by one";
   if (plan.part_steps > 0) return count + " by parts of " + std::to_string(plan.part_steps);
@@ -55,7 +55,7 @@ std::vector<Way> ways(const CellInfo& cell, const Shape& s, const Stack& stack,
   if (stack.layers * stack.directions == 1) return out;
   const auto add = [&](auto share) {
     auto way = shared(cell, s, stack, stream, share);
-    if (way) out.push_back({way_of(way->inference), std::move(way)});
+    if (way) out.push_back({how(way->inference), std::move(way)});
   };
   add([](auto& plan) { return dispatch::run_at_once(plan, 1, 0); });
   for (const int most : {2, 4}) {
@@ -78,7 +78,7 @@ std::string name_of(const Stack& stack) {
 void report_way(const CellInfo& cell, const Shape& s, const Stack& stack, const Way& way,
                 bool backward, const Timing& time, double one, const Turns& turns, Report& report) {
   const std::string name = name_of(stack);
-  const std::string plan = way_of(backward ? way.problem->training : way.problem->inference);
+  const std::string plan = how(backward ? way.problem->training : way.problem->inference);
   std::printf("%-5s B%-3d T%-5d H%-5d %-16s %-3s %-16s %-20s %8.4f ms, %.2f of one layer\n",
               cell.name.c_str(), (int)s.batch, (int)s.steps, (int)s.hidden, name.c_str(),
               backward ? "f+b" : "f", way.name.c_str(), plan.c_str(), time.ms, time.ms / one);

@@ -3,6 +3,7 @@
 // and what is left of a device for each of several layer calls at the same time.
 #include <algorithm>
 
+#include "scanrnn/dispatch/persistent.h"
 #include "scanrnn/dispatch/plan.h"
 #include "scanrnn/dispatch/tiles.h"
 
@@ -86,7 +87,9 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
   const std::int64_t lines = ceiling(std::min(p.batch, shape.lines), shape.groups);
   const std::int64_t eights = ceiling(lines, 8);
   const std::int64_t tiles = ceiling(tile.unit_blocks * (pass.backward ? 1 : pass.blocks(p)), 2);
-  const double each = p.split_products ? 3.5 : 1;  // three products, and taking operands apart
+  // Three products, and taking operands apart; or multiply-adds of a line or two.
+  const bool adds = p.split_products && lines <= kPersistentFewLines;
+  const double each = adds ? 0.4 * static_cast<double>(lines) : p.split_products ? 3.5 : 1;
   const double products = each * static_cast<double>(eights * tile.chunks * tiles);
   const std::int64_t busy = std::min<std::int64_t>(kPersistentWarps,  // warps that have items
                                                    ceiling(shape.units * lines, 32));

@@ -312,7 +312,9 @@ TEST(Registry, OptionsOfACellByName) {
       if (option.name == "num_heads") set_option(changed, option.name, 3);
       if (option.name == "layer_norm" && cell.option == "peephole") continue;  // an error
       EXPECT_NO_THROW(Layer{changed}) << cell.name << ' ' << option.name;
-      if (whole) EXPECT_THROW(set_option(changed, option.name, 0.5), value_error) << option.name;
+      if (whole) {
+        EXPECT_THROW(set_option(changed, option.name, 0.5), value_error) << option.name;
+      }
     }
   }
   LayerOptions options;

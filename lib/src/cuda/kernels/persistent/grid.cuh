@@ -26,6 +26,7 @@
 #include "cuda/kernels/persistent/line_share.cuh"
 #include "cuda/kernels/persistent/weights.cuh"
 #include "cuda/kernels/persistent/words.cuh"
+#include "scanrnn/dispatch/persistent.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::persistent {
@@ -168,6 +169,51 @@ __device__ __forceinline__ void product(const typename Cut::Weights& weights, in
             b[2 * step + 1]);
   }
 }
+// The same for a line or two in float32, by multiply-adds, which take less time there than three
+// products of tensor cores of which most columns are empty. All lanes of a row of four have the
+// words of a line: of the first, or of `two` in turn.
+template <class Cut, int kFetched>
+__device__ __forceinline__ void add_products(const typename Cut::Weights& weights, int done,
+                                             const uint4 (&v)[kFetched], bool two,
+                                             typename Cut::Sums& sum) {
+#pragma unroll
+  for (int i = 0; i < kFetched; ++i) {
+    const std::uint32_t words[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const float own = __uint_as_float(words[w]);
+      const float other = two ? __uint_as_float(__shfl_xor_sync(~0u, words[w], 4)) : 0.0f;
+#pragma unroll
+      for (int tile = 0; tile < Cut::kTiles; ++tile)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float weight = __uint_as_float(weights[done + i][tile][w / 2][w % 2 * 2 + half]);
+          float (&to)[4] = sum[0][tile];
+          to[2 * half] = fmaf(weight, own, to[2 * half]);
+          if (two) to[2 * half + 1] = fmaf(weight, other, to[2 * half + 1]);
+        }
+    }
+  }
+}
+// What four lanes have of a row's sums, as a fragment has the first two columns.
+template <class Cut>
+__device__ __forceinline__ void join_lanes(const Share& share, bool two, typename Cut::Sums& sum) {
+  const bool swapped = two && share.row % 2 == 1;
+#pragma unroll
+  for (int tile = 0; tile < Cut::kTiles; ++tile)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float of[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        of[i] = sum[0][tile][2 * half + i];
+        of[i] += __shfl_xor_sync(~0u, of[i], 1);
+        of[i] += __shfl_xor_sync(~0u, of[i], 2);
+      }
+      sum[0][tile][2 * half] = swapped ? of[1] : of[0];
+      sum[0][tile][2 * half + 1] = swapped ? of[0] : of[1];
+    }
+}
 template <class Cut>
 __device__ __forceinline__ void join_chains(typename Cut::Sums& sum) {
 #pragma unroll
@@ -256,23 +302,34 @@ __device__ __forceinline__ void open_items(const typename Cut::Args& a, const Sh
   }
 }
 
-// An item's turn at step t.
-template <class Cut>
-__device__ __forceinline__ void item(const typename Cut::Args& a, int t,
-                                     const typename Cut::Part& total, Index slot,
-                                     typename Cut::Unit& own, Outbox<Cut>& outbox) {
+// The turns of a thread's items at step t, side by side, so that none waits for another's.
+template <class Cut, int kItems>
+__device__ __forceinline__ void take_turns(const typename Cut::Args& a, int t, Index slot,
+                                           const typename Cut::Part (&totals)[kItems],
+                                           typename Cut::Unit (&items)[kItems],
+                                           Outbox<Cut> (&outboxes)[kItems]) {
   const int steps = static_cast<int>(a.steps);
   if constexpr (Cut::kBackward) {
-    if (t == own.steps(a)) own.finish(total);
-    own.close_at(a, t);
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      if (t == items[j].steps(a)) items[j].finish(totals[j]);
+      items[j].close_at(a, t);
+    }
     if (t == steps) return;
   }
-  own.step(a, t, total);
+#pragma unroll
+  for (int j = 0; j < kItems; ++j) items[j].step(a, t, totals[j]);
   if (Cut::kBackward || Cut::kChain || t + 1 < steps) {
-    outbox.send([&](int i) { return own.sent(i); }, slot);
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      outboxes[j].send([&](int i) { return items[j].sent(i); }, slot);
+    }
   }
-  own.store(a);
-  if (!Cut::kBackward) own.close_at(a, t + 1);
+#pragma unroll
+  for (int j = 0; j < kItems; ++j) {
+    items[j].store(a);
+    if (!Cut::kBackward) items[j].close_at(a, t + 1);
+  }
 }
 
 // The lines of a group that are still walked. They end one after the other, the last one first, and
@@ -379,7 +436,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (active.count == 0) return;
       lines = active.count;
     }
+    const bool few = kSplit && lines <= dispatch::kPersistentFewLines, two = lines > 1;
     for (int first = 0; first < lines; first += 8) {
+      const int line = few ? share.row % (two ? 2 : 1) : first + share.row;
       typename Cut::Sums sum = {};
 #pragma unroll
       for (int done = 0; done < kChunks; done += kFetched) {
@@ -388,14 +447,23 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
         for (int i = 0; i < kFetched; ++i) {
           const int word = first_word + (done + i) * 16;
-          waits[i] = first + share.row < lines && word < share.words;
+          waits[i] = line < lines && word < share.words;
           // After the last step nothing more comes from the layer before.
           if (kChain && kBackward) waits[i] = waits[i] && (t < steps || word >= share.others);
         }
-        receive(words_in + first * 16 + Index{done} * chunk_words, chunk_words, waits, v);
-        product<Cut>(weights, done, v, sum);
+        receive(words_in + (line - share.row) * 16 + Index{done} * chunk_words, chunk_words, waits,
+                v);
+        if (few) {
+          add_products<Cut>(weights, done, v, two, sum);
+        } else {
+          product<Cut>(weights, done, v, sum);
+        }
       }
-      join_chains<Cut>(sum);
+      if (few) {
+        join_lanes<Cut>(share, two, sum);
+      } else {
+        join_chains<Cut>(sum);
+      }
       if (first + 2 * share.quad < lines) {
         leave<Cut>(sum, share, own_parts + half + first * line_bytes, line_bytes);
       }
@@ -403,11 +471,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     words_in += slot;
     if (has_items) {
+      Part totals[kItems];
 #pragma unroll
       for (int j = 0; j < kItems; ++j) {
-        const Part total = add_parts<Part>(part[j] + half, warp_bytes, share.warps_along_sum);
-        item<Cut>(a, t, total, slot, items[j], outboxes[j]);
+        totals[j] = add_parts<Part>(part[j] + half, warp_bytes, share.warps_along_sum);
       }
+      take_turns<Cut>(a, t, slot, totals, items, outboxes);
 #pragma unroll
       for (int j = 0; j < kItems; ++j) items[j].fetch(a, t + 1);
     }
