@@ -171,7 +171,7 @@ PersistentShape persistent_shape(const Problem& p, const DeviceLimits& device, b
 
 bool run_at_once(Plan& plan, int most, std::int64_t part_steps) {
   const Problem& p = plan.problem;
-  if (p.at_once < 2 || most < 2) return false;
+  if (p.at_once < 2 || most < 2 || (p.chained && p.layout != Batch::rectangular)) return false;
   const std::int64_t groups = ceiling(p.at_once, most);  // one after the other, of equal size
   const int count = static_cast<int>(ceiling(p.at_once, groups));
   const std::int64_t steps = std::max<std::int64_t>(1, p.steps);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "scanrnn/dispatch/stack_step.h"
 #include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/scanrnn.h"
 #include "support/random.h"
@@ -31,7 +32,8 @@ struct Way {
     lanes,
     lanes_across_blocks,
     at_once,
-    one_by_one
+    one_by_one,
+    step_as_one
   };
   static constexpr std::int64_t kPart = 5;  // steps of a chain's
 
@@ -46,9 +48,10 @@ struct Way {
   // A plan for the strategy, with the work split this way.
   dispatch::Plan splits(dispatch::Plan plan) const {
     if (split == Split::planned) return plan;
-    if (split == Split::at_once || split == Split::one_by_one) {
+    if (split == Split::at_once || split == Split::one_by_one || split == Split::step_as_one) {
       plan.at_once = 1;
       plan.part_steps = 0;
+      if (split == Split::step_as_one) dispatch::step_as_one(plan);
       if (split == Split::at_once) dispatch::run_at_once(plan, dispatch::kMostAtOnce, kPart);
       return plan;
     }
@@ -59,8 +62,9 @@ struct Way {
 };
 inline std::string name(const Way& way) {
   const std::string out = dispatch::name(way.strategy);
-  constexpr const char* kSplits[] = {"",         "_block",     "_device", "_lanes", "_lanes_device",
-                                     "_at_once", "_one_by_one"};
+  constexpr const char* kSplits[] = {
+      "",         "_block",      "_device",     "_lanes", "_lanes_device",
+      "_at_once", "_one_by_one", "_step_as_one"};
   return out + kSplits[static_cast<int>(way.split)];
 }
 

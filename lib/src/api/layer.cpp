@@ -35,7 +35,10 @@ int at_once(const LayerOptions& o, const dispatch::Problem& problem) {
   const bool made = o.proj_size > 0 || o.num_heads > 1 || o.dropconnect > 0;
   if (!dense || made || dispatch::by_lines(problem)) return 1;
   if (o.bidirectional) return 2;
-  return problem.layout == Batch::rectangular && o.input_dropout == 0 ? o.num_layers : 1;
+  // A step that goes on from a pool of states has a plan for a ragged batch.
+  const bool step = problem.layout == Batch::ragged && problem.steps == 1;
+  const bool chain = problem.layout == Batch::rectangular || step;
+  return chain && o.input_dropout == 0 ? o.num_layers : 1;
 }
 
 // The sizes of a plan that comes without them, once what must fit it was checked.

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "api/check.h"
 #include "cpu/gemm.h"
 #include "cpu/kernels/table.h"
 #include "cpu/linear.h"
@@ -172,6 +173,11 @@ class CpuBackend : public Backend {
         }
       }
     });
+  }
+  // No plan for the CPU says so.
+  void step_stack(const dispatch::Plan& plan, const std::vector<LayerCall>&,
+                  const TensorView&) override {
+    require(false, [&] { return "plan: it is not one for the CPU: " + dispatch::explain(plan); });
   }
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) override {
     cpu_scan(plan, args, workspace);
