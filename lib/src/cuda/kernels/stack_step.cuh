@@ -14,17 +14,19 @@
 
 namespace scanrnn::step {
 
-// Row blocks of a weight for `units` units, to the second level cache.
-template <class C, class T>
+// The row blocks of a weight, of a block's units from this one on, to the second level cache.
+template <class C, int kUnitsOfBlock, class T>
 __device__ __forceinline__ void send_for(const T* weight, Index stride, Index width, Index hidden,
-                                         Index first_unit, Index units) {
-  constexpr Index kLine = 128 / sizeof(T);
-  const Index lines = (width + kLine - 1) / kLine;  // of the cache, a row
-  for (Index i = threadIdx.x; i < C::kGates * units * lines; i += blockDim.x) {
-    const Index row = i / lines, unit = first_unit + row % units;
+                                         Index first_unit) {
+  constexpr int kLine = 128 / sizeof(T), kLanes = scan::cuda::kLanes;  // a line of the cache
+  const int warps = blockDim.x / kLanes;
+  for (int row = threadIdx.x / kLanes; row < C::kGates * kUnitsOfBlock; row += warps) {
+    const Index unit = first_unit + row % kUnitsOfBlock;
     if (unit >= hidden) continue;
-    const T* at = weight + (row / units * hidden + unit) * stride + i % lines * kLine;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+    const T* from = weight + (row / kUnitsOfBlock * hidden + unit) * stride;
+    for (Index i = threadIdx.x % kLanes * kLine; i < width; i += kLanes * kLine) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
+    }
   }
 }
 
@@ -46,10 +48,11 @@ struct StackPieces {
   // The weights of a block's first piece.
   __device__ __forceinline__ void send_for_layer(const Args& a) const {
     const Index unit = first_unit(blockIdx.x);
+    constexpr int kUnitsOfBlock = Step::kBlockUnits;
     if (a.initial.data) {
-      send_for<C>(a.weight, a.weight_stride, a.hidden, a.hidden, unit, Step::kBlockUnits);
+      send_for<C, kUnitsOfBlock>(a.weight, a.weight_stride, a.hidden, a.hidden, unit);
     }
-    send_for<C>(a.input_weight, a.input_weight_stride, a.input, a.hidden, unit, Step::kBlockUnits);
+    send_for<C, kUnitsOfBlock>(a.input_weight, a.input_weight_stride, a.input, a.hidden, unit);
   }
   // The new h of a layer in the place of the old one, which no block reads any more.
   template <class T>
