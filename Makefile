@@ -151,12 +151,13 @@ bench-engine: .venv/ready
 	@test -e /usr/include/benchmark/benchmark.h || { sudo=$$([ $$(id -u) = 0 ] || echo sudo); \
 	  $$sudo apt-get update -q && $$sudo apt-get install -q -y libbenchmark-dev; }
 	cmake --preset $(PRESET) -DSCANRNN_BUILD_BENCH=ON -DPython_EXECUTABLE=$(PYTHON)
-	cmake --build --preset $(PRESET) --target engine_cpu $(if $(GPU),engine_cuda scan_cuda layer_cuda dense_cuda)
+	cmake --build --preset $(PRESET) --target engine_cpu $(if $(GPU),engine_cuda scan_cuda layer_cuda dense_cuda stack_cuda)
 	build/$(PRESET)/bench/engine_cpu
 	$(if $(GPU),build/cuda/bench/engine_cuda)
 	$(if $(GPU),build/cuda/bench/scan_cuda --json bench/results/$(NAME)-scan.json)
 	$(if $(GPU),build/cuda/bench/layer_cuda --json bench/results/$(NAME)-layer.json)
 	$(if $(GPU),build/cuda/bench/dense_cuda --json bench/results/$(NAME)-dense.json)
+	$(if $(GPU),build/cuda/bench/stack_cuda --json bench/results/$(NAME)-stacks.json)
 
 # The site, in build/docs. A link within it that leads nowhere is an error; docs-links tries the
 # others, for which it needs the network.

@@ -40,13 +40,20 @@ PROBLEMS = [
             "LSTM", heads={"num_heads": 12}, projection={"proj_size": 256},
             peephole={"peephole": True}, zoneout={"zoneout": (0.1, 0.1)},
             dropconnect={"dropconnect": 0.1}, input_dropout={"input_dropout": 0.1},
+            layer_norm={"layer_norm": True},
         ) | {"SLSTM heads": ("SLSTM", {"num_heads": 12})},
     ),
     Problem(
         16, 1024, 1024,
         ways("LSTM") | {"SLSTM": ("SLSTM", {}), "SLSTM heads": ("SLSTM", {"num_heads": 4})},
     ),
-    Problem(16, 1024, 768, ways("GRU", heads={"num_heads": 12}, zoneout={"zoneout": 0.1})),
+    Problem(
+        16, 1024, 768,
+        ways(
+            "GRU", heads={"num_heads": 12}, zoneout={"zoneout": 0.1},
+            reset_before={"reset_after": False}, layer_norm={"layer_norm": True},
+        ),
+    ),
     Problem(8, 4096, 1024, ways("MinGRU", zoneout={"zoneout": 0.1})),
     Problem(
         8, 4096, 1024,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Both directions and four layers of LSTM and GRU on CUDA through the public API, beside one layer:
-// as the planner picks, layer call after layer call, and at the same time by parts of several
-// lengths. Outputs and gradients go against a float64 run first. Runs take turns.
+// as the planner picks, layer call after layer call, at the same time by parts of several lengths,
+// and a chain in one launch. Outputs and gradients go against a float64 run first. Runs take turns.
 //   stack_cuda [--json FILE] [--cell NAME]
 #include <memory>
 #include <string>
@@ -28,35 +28,42 @@ std::unique_ptr<Lines> problem(const CellInfo& cell, const Shape& s, const Stack
                                  MatmulPrecision::highest, stack);
 }
 
-// With plans that say how many calls run at the same time, by parts of how many steps; nothing
-// where they cannot.
-std::unique_ptr<Lines> at_once(const CellInfo& cell, const Shape& s, const Stack& stack, int most,
-                               Index part, cudaStream_t stream) {
+// With plans that share(plan) has told how calls run at the same time; nothing where they cannot.
+template <class F>
+std::unique_ptr<Lines> shared(const CellInfo& cell, const Shape& s, const Stack& stack,
+                              cudaStream_t stream, const F& share) {
   auto out = problem(cell, s, stack, stream);
   for (dispatch::Plan* plan : {&out->inference, &out->training}) {
-    plan->at_once = 1;
-    plan->part_steps = 0;
-    if (most > 1 && !dispatch::run_at_once(*plan, most, part)) return nullptr;
+    if (!share(*plan)) return nullptr;
   }
   out->resize();
   return out;
 }
 
+// How a plan's layer calls run.
+std::string way_of(const dispatch::Plan& plan) {
+  const std::string count = std::to_string(plan.at_once);
+  if (plan.at_once == 1) return "one by one";
+  if (plan.part_steps > 0) return count + " by parts of " + std::to_string(plan.part_steps);
+  return count + (plan.problem.chained ? " in a launch" : " at once");
+}
+
 std::vector<Way> ways(const CellInfo& cell, const Shape& s, const Stack& stack,
                       cudaStream_t stream) {
   std::vector<Way> out;
-  const auto add = [&](std::string name, std::unique_ptr<Lines> way) {
-    if (way) out.push_back({std::move(name), std::move(way)});
-  };
-  add("picked", problem(cell, s, stack, stream));
+  out.push_back({"picked", problem(cell, s, stack, stream)});
   if (stack.layers * stack.directions == 1) return out;
-  add("one by one", at_once(cell, s, stack, 1, 0, stream));
+  const auto add = [&](auto share) {
+    auto way = shared(cell, s, stack, stream, share);
+    if (way) out.push_back({way_of(way->inference), std::move(way)});
+  };
+  add([](auto& plan) { return dispatch::run_at_once(plan, 1, 0); });
   for (const int most : {2, 4}) {
     if (most > stack.layers * stack.directions) continue;
-    for (const Index part : {16, 32, 64, 128}) {
-      if (stack.layers == 1 && part > 16) continue;  // directions have no parts
-      const std::string parts = stack.layers == 1 ? "" : ", parts of " + std::to_string(part);
-      add(std::to_string(most) + " at once" + parts, at_once(cell, s, stack, most, part, stream));
+    add([=](auto& plan) { return dispatch::run_as_one(plan, most); });
+    for (const Index part : {32, 64, 128}) {
+      if (stack.layers == 1 && part > 32) continue;  // directions have no parts
+      add([=](auto& plan) { return dispatch::run_at_once(plan, most, part); });
     }
   }
   return out;
@@ -69,20 +76,22 @@ std::string name_of(const Stack& stack) {
 }
 
 void report_way(const CellInfo& cell, const Shape& s, const Stack& stack, const Way& way,
-                bool backward, const Timing& time, double one, const Turns& turns,
-                Report& report) {
+                bool backward, const Timing& time, double one, const Turns& turns, Report& report) {
   const std::string name = name_of(stack);
-  std::printf("%-5s B%-3d T%-5d H%-5d %-16s %-3s %-28s %8.4f ms, %.2f of one layer\n",
+  const std::string plan = way_of(backward ? way.problem->training : way.problem->inference);
+  std::printf("%-5s B%-3d T%-5d H%-5d %-16s %-3s %-16s %-20s %8.4f ms, %.2f of one layer\n",
               cell.name.c_str(), (int)s.batch, (int)s.steps, (int)s.hidden, name.c_str(),
-              backward ? "f+b" : "f", way.name.c_str(), time.ms, time.ms / one);
+              backward ? "f+b" : "f", way.name.c_str(), plan.c_str(), time.ms, time.ms / one);
   report.add(format(
-      "{\"bench\": \"stacks\", \"cell\": \"%s\", \"stack\": \"%s\", \"way\": \"%s\", \"pass\": "
-      "\"%s\", \"layout\": \"TBH\", \"B\": %d, \"T\": %d, \"C\": %d, \"H\": %d, \"dtype\": "
+      "{\"bench\": \"stacks\", \"cell\": \"%s\", \"stack\": \"%s\", \"way\": \"%s\", \"plan\": "
+      "\"%s\", \"pass\": \"%s\", \"layout\": \"TBH\", \"B\": %d, \"T\": %d, \"C\": %d, \"H\": %d, "
+      "\"dtype\": "
       "\"bfloat16\", \"ms\": %.5f, \"ms_spread\": %.5f, \"share\": %.3f, \"max_error\": %.2e, "
       "\"gradient_error\": %.2e, %s}",
-      cell.name.c_str(), name.c_str(), way.name.c_str(), backward ? "forward_backward" : "forward",
-      (int)s.batch, (int)s.steps, (int)s.hidden, (int)s.hidden, time.ms, time.spread,
-      time.ms / one, way.errors.y, way.errors.gradients, turns.clocks().c_str()));
+      cell.name.c_str(), name.c_str(), way.name.c_str(), plan.c_str(),
+      backward ? "forward_backward" : "forward", (int)s.batch, (int)s.steps, (int)s.hidden,
+      (int)s.hidden, time.ms, time.spread, time.ms / one, way.errors.y, way.errors.gradients,
+      turns.clocks().c_str()));
 }
 
 void measure_shape(const CellInfo& cell, const Shape& s, cudaStream_t stream, Report& report) {

@@ -301,6 +301,27 @@ def cpu_stacks(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
+def gpu_stacks(content: Row) -> str:
+    """Shares of one layer's time as picked, how, and one layer call after the other."""
+    lines = []
+    for size, group in by(content["rows"], lambda r: (r["cell"], r["B"], r["T"], r["H"])).items():
+        for direction in PASSES:
+            found = {(r["stack"], r["way"]): r for r in group if r["pass"] == direction}
+            line = [size[0], "B{} T{} H{}".format(*size[1:]), PASSES[direction]]
+            line.append(number(found["one layer", "picked"]["ms"]))
+            for stack in ("both directions", "4 layers"):
+                ways = [row for (s, way), row in found.items() if s == stack and way != "picked"]
+                pick = found[stack, "picked"]
+                best = min(ways, key=lambda row: row["share"])
+                text = f"{pick['share']:.2f}, {pick['plan']}"
+                if best["share"] < 0.97 * pick["share"]:
+                    text += f" (best: {best['share']:.2f}, {best['plan']})"
+                line += [text, f"{found[stack, 'one by one']['share']:.2f}"]
+            lines.append(line)
+    titles = ["cell", "size", "pass", "one layer, ms", "both directions", "one by one"]
+    return source(content) + measure.markdown([*titles, "four layers", "one by one"], lines)
+
+
 def gpu_ragged(content: Row) -> str:
     """A batch of sequences as shares of the padded time, episodes beside TorchRL, packed scans."""
     lines = []
@@ -370,6 +391,7 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "cpu scans": ("cpu-scan", cpu_scans),
     "cpu ragged": ("cpu-ragged", cpu_ragged),
     "cpu stacks": ("cpu-stacks", cpu_stacks),
+    "gpu stacks": ("h200-stacks", gpu_stacks),
     "gpu ragged": ("h200-ragged", gpu_ragged),
     "gpu calls": ("h200-calls", calls),
     "cpu calls": ("cpu-calls", calls),

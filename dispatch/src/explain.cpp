@@ -156,6 +156,8 @@ std::string explain(const Plan& plan) {
   } else if (plan.at_once > 1 && plan.part_steps > 0) {
     out += ", " + text(std::int64_t{plan.at_once}) + " layers at the same time by parts of " +
            text(plan.part_steps) + " steps";
+  } else if (plan.at_once > 1 && p.chained) {
+    out += ", " + text(std::int64_t{plan.at_once}) + " layers in one launch";
   } else if (plan.at_once > 1) {
     out += ", both directions at the same time";
   }

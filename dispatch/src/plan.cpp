@@ -345,6 +345,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
         out.strategy == Strategy::step_loop && !by_lines(problem) &&
         problem.batch <= cuda_fused_lines(problem.storage_bytes, problem.split_products);
     consider_lanes(out);
+    if (problem.at_once > 1) consider_at_once(out);
     if (kStepsAsOne) step_as_one(out);
     return out;
   }

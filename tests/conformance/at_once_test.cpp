@@ -94,6 +94,52 @@ TEST(AtOnceConformance, DropsTheSame) {
   });
 }
 
+// A chain that is one launch, or some: lines of one or more groups, layers of more than a launch.
+template <class F>
+void for_chains(F&& use) {
+  for (const LayerOptions& options : all_variants()) {
+    if (!is_dense(options)) continue;
+    for (const std::int64_t steps : {1, 5, 11, 33}) {
+      Case c = stack_of(options, true, steps);
+      c.layer.hidden_size = steps == 33 ? 64 : 32;
+      c.batch = steps == 5 ? 19 : 3;
+      c.way = {Strategy::persistent, Split::as_one};
+      use(c);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(AtOnceConformance, ChainsMatchTheOracle) {
+  if (!on_cuda()) GTEST_SKIP() << "layers are one launch on CUDA alone";
+  Random random(1804);
+  for_chains([&](Case c) {
+    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16}) {
+      c.layer.dtype = dtype;
+      c.layer.batch_first = dtype == Dtype::float32;
+      c.h0 = c.steps != 5;
+      c.layer.bias = c.steps != 33;
+      const Data data = random_data(c, random);
+      Context context = make_context(c.threads);
+      Buffers buffers(c, data);
+      const dispatch::Plan plan = buffers.plan_for(context, Mode::training);
+      ASSERT_GT(plan.persistent.layers, 1) << text(c) << dispatch::explain(plan);
+      ASSERT_GT(plan.persistent_vjp.layers, 1) << text(c);
+      const oracle::Answer want = oracle::run(c, data);
+      expect_conforms(c, library(c, data), want);
+      expect_forward(c, library_inference(c, data), want, "inference: ");
+      std::vector<std::uint8_t> first;
+      for (int i = 0; i < 2; ++i) {
+        buffers.forward(context, Mode::training);
+        buffers.backward(context);
+        if (i == 0) first = buffers.bits();
+        EXPECT_TRUE(buffers.bits() == first) << text(c);
+        buffers.poison_outputs();
+      }
+    }
+  });
+}
+
 TEST(AtOnceConformance, RepeatedRunsGiveTheSameBits) {
   Random random(1803);
   for_stacks([&](const Case& c) {

@@ -2,8 +2,8 @@
 """compute-sanitizer's four tools over every kernel of the library, each on a small case.
 
 `make sanitize-cuda` runs it: the tests of kernels_test.cpp and turns_test.cu, whose names say which
-kernel is meant, and one of stack_step_test.cpp, the tools at the same time. What they find is kept as
-JSON, by tool and case.
+kernel is meant, and one of stack_step_test.cpp, the tools at the same time. What they find is kept
+as JSON, by tool and case.
 """
 
 import argparse

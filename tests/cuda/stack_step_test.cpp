@@ -40,14 +40,14 @@ class StackStepTest : public CudaTest {
                                            const Memory& memory = {}) {
     Buffers buffers(c, data, memory);
     EXPECT_EQ(dispatch::steps_as_one(buffers.plan_for(context, Mode::inference)),
-              c.way.split == Split::step_as_one)
+              c.way.split == Split::as_one)
         << text(c);
     buffers.forward(context, Mode::inference);
     return buffers.bits();
   }
   static void expect_equal(const Case& c, const Data& data, Context& context,
                            const Memory& memory = {}) {
-    EXPECT_TRUE(forward(with(c, Split::step_as_one), data, context, memory) ==
+    EXPECT_TRUE(forward(with(c, Split::as_one), data, context, memory) ==
                 forward(with(c, Split::one_by_one), data, context, memory))
         << text(c);
   }
@@ -80,7 +80,7 @@ TEST_F(StackStepTest, MatchesTheOracle) {
   Random random(2102);
   for_dense([&](const LayerOptions& options, Dtype dtype) {
     for (const std::int64_t batch : {1, 4}) {  // the first layer alone fits no vectors
-      Case c = with(stack_of(options, dtype, batch, 3), Split::step_as_one);
+      Case c = with(stack_of(options, dtype, batch, 3), Split::as_one);
       c.layer.hidden_size = 40;
       c.layer.input_size = 5;
       const Data data = random_data(c, random);
@@ -132,7 +132,7 @@ TEST_F(StackStepTest, StatesInPlace) {
       Buffers apart(with(c, Split::one_by_one), data);
       apart.forward(context, Mode::inference);
       for (int again = 0; again < 2; ++again) {
-        Buffers in_place(with(c, Split::step_as_one), data);
+        Buffers in_place(with(c, Split::as_one), data);
         in_place.step_in_place(context);
         EXPECT_TRUE(in_place.y.bits() == apart.y.bits()) << text(c);
         EXPECT_TRUE(in_place.h0.bits() == apart.hn.bits()) << text(c);
@@ -162,7 +162,7 @@ TEST_F(StackStepTest, CallsWithLengths) {
                     [&](ForwardArgs& args) { args.ragged.lengths = there.view(); });
     return buffers.bits();
   };
-  EXPECT_TRUE(bits(Split::step_as_one) == bits(Split::one_by_one));
+  EXPECT_TRUE(bits(Split::as_one) == bits(Split::one_by_one));
 }
 
 }  // namespace

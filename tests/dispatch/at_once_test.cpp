@@ -35,27 +35,86 @@ TEST(AtOncePlans, AGpuIsSharedOut) {
   for (const int calls : {2, 3, 4}) {
     Plan shared = plan(lstm(512, calls, calls > 2), gpu(), kNothing);
     ASSERT_EQ(shared.strategy, Strategy::persistent);
-    EXPECT_EQ(shared.at_once, 1);  // not measured, so not picked
+    EXPECT_EQ(shared.at_once, calls);  // which the planner picks by itself
     ASSERT_TRUE(run_at_once(shared, kMostAtOnce, 64));
     EXPECT_EQ(shared.at_once, calls);
     EXPECT_LE(calls * blocks(shared.persistent), 132);
     EXPECT_LE(calls * blocks(shared.persistent_vjp), 132);
     EXPECT_EQ(shared.part_steps, calls > 2 ? 64 : 0);
-    if (calls > 2) EXPECT_LE(shared.persistent.steps, 64);
+    EXPECT_LE(shared.persistent.steps, calls > 2 ? 64 : 512);
+    ASSERT_TRUE(run_at_once(shared, 1, 64));
+    EXPECT_EQ(shared.at_once, 1);
+    EXPECT_EQ(shared.part_steps, 0);
+    const Problem alone = lstm(512, 1, false);
+    const PersistentShape whole = persistent_shape(alone, gpu(), false);
+    EXPECT_EQ(blocks(shared.persistent), blocks(whole));
+    EXPECT_EQ(shared.persistent.steps, whole.steps);
   }
+}
+
+// A chain's parts are long where the sequence is, for each of them takes its launches.
+TEST(AtOncePlans, PartsFollowTheLength) {
+  std::int64_t before = 0;
+  for (const std::int64_t steps : {64, 512, 4096}) {
+    Problem chain = lstm(256, 4, true);
+    chain.steps = steps;
+    const Plan shared = plan(chain, gpu(), kNothing);
+    EXPECT_EQ(shared.at_once, 4) << steps;
+    EXPECT_GT(shared.part_steps, before) << steps;
+    EXPECT_LE(4 * shared.part_steps, steps);
+    before = shared.part_steps;
+  }
+}
+
+// Many lines keep a whole machine busy, and half of it takes twice as long.
+TEST(AtOncePlans, WhatFillsTheMachineRunsAlone) {
+  Problem both = lstm(1024, 2, false);
+  both.batch = 64;
+  const Plan alone = plan(both, gpu(), kNothing);
+  EXPECT_EQ(alone.at_once, 1);
+  EXPECT_EQ(alone.part_steps, 0);
 }
 
 TEST(AtOncePlans, ShareThatHoldsNoWeights) {
   Plan whole = plan(lstm(1024, 4, true), gpu(), kNothing);
   const Plan before = whole;
   EXPECT_FALSE(run_at_once(whole, 4, 64));
-  EXPECT_EQ(whole.at_once, 1);
+  EXPECT_EQ(whole.at_once, before.at_once);
   EXPECT_EQ(blocks(whole.persistent), blocks(before.persistent));
   Plan loop = plan(lstm(4096, 2, false), gpu(), kNothing);  // whose steps are launches
   ASSERT_EQ(loop.strategy, Strategy::step_loop);
   EXPECT_FALSE(run_at_once(loop, 2, 0));
   Plan alone = plan(lstm(512, 1, false), gpu(), kNothing);
   EXPECT_FALSE(run_at_once(alone, 4, 64));
+}
+
+// A chain as one launch: each layer has blocks of its own, and a product that is twice as long.
+TEST(AtOncePlans, AChainIsOneLaunch) {
+  Problem chain = lstm(256, 4, true);
+  chain.linked = true;
+  chain.sums = 4;
+  Plan one = plan(chain, gpu(), kNothing);
+  ASSERT_TRUE(run_as_one(one, kMostAtOnce));
+  EXPECT_EQ(one.at_once, 4);
+  EXPECT_EQ(one.part_steps, 0);
+  for (const bool backward : {false, true}) {
+    const PersistentShape& shape = backward ? one.persistent_vjp : one.persistent;
+    EXPECT_EQ(shape.layers, 4);
+    EXPECT_LE(4 * blocks(shape), 132);
+    const PersistentTile& tile = backward ? kChainBackward[shape.tile] : kChainForward[shape.tile];
+    const std::int64_t words = (backward ? 4 : 1) * 256 / 2;  // of a layer, of two elements each
+    EXPECT_GE(kPersistentWarps / shape.warps_along_units * tile.chunks * 16, 2 * words);
+    EXPECT_GE(exchange_bytes(chain, shape, backward), (shape.steps + 4) * 4 * words * 4 * 16);
+  }
+  EXPECT_NE(explain(one).find("4 layers in one launch"), std::string::npos) << explain(one);
+  Problem between = chain;  // where something is dropped
+  between.linked = false;
+  Plan apart = plan(between, gpu(), kNothing);
+  EXPECT_FALSE(run_as_one(apart, kMostAtOnce));
+  EXPECT_EQ(apart.persistent.layers, 1);
+  chain.hidden_size = chain.input_size = 24;  // less than a chunk of the sum
+  Plan narrow = plan(chain, gpu(), kNothing);
+  EXPECT_FALSE(run_as_one(narrow, kMostAtOnce));
 }
 
 // More layers than run at once are groups of one size.

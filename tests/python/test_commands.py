@@ -190,6 +190,7 @@ def test_bench_calls(tmp_path, capsys, monkeypatch):
     assert {row["impl"] for row in content["rows"]} == {"scanrnn, NumPy"} | impls
 
 
+@pytest.mark.filterwarnings("ignore:RNN module weights are not part")  # torch.nn's, of 8 units
 def test_bench_memory(tmp_path, capsys, monkeypatch):
     torch, out = pytest.importorskip("torch"), tmp_path / "memory.json"
     kind = DEVICE.partition(":")[0]

@@ -205,7 +205,7 @@ def test_what_is_no_share_is_named():
         construct(scanrnn, "SRU", 3, 4, dropconnect=0.5)
     with pytest.raises(ValueError, match=r"zoneout: expected a number.*\(0\.1, 0\.2\)"):
         make("GRU", 3, 4, zoneout=(0.1, 0.2))
-    with pytest.raises(ValueError, match=r"zoneout_cell: expected a probability"):
+    with pytest.raises(ValueError, match=r"zoneout: expected probabilities in \[0, 1\), got"):
         make("LSTM", 3, 4, zoneout=(0.1, 1.5))
 
 

@@ -113,9 +113,10 @@ def test_formulas_are_the_layer(cell, form, wide):
     try:
         key, ordered = jax.random.key(2**31 + 5), tuple(params[name] for name in rnn.shapes)
         y, h_n = rnn(params, x, key=key, **told)
-        got = formulas.run(
-            functions, x, (), ordered, Ragged(**told), seed, rnn.description, functions.scanned
-        )
+        with jax.default_matmul_precision("highest"):  # a GPU's default is TF32
+            got = formulas.run(
+                functions, x, (), ordered, Ragged(**told), seed, rnn.description, functions.scanned
+            )
         same(got, [y, *jax.tree.leaves(h_n)], 1e-12 if wide else 3e-6)
     finally:
         jax.config.update("jax_enable_x64", True)

@@ -132,6 +132,8 @@ def test_every_dtype_gives_what_float64_gives(cell, options, hidden, dtype):
     (want_y, _), pull = wide.vjp(x.astype("float64"), as_wide)
     want = [want_y, *pull(dy.astype("float64"))[2].values()]
     share = {"float32": 1e-5, "bfloat16": 0.06, "float16": 0.01}[dtype]
+    if DEVICE != "cpu" and "layer_norm" in options:
+        share *= 4  # what a norm leaves is kept in the tensors' dtype there
     for a, b in zip(got, want, strict=True):
         error = np.abs(a.astype("float64") - b).max()
         assert error <= share * np.abs(b).max(), (error, np.abs(b).max())

@@ -22,8 +22,8 @@ using Values = std::vector<double>;
 
 // A strategy, and how it splits the work: as the planner says, or as a test forces it. On CUDA a
 // parallel scan splits time inside a block or over blocks, along lanes or not; layer calls of a
-// stack run at the same time or one by one. It does not turn into a bare strategy by itself, which
-// would forget the split.
+// stack run at the same time, one by one, or as one launch. It does not turn into a bare strategy
+// by itself, which would forget the split.
 struct Way {
   enum class Split {
     planned,
@@ -33,7 +33,7 @@ struct Way {
     lanes_across_blocks,
     at_once,
     one_by_one,
-    step_as_one
+    as_one
   };
   static constexpr std::int64_t kPart = 5;  // steps of a chain's
 
@@ -48,11 +48,19 @@ struct Way {
   // A plan for the strategy, with the work split this way.
   dispatch::Plan splits(dispatch::Plan plan) const {
     if (split == Split::planned) return plan;
-    if (split == Split::at_once || split == Split::one_by_one || split == Split::step_as_one) {
+    if (split == Split::as_one) {
+      const bool walk = dispatch::run_as_one(plan, dispatch::kMostAtOnce);
+      if (!walk && !dispatch::step_as_one(plan)) plan.at_once = 1;
+      for (auto* shape : {&plan.persistent, &plan.persistent_vjp}) {  // in more than one launch
+        shape->steps = std::min<std::int64_t>(shape->steps, 3 * kPart);
+      }
+      return plan;
+    }
+    if (split == Split::at_once || split == Split::one_by_one) {
       plan.at_once = 1;
       plan.part_steps = 0;
-      if (split == Split::step_as_one) dispatch::step_as_one(plan);
-      if (split == Split::at_once) dispatch::run_at_once(plan, dispatch::kMostAtOnce, kPart);
+      const int most = split == Split::at_once ? dispatch::kMostAtOnce : 1;
+      dispatch::run_at_once(plan, most, kPart);
       return plan;
     }
     plan.along_lanes = split == Split::lanes || split == Split::lanes_across_blocks;
@@ -63,8 +71,7 @@ struct Way {
 inline std::string name(const Way& way) {
   const std::string out = dispatch::name(way.strategy);
   constexpr const char* kSplits[] = {
-      "",         "_block",      "_device",     "_lanes", "_lanes_device",
-      "_at_once", "_one_by_one", "_step_as_one"};
+      "", "_block", "_device", "_lanes", "_lanes_device", "_at_once", "_one_by_one", "_as_one"};
   return out + kSplits[static_cast<int>(way.split)];
 }
 

@@ -162,6 +162,7 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
   problem.input_size = options_.input_size;
   problem.hidden_size = options_.hidden_size;
   problem.gates = info(options_.cell).gates;
+  problem.sums = info(options_.cell).preactivations;
   problem.readout = info(options_.cell).readout;
   problem.highway = info(options_.cell).highway;
   problem.normed = options_.layer_norm;
@@ -175,6 +176,8 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
       options_.dtype == Dtype::float32 && precision == MatmulPrecision::highest;
   problem.at_once = at_once(options_, problem);
   problem.chained = problem.at_once > 1 && !options_.bidirectional;
+  problem.linked = problem.chained && problem.layout == Batch::rectangular &&
+                   (options_.dropout == 0 || !problem.training);
   problem.forced = strategy;
   return problem;
 }

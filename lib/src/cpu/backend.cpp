@@ -15,6 +15,7 @@
 #include "cpu/runtime.h"
 #include "cpu/team.h"
 #include "cpu/wait.h"
+#include "scanrnn/error.h"
 #include "stack/line_step.h"
 
 namespace scanrnn {
@@ -174,10 +175,13 @@ class CpuBackend : public Backend {
       }
     });
   }
-  // No plan for the CPU says so.
-  void step_stack(const dispatch::Plan& plan, const std::vector<LayerCall>&,
+  void chain(const dispatch::Plan&, const std::vector<LayerCall>&, bool, Arena&) override {
+    throw value_error(
+        "plan: layers are one launch on CUDA alone");  // the planner never asks for it
+  }
+  void step_stack(const dispatch::Plan&, const std::vector<LayerCall>&,
                   const TensorView&) override {
-    require(false, [&] { return "plan: it is not one for the CPU: " + dispatch::explain(plan); });
+    throw value_error("plan: a step of layers is one launch on CUDA alone");  // nor this
   }
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) override {
     cpu_scan(plan, args, workspace);

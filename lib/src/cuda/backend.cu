@@ -61,6 +61,10 @@ class CudaBackend : public Backend {
     if (!lanes_) lanes_.emplace();
     lanes_->run(stream_, calls, parts, chained, run);
   }
+  void chain(const dispatch::Plan& plan, const std::vector<LayerCall>& calls, bool backward,
+             Arena& arena) override {
+    on_device(arena, [&] { cuda_dense_chain(plan, calls, backward, arena, gemm_.get(), stream_); });
+  }
   void step_stack(const dispatch::Plan& plan, const std::vector<LayerCall>& calls,
                   const TensorView& indices) override {
     const DeviceGuard guard(device_);

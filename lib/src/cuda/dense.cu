@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A dense layer on CUDA: one product with the input for all steps, then the walk, step by step or
 // in one launch, and backward the products for the parameters.
+#include <optional>
+#include <vector>
+
 #include "cuda/kernels/dense.h"
 #include "cuda/walk.cuh"
 #include "recurrence/dense_layer.h"
@@ -36,9 +39,23 @@ struct DenseRun : CudaWalk<T> {
   using Walk::stream;
   using Walk::walk;
 
+  // Of a chain that is one launch: where this layer's share of each launch goes, and the layer
+  // before it in the walk.
+  struct Link {
+    std::vector<Args>* launches;
+    const LayerCall* before;
+  };
+  std::optional<Link> link = {};
+
   Index kept() const { return call.kept_width(); }
   RecurrentRows recurrent = recurrent_rows(this->call);
-  void* gemm_space = nullptr;
+  void *gemm_space = nullptr, *exchange = nullptr;
+  // Backward: what the walk leaves for the products.
+  T *dsums = nullptr, *dvectors = nullptr, *before = nullptr, *first = nullptr;
+  V* parts = nullptr;
+
+  // Whether the layer's blocks make W x (backward dx) of this layer, step by step.
+  bool fed() const { return link && link->before; }
 
   TensorView kept_rows(const void* data) const { return this->rows(data, kept()); }
 
@@ -48,7 +65,7 @@ struct DenseRun : CudaWalk<T> {
     const bool fused = !whole && plan.fused_steps;
     const bool ragged = call.is_ragged();
     // The step's kernel reads W, too.
-    const bool projects = fused && call.steps == 1 && !ragged && !call.feeds_first();
+    const bool projects = (fused && call.steps == 1 && !ragged && !call.feeds_first()) || fed();
     const bool keep = call.preactivations != nullptr || (arena.counting() && plan.problem.training);
     const Index stride = keep ? kept() : this->width();
     Args args;
@@ -57,11 +74,9 @@ struct DenseRun : CudaWalk<T> {
     if (!keep && !projects) projected = this->take(this->tokens() * this->width());
     if (!projects) gemm_space = arena.take(CudaGemm::kWorkspace);
     T* first = call.feeds_first() ? this->take(this->lines() * this->width()) : nullptr;
-    void* exchange = nullptr;
     V* products = nullptr;
     if (whole) {
-      exchange = arena.take(
-          static_cast<std::size_t>(dispatch::exchange_bytes(plan.problem, plan.persistent, false)));
+      exchange = take_exchange(plan.persistent, false);
     } else if (!fused) {
       products = this->template take<V>(this->lines() * this->width());
     }
@@ -89,7 +104,9 @@ struct DenseRun : CudaWalk<T> {
       project(projected, stride);
       if (call.first) add_first(first, this->rows(projected, stride));
     }
-    if (whole) {
+    if (link) {
+      link_up(args, plan.persistent, false);
+    } else if (whole) {
       this->walk_persistent(args, plan.persistent, false, exchange, kernels.persistent);
     } else {
       // Other blocks still read h_0 when the first of them has made its step.
@@ -123,8 +140,7 @@ struct DenseRun : CudaWalk<T> {
   }
   // A step's kernel that reads W, too.
   void read_input(Args& args) const {
-    args.input_weight = this->data(call.weight);
-    args.input_weight_stride = call.weight.strides[0];
+    input_weight(args, call);
     args.input = call.input;
     args.x = as_const(this->in_order(call.x, false));
   }
@@ -142,6 +158,22 @@ struct DenseRun : CudaWalk<T> {
       args.to[0] = {};
     }
     ++stack.layers;
+  }
+  void input_weight(Args& args, const LayerCall& of) const {
+    args.input_weight = this->data(of.weight);
+    args.input_weight_stride = of.weight.strides[0];
+  }
+  // Memory that blocks of a launch exchange in; a chain has one for all of its layers.
+  void* take_exchange(const dispatch::PersistentShape& shape, bool backward) const {
+    if (fed()) return nullptr;
+    const auto bytes = dispatch::exchange_bytes(plan.problem, shape, backward);
+    return arena.take(static_cast<std::size_t>(bytes));
+  }
+  void link_up(const Args& args, const dispatch::PersistentShape& shape, bool backward) {
+    walk(args, shape.lines, shape.steps, backward, [&](const Args& launch) {
+      link->launches->push_back(launch);
+      link->launches->back().head_lines = launch.batch;
+    });
   }
   // W x for the tokens of the call's part, to rows that are `stride` apart.
   void project(T* projected, Index stride) {
@@ -205,25 +237,27 @@ struct DenseRun : CudaWalk<T> {
   }
 
   void backward() {
+    walk_back();
+    if (!arena.counting()) products_back();
+  }
+  void walk_back() {
     const auto& kernels = kernels_of<T>(call.cell)[call.variant];
     const bool whole = dispatch::is_persistent(plan, true);
     Args args;
     this->take_carries();
-    T* dsums = this->take(this->tokens() * kept());
+    dsums = this->take(this->tokens() * kept());
     const Index vector_values = call.vector_values();
-    T* dvectors = vector_values > 0 ? this->take(this->tokens() * vector_values) : nullptr;
-    V* parts = this->template take<V>(pointwise::kParts * std::max(kept(), vector_values));
+    if (vector_values > 0) dvectors = this->take(this->tokens() * vector_values);
+    parts = this->template take<V>(pointwise::kParts * std::max(kept(), vector_values));
     gemm_space = arena.take(CudaGemm::kWorkspace);
-    void* exchange = nullptr;
     if (whole) {
-      exchange = arena.take(static_cast<std::size_t>(
-          dispatch::exchange_bytes(plan.problem, plan.persistent_vjp, true)));
+      exchange = take_exchange(plan.persistent_vjp, true);
     } else {
       args.fed = this->take(this->lines() * this->width());
     }
     const bool ragged = call.is_ragged();
-    T* before = ragged ? this->take(this->tokens() * hidden()) : nullptr;
-    T* first = call.feeds_first() ? this->take(this->lines() * this->width()) : nullptr;
+    if (ragged) before = this->take(this->tokens() * hidden());
+    if (call.feeds_first()) first = this->take(this->lines() * this->width());
     T* initial = call.more_states() > 1 ? this->take(this->lines() * this->more_width()) : nullptr;
     if (arena.counting()) return;
 
@@ -243,8 +277,14 @@ struct DenseRun : CudaWalk<T> {
       const Index back = ragged && !call.reverse ? -args.before.step : args.before.step;
       args.before.data += back;
       args.initial = initial_rows(initial);
-      if (call.dy) args.dy = as_const(against(call.dy));
-      if (whole) {
+      if (fed()) {
+        input_weight(args, *link->before);
+      } else if (call.dy) {
+        args.dy = as_const(against(call.dy));
+      }
+      if (link) {
+        link_up(args, plan.persistent_vjp, true);
+      } else if (whole) {
         this->walk_persistent(args, plan.persistent_vjp, true, exchange, kernels.persistent_vjp);
       } else {
         args.to[0] = {h_carry, nullptr, hidden()};  // to which each step's product adds
@@ -261,6 +301,10 @@ struct DenseRun : CudaWalk<T> {
       }
       if (ragged) this->end_ragged(call.dh0, call.dmore0);
     }
+  }
+  // From the cotangents of the sums those of the input and of the parameters.
+  void products_back() {
+    const Index vector_values = call.vector_values();
     if (first) first_cotangents(first, kept_rows(dsums));
     if (call.dx && this->tokens() > 0) {
       this->input_cotangent(dsums, kept(), call.accumulate_dx, gemm_space);
@@ -354,8 +398,42 @@ struct DenseRun : CudaWalk<T> {
   }
 };
 
+// A chain's layers, in the order of the walk, in launches that have all of them.
+template <class T>
+void run_chain(const dispatch::Plan& plan, const std::vector<LayerCall>& calls, bool backward,
+               Arena& arena, CudaGemm* gemm, cudaStream_t stream) {
+  using Args = typename DenseRun<T>::Args;
+  std::vector<std::vector<Args>> launches(calls.size());
+  std::vector<DenseRun<T>> runs;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    runs.push_back({{plan, calls[i], arena, gemm, stream}});
+    runs.back().link = {&launches[i], i > 0 ? &calls[i - 1] : nullptr};
+    backward ? runs.back().walk_back() : runs.back().forward();
+  }
+  if (arena.counting()) return;
+  const auto& kernels = kernels_of<T>(calls.front().cell)[calls.front().variant];
+  const auto& shape = backward ? plan.persistent_vjp : plan.persistent;
+  const auto bytes = dispatch::exchange_bytes(plan.problem, shape, backward);
+  for (std::size_t launch = 0; launch < launches.front().size(); ++launch) {
+    std::vector<Args> layers;
+    for (const auto& own : launches) layers.push_back(own[launch]);
+    void* const exchange = runs.front().exchange;
+    SCANRNN_CUDA(cudaMemsetAsync(exchange, 0xff, static_cast<std::size_t>(bytes), stream));
+    SCANRNN_CUDA((backward ? kernels.chain_vjp : kernels.chain)(
+        layers.data(), static_cast<int>(layers.size()), shape, exchange, stream));
+  }
+  if (!backward) return;
+  for (DenseRun<T>& run : runs) run.products_back();
+}
+
 }  // namespace
 
+void cuda_dense_chain(const dispatch::Plan& plan, const std::vector<LayerCall>& calls,
+                      bool backward, Arena& arena, CudaGemm* gemm, cudaStream_t stream) {
+  with_type(calls.front().y.dtype, [&](auto type) {
+    run_chain<decltype(type)>(plan, calls, backward, arena, gemm, stream);
+  });
+}
 void cuda_dense_forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,
                         CudaGemm* gemm, cudaStream_t stream) {
   with_type(call.y.dtype, [&](auto type) {

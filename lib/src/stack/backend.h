@@ -66,6 +66,10 @@ class Backend {
   // parts of one call in their order, those of a chain after the same part of the call before.
   virtual void at_once(int calls, Index parts, bool chained,
                        const std::function<void(int, Index)>& run) = 0;
+  // Layer calls of which each reads what the one before it in the walk leaves of a step, as one
+  // (dispatch::run_as_one): forward y, backward dx, which then nobody else reads.
+  virtual void chain(const dispatch::Plan& plan, const std::vector<LayerCall>& calls, bool backward,
+                     Arena& workspace) = 0;
   // A step of layers one behind the other as one call, where the plan says that it is one. It needs
   // no memory to work in. With indices h_0 and h_n are the same pool of states, [S,H], and a line
   // goes on from the row that its index says, or is skipped, and its y is zeros.

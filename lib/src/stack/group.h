@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer calls of a stack that run at the same time, each in memory of its own: two directions, or
-// layers of a chain, which go on by parts of the sequence.
+// layers of a chain, which go on by parts of the sequence or are one launch.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,22 @@ class Group {
     void* memory = nullptr;
   };
 
+  // Whether the layers are one launch, in which they hand one another each step.
+  bool as_one() const { return plan_.problem.chained && plan_.part_steps == 0; }
+  void run_as_one(bool back) {
+    Arena all = workspace_.rest();
+    std::vector<LayerCall> calls;
+    for (Member& member : members_) {
+      if (back && &member != &members_.back()) member.call.dx = {};
+      calls.push_back(member.call);
+    }
+    backend_.chain(plan_, calls, back, all);
+    workspace_.saw(all);
+    members_.clear();
+  }
+
   void run(bool back) {
+    if (as_one()) return run_as_one(back);
     Arena all = workspace_.rest();
     for (Member& member : members_) member.memory = all.take(bytes(member.call, back));
     workspace_.saw(all);

@@ -181,7 +181,7 @@ class WayBack {
 
  private:
   // Two directions at the same time, of which the second adds its share of dx later.
-  bool apart() const { return plan_.at_once > 1 && !run_.chained(); }
+  bool apart() const { return plan_.at_once > 1 && !plan_.problem.chained; }
   TensorView tokens(Index width) { return run_.tokens(workspace_, width); }
 
   // In the order in which forward filled it.

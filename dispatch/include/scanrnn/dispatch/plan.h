@@ -27,6 +27,7 @@ struct Problem {
   Batch layout = Batch::rectangular;
   std::int64_t longest = 0;  // packed: no sequence has more steps; 0: not known
   int gates = 0;             // none: a bare scan, which projects nothing
+  int sums = 0;              // dense: pre-activations of a unit, to which W x and R h add
   bool readout = false;      // the output differs from the state
   bool highway = false;      // beside them each step reads x, or a projection of it
   bool normed = false;       // a norm stands between the projection and the recurrence; dense: and
@@ -42,9 +43,10 @@ struct Problem {
   // CUDA, float32: a product by tensor cores is three, of operands in two parts each.
   bool split_products = false;
   // Layer calls of a stack that need not wait for one another's end: its two directions; or, where
-  // they are `chained`, its layers, each of which needs what the one before has made so far.
+  // they are `chained`, its layers, each of which needs what the one before has made so far, and
+  // where they are `linked`, as that has left it, with nothing dropped in between.
   int at_once = 1;
-  bool chained = false;
+  bool chained = false, linked = false;
   Strategy forced = Strategy::automatic;
 };
 
@@ -78,7 +80,8 @@ struct PersistentShape {
   bool in_block = false;  // a block has all units (tile: which of kPersistentBlockUnits)
   int units = 0;          // of a slice
   int slices = 0, groups = 0;
-  int heads = 1;  // of a launch: those of the layer come one launch after the other
+  int heads = 1;   // of a launch: those of the layer come one launch after the other
+  int layers = 1;  // of a chain, in one launch: each has blocks of its own
   int warps_along_units = 1;
   bool split_products = false;
   int block_words = 0;     // of the exchange for one value of all units of a head in a line
@@ -107,7 +110,7 @@ struct Plan {
   PersistentShape persistent, persistent_vjp;  // CUDA, dense: of the two passes
   bool fused_steps = false;  // CUDA, step loop: a forward step is one kernel, products and all
   // Layer calls that run at the same time, each on its share of the device; chained ones go on by
-  // parts of so many steps.
+  // parts of so many steps, or 0: all are one launch.
   int at_once = 1;
   std::int64_t part_steps = 0;
 };
@@ -127,10 +130,14 @@ std::string misfit(const Problem& problem, const DeviceLimits& device);
 
 // The best cut of a dense layer for a persistent kernel; no tile where R does not fit in registers.
 PersistentShape persistent_shape(const Problem& problem, const DeviceLimits& device, bool backward);
-// Lets as many layer calls run at the same time as the problem has, at most `most` of them; chained
-// ones by parts of `part_steps`. False, and the plan as it was, where it has none, or where a share
-// of the device has no room for one.
+// Lets as many layer calls run at the same time as the problem has, at most `most` of them (1: one
+// by one); chained ones by parts of `part_steps`. False, and the plan as it was, where it has none,
+// or where a share of the device has no room for one.
 bool run_at_once(Plan& plan, int most, std::int64_t part_steps);
+// The same as one launch of a persistent kernel, whose layers hand one another each step.
+bool run_as_one(Plan& plan, int most);
+// The same where a persistent kernel's calls are predicted to be faster so, by the best of parts.
+void consider_at_once(Plan& plan);
 // Bytes of its exchange in one launch.
 std::int64_t exchange_bytes(const Problem& problem, const PersistentShape& shape, bool backward);
 

@@ -70,10 +70,19 @@ inline constexpr PersistentTile kPersistentForward[] = {
 inline constexpr PersistentTile kPersistentBackward[] = {
     {2, 24, 4, 1}, {2, 16, 8, 1}, {2, 16, 8, 2}, {2, 12, 12, 1}, {4, 8, 8, 1},
     {2, 8, 8, 1},  {2, 8, 8, 2},  {4, 4, 4, 1},  {2, 4, 4, 1},   {2, 4, 4, 2}};
-template <bool kBackward>
+// The same of a kernel for a chain of layers, whose sums are twice as long.
+inline constexpr PersistentTile kChainForward[] = {
+    {2, 4, 4, 1}, {2, 4, 4, 2}, {4, 2, 2, 1}, {2, 2, 2, 1}, {2, 2, 2, 2}};
+inline constexpr PersistentTile kChainBackward[] = {{2, 16, 8, 1}, {2, 16, 8, 2}, {4, 8, 8, 1},
+                                                    {2, 8, 8, 1},  {2, 8, 8, 2},  {2, 4, 4, 1}};
+template <bool kBackward, bool kChain>
 constexpr const auto& persistent_tiles() {
-  if constexpr (kBackward) {
+  if constexpr (kBackward && kChain) {
+    return kChainBackward;
+  } else if constexpr (kBackward) {
     return kPersistentBackward;
+  } else if constexpr (kChain) {
+    return kChainForward;
   } else {
     return kPersistentForward;
   }

@@ -119,5 +119,13 @@ SCANRNN_HD constexpr int recurrent_sum(int block) {
   constexpr int kOwn = Cell::kPreactivations - Cell::kGates;
   return block < Cell::kGates - kOwn ? block : block + kOwn;
 }
+// The row block that adds to a sum: of R h, or of W x; -1 where there is none.
+template <class Cell>
+SCANRNN_HD constexpr int row_block(int sum, bool recurrent) {
+  constexpr int kOwn = Cell::kPreactivations - Cell::kGates;
+  if (!recurrent) return sum < Cell::kGates ? sum : -1;
+  if (sum >= Cell::kGates) return sum - kOwn;
+  return sum < Cell::kGates - kOwn ? sum : -1;
+}
 
 }  // namespace scanrnn::cell

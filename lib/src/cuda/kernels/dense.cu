@@ -20,7 +20,8 @@ constexpr CudaDenseKernels<T> kernels_of() {
   using Persistent = persistent::Launcher<C, T>;
   return {step::launch<step::forward<C, T, V>, T>,  step::launch_fused<C, T>,
           step::launch<step::backward<C, T, V>, T>, step::launch_stack<C, T>,
-          Persistent::template run<false>,          Persistent::template run<true>};
+          Persistent::template run<false>,          Persistent::template run<true>,
+          Persistent::template run_chain<false>,    Persistent::template run_chain<true>};
 }
 template <template <class> class CellOf, class... Options>
 const CudaDenseTable<T>& table(cell::Variants<Options...>) {

@@ -69,7 +69,8 @@ struct CudaDenseArgs {
   Strided<const T> initial;  // of `before` at the walk's first step in time; absent: a fresh state
 
   // The step loop. Forward, what a product gave: R h, [B,G*H], or absent where h is zero. A fused
-  // step makes its products itself: that with W, [G*H,C], where `sums` is absent.
+  // step makes its products itself: that with W, [G*H,C], where `sums` is absent. So does a chain's
+  // walk, backward with W of the layer above.
   const V* products = nullptr;
   const T* input_weight = nullptr;
   Index input_weight_stride = 0, input = 0;
@@ -168,6 +169,11 @@ struct CudaDenseKernels {
                             void* exchange, cudaStream_t);
   cudaError_t (*persistent_vjp)(const CudaDenseArgs<T, V>&, const dispatch::PersistentShape&,
                                 void* exchange, cudaStream_t);
+  // The walks of so many layers of a chain, in the order in which they are walked.
+  cudaError_t (*chain)(const CudaDenseArgs<T, V>*, int, const dispatch::PersistentShape&,
+                       void* exchange, cudaStream_t);
+  cudaError_t (*chain_vjp)(const CudaDenseArgs<T, V>*, int, const dispatch::PersistentShape&,
+                           void* exchange, cudaStream_t);
 };
 
 template <class T>
@@ -184,5 +190,8 @@ void cuda_dense_forward(const dispatch::Plan& plan, const LayerCall& call, Arena
                         CudaGemm* gemm, cudaStream_t stream);
 void cuda_dense_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,
                          CudaGemm* gemm, cudaStream_t stream);
+// And as Backend::chain().
+void cuda_dense_chain(const dispatch::Plan& plan, const std::vector<LayerCall>& calls,
+                      bool backward, Arena& arena, CudaGemm* gemm, cudaStream_t stream);
 
 }  // namespace scanrnn

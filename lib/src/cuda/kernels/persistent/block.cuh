@@ -59,7 +59,8 @@ __device__ __forceinline__ void load_weights(const CudaDenseArgs<T, float>& a,
         const int unit = warp * Cut::kUnits + block / C::kGates * 8 + row;
         const int from = (chunk * 16 + quad * 4 + i) * Bits<T>::kPerWord;
         const bool exists = block < Cut::kUnits / 8 * C::kGates && unit < head.units;
-        const std::uint32_t bits = load_word<false>(a, head, block % C::kGates, unit, from, exists);
+        const std::uint32_t bits = load_word<false>(a, WeightRows<T>::of(a, true), head,
+                                                    block % C::kGates, unit, from, exists);
         return fragment::Operand<kOnce, false>(bits).upper;
       });
 #pragma unroll

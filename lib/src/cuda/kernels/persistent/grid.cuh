@@ -13,6 +13,11 @@
 //            product reads is sent, and only then is the rest stored
 // Blocks wait for one another, so all of them must be resident: the launch is cooperative, or an
 // error.
+//
+// A chain of layers can be one launch, of blocks for each layer. A product reads what the layer
+// before it in the walk has sent of this step, too (h of the one below; backward the cotangents of
+// the sums of the one above), times W, so that R and W lie side by side. Layers are a step apart:
+// slot s of the n-th one is in row n + s of the exchange, where it adjoins the one that it reads.
 #pragma once
 
 #include <algorithm>
@@ -31,20 +36,22 @@ inline constexpr int kThreads = 32 * dispatch::kPersistentWarps;
 
 // What a kernel's template arguments say: a warp has kUnitBlocks times 8 units of R, and of the sum
 // kChunks pieces of 64 bytes.
-template <class C, class T, bool kBackward_, bool kSplit_, bool kRagged_, int kUnitBlocks_,
-          int kChunks_>
+template <class C, class T, bool kBackward_, bool kSplit_, bool kRagged_, bool kChain_,
+          int kUnitBlocks_, int kChunks_>
 struct GridCut {
   using Cell = C;
   using Type = T;
   static constexpr bool kBackward = kBackward_, kSplit = kSplit_, kRagged = kRagged_;
+  static constexpr bool kChain = kChain_;
   static constexpr int kUnitBlocks = kUnitBlocks_, kChunks = kChunks_;
   static constexpr int kPerWord = Bits<T>::kPerWord;
-  static constexpr int kSent = kBackward ? C::kGates : 1;    // values of an item that others read
-  static constexpr int kBlocks = kBackward ? 1 : C::kGates;  // rows of R for each unit
+  static constexpr int kRows = kChain ? C::kPreactivations : C::kGates;
+  static constexpr int kSent = kBackward ? kRows : 1;    // values of an item that others read
+  static constexpr int kBlocks = kBackward ? 1 : kRows;  // rows of weights for each unit
   static constexpr int kTiles = (kUnitBlocks * kBlocks + 1) / 2;
   static constexpr int kChains = kTiles >= 4 ? 1 : kTiles >= 2 ? 2 : 4;  // that need not wait
   using Args = CudaDenseArgs<T, float>;
-  using Unit = Item<C, T, kBackward, kRagged>;
+  using Unit = Item<C, T, kBackward, kRagged, kChain>;
   using Part = typename Unit::Part;
   using Weights = std::uint32_t[kChunks][kTiles][2][4];
   using Sums = float[kChains][kTiles][4];
@@ -57,13 +64,15 @@ struct Share {
   int warps_along_sum;
   LineShare own;
   HeadShare head;
-  int first_unit, units;   // of the slice
-  int block_words, words;  // of a line: of one value of its units, and of all that are sent
-  int first_line, lines;   // of the exchange: the group's first one, and all there are
+  int first_unit, units;        // of the slice
+  int block_words, sent_words;  // of a line: of one value of its units, and of all that are sent
+  int others, words;            // that a product reads: of the layer before, and of all
+  int first_line, lines;        // of the exchange: the group's first one, and all there are
 
   __device__ __forceinline__ static int warp() { return threadIdx.x / 32; }
   template <class Args>
-  __device__ __forceinline__ Share(const Args& a, const PersistentShape& shape, int sent)
+  __device__ __forceinline__ Share(const Args& a, const PersistentShape& shape, int sent,
+                                   bool chain)
       : row(threadIdx.x % 32 / 4),
         quad(threadIdx.x % 4),
         warp_units(warp() % shape.warps_along_units),
@@ -74,16 +83,33 @@ struct Share {
         first_unit(static_cast<int>(blockIdx.x) % shape.slices * shape.units),
         units(shape.units),
         block_words(shape.block_words),
-        words(sent * shape.block_words),
+        sent_words(sent * shape.block_words),
+        others(chain && blockIdx.z > 0 ? sent_words : 0),
+        words(others + sent_words),
         first_line(static_cast<int>(blockIdx.y) * static_cast<int>(a.batch) + own.first),
         lines(static_cast<int>(a.head_lines)) {}
+
+  // Words of the exchange from one row to the next, and where the first of this layer is that it
+  // sends or reads.
+  __device__ __forceinline__ Index row_words() const {
+    return Index{(sent_words + 15) / 16} * lines * 16;
+  }
+  __device__ __forceinline__ Index first_sent() const {
+    return (Index{blockIdx.z} * gridDim.z + blockIdx.z) * row_words();
+  }
+  __device__ __forceinline__ Index first_read() const {
+    return first_sent() - (blockIdx.z > 0 ? row_words() : 0);
+  }
 };
 
-// The pieces of R of a chunk, whose first word of the sum is `first_word`.
+// The pieces of weights of a chunk, whose first word of the sum is `first_word`.
 template <class Cut>
 __device__ __forceinline__ void load_chunk(const typename Cut::Args& a, const Share& share,
                                            int first_word,
                                            std::uint32_t (&chunk)[Cut::kTiles][2][4]) {
+  const bool own = !Cut::kChain || first_word >= share.others;
+  const auto weights = WeightRows<typename Cut::Type>::of(a, own);
+  if constexpr (Cut::kChain) first_word -= own ? share.others : 0;
 #pragma unroll
   for (int tile = 0; tile < Cut::kTiles; ++tile)
     load_fragments(chunk[tile], [&](int half, int i) {
@@ -91,11 +117,15 @@ __device__ __forceinline__ void load_chunk(const typename Cut::Args& a, const Sh
       const int local = (share.warp_units * Cut::kUnitBlocks + block / Cut::kBlocks) * 8;
       const int unit = share.first_unit + local + share.row;
       const int word = first_word + share.quad * 4 + i;
-      const int gate = Cut::kBackward ? word / share.block_words : block % Cut::kBlocks;
+      const int sum = Cut::kBackward ? word / share.block_words : block % Cut::kBlocks;
+      const int gate = !Cut::kChain        ? sum
+                       : sum >= Cut::kRows ? -1
+                                           : cell::row_block<typename Cut::Cell>(sum, own);
       const int first = Cut::kBackward ? word % share.block_words : word;
       const bool exists = block < Cut::kUnitBlocks * Cut::kBlocks && local < share.units &&
-                          unit < share.head.units && gate < Cut::Cell::kGates;
-      return load_word<Cut::kBackward>(a, share.head, gate, unit, first * Cut::kPerWord, exists);
+                          unit < share.head.units && gate >= 0 && gate < Cut::Cell::kGates;
+      return load_word<Cut::kBackward>(a, weights, share.head, gate, unit, first * Cut::kPerWord,
+                                       exists);
     });
 }
 template <class Cut>
@@ -238,7 +268,7 @@ __device__ __forceinline__ void item(const typename Cut::Args& a, int t,
     if (t == steps) return;
   }
   own.step(a, t, total);
-  if (Cut::kBackward || t + 1 < steps) {
+  if (Cut::kBackward || Cut::kChain || t + 1 < steps) {
     outbox.send([&](int i) { return own.sent(i); }, slot);
   }
   own.store(a);
@@ -271,21 +301,44 @@ struct ActiveLines {
   }
 };
 
-template <class C, class T, bool kBackward, bool kSplit, bool kRagged, int kUnitBlocks, int kChunks,
-          int kFetched, int kItems>
+// The arguments of a launch: of a layer, or of each of a chain in the order of the walk.
+template <class Args>
+struct Chain {
+  Args layers[dispatch::kMostAtOnce];
+};
+template <class Args>
+__device__ __forceinline__ const Args& of_block(const Args& args) {
+  return args;
+}
+template <class Args>
+__device__ __forceinline__ const Args& of_block(const Chain<Args>& chain) {
+  return chain.layers[blockIdx.z];
+}
+template <class Args, bool kChain>
+using LaunchArgs = typename std::conditional<kChain, Chain<Args>, Args>::type;
+
+template <class C, class T, bool kBackward, bool kSplit, bool kRagged, bool kChain, int kUnitBlocks,
+          int kChunks, int kFetched, int kItems>
 __global__ void __launch_bounds__(kThreads, 1)
-    kernel(const __grid_constant__ CudaDenseArgs<T, float> a,
+    kernel(const __grid_constant__ LaunchArgs<CudaDenseArgs<T, float>, kChain> args,
            const __grid_constant__ PersistentShape shape, std::uint32_t* const exchange) {
-  using Cut = GridCut<C, T, kBackward, kSplit, kRagged, kUnitBlocks, kChunks>;
+  using Cut = GridCut<C, T, kBackward, kSplit, kRagged, kChain, kUnitBlocks, kChunks>;
   using Part = typename Cut::Part;
+  const auto& a = of_block(args);
   extern __shared__ float4 memory[];
   const auto parts = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-  const Share share(a, shape, Cut::kSent);
+  const Share share(a, shape, Cut::kSent, kChain);
   if constexpr (kRagged) {
     if (a.steps_of(share.own.template line<true>(0)) == 0) return;
   }
   const int steps = static_cast<int>(a.steps);
-  const Index slot = Index{(share.words + 15) / 16} * share.lines * 16;
+  const Index slot = share.row_words() * (kChain ? gridDim.z : 1);
+  std::uint32_t* sent = exchange;
+  const std::uint32_t* read = exchange;
+  if constexpr (kChain) {
+    sent += share.first_sent();
+    read += share.first_read();
+  }
 
   typename Cut::Weights weights;
   load_weights<Cut>(a, share, weights);
@@ -295,7 +348,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   typename Cut::Unit items[kItems];
   Outbox<Cut> outboxes[kItems];
   std::uint32_t part[kItems];
-  open_items<Cut>(a, share, exchange, parts, line_bytes, items, outboxes, part);
+  open_items<Cut>(a, share, sent, parts, line_bytes, items, outboxes, part);
   const bool has_items =
       static_cast<int>(threadIdx.x / 32 * 32) < share.units * share.own.count;  // this warp
   if (has_items) {
@@ -308,8 +361,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int first_word = share.warp_sum * kChunks * 16 + share.quad * 4;
   const std::uint32_t* words_in =
-      exchange +
-      (Index{share.warp_sum * kChunks} * share.lines + share.first_line + share.row) * 16 +
+      read + (Index{share.warp_sum * kChunks} * share.lines + share.first_line + share.row) * 16 +
       share.quad * 4;
   const int chunk_words = share.lines * 16;
   const std::uint32_t own_parts =
@@ -335,7 +387,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         bool waits[kFetched];
 #pragma unroll
         for (int i = 0; i < kFetched; ++i) {
-          waits[i] = first + share.row < lines && first_word + (done + i) * 16 < share.words;
+          const int word = first_word + (done + i) * 16;
+          waits[i] = first + share.row < lines && word < share.words;
+          // After the last step nothing more comes from the layer before.
+          if (kChain && kBackward) waits[i] = waits[i] && (t < steps || word >= share.others);
         }
         receive(words_in + first * 16 + Index{done} * chunk_words, chunk_words, waits, v);
         product<Cut>(weights, done, v, sum);

@@ -11,8 +11,9 @@ namespace scanrnn::persistent {
 using fragment::Bits;
 
 // kRagged: lines have steps of their own, and a flag of each says whether it is cut from the step
-// before it.
-template <class C, class T, bool kBackward, bool kRagged>
+// before it. kChain: a product gives all sums, W x included, of layers that have none in memory;
+// backward what comes from the layer above, too.
+template <class C, class T, bool kBackward, bool kRagged, bool kChain = false>
 struct Item {
   using Args = CudaDenseArgs<T, float>;
   using Memory = scan::Units<T>;
@@ -71,7 +72,10 @@ struct Item {
   __device__ __forceinline__ void fetch_sums(const Args& a, int t, std::uint32_t (&to)[kRead]) {
     if (!live || t >= steps(a)) return;
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) to[i] = Bits<T>::load(sums.data + i * a.hidden);
+    for (int i = 0; i < kValues; ++i) {
+      to[i] = kChain && !sums.data ? 0 : Bits<T>::load(sums.data + i * a.hidden);
+    }
+    if (kChain && !sums.data) return;
     sums.next();
     if constexpr (kRagged) {
       // As it is: to compare it here would be to wait for it.
@@ -110,14 +114,22 @@ struct Item {
       const float products[4] = {total.x, total.y, total.z, total.w};
       values = bias;
       values.add_input([&](int i) { return Bits<T>::value(in[i]); });
-      values.add_recurrent([&](int i) { return cut() ? 0.0f : products[i]; });
+      if constexpr (kChain) {
+        values = DenseSums<C, float>::of([&](int i) { return values.value[i] + products[i]; });
+      } else {
+        values.add_recurrent([&](int i) { return cut() ? 0.0f : products[i]; });
+      }
       if (cut()) state = fresh_state<C, float>();
       const auto after = dense_step<C, Memory>(values, vectors, state, a.draws(line, t), unit);
       state = DenseState<C, float>::of([&](int i) { return live ? after.at(i) : 0.0f; });
     } else {
       const auto sums = DenseSums<C, float>::of([&](int i) { return Bits<T>::value(in[i]); });
       auto after = state;
-      after.h = Bits<T>::value(dy) + (t == 0 ? state.h : total + direct);
+      if constexpr (kChain) {
+        after.h = Bits<T>::value(dy) + (total + (t == 0 ? state.h : direct));
+      } else {
+        after.h = Bits<T>::value(dy) + (t == 0 ? state.h : total + direct);
+      }
       const auto from_before =
           state_before<C, float>(!cut(), [&](int i) { return Bits<T>::value(before[i]); });
       const auto d =
@@ -129,9 +141,10 @@ struct Item {
       dvectors = d.vectors;
     }
   }
-  // What the next product reads of the step: h, backward the cotangents of R h.
+  // What the next product reads of the step: h, backward the cotangents of R h, or of all sums.
   __device__ __forceinline__ float sent(int i) const {
     if (!kBackward) return state.h;
+    if (kChain) return values.value[i];
     return cut() ? 0.0f : values.recurrent(i);
   }
   __device__ __forceinline__ void store(const Args& a) {

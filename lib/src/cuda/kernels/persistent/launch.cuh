@@ -13,7 +13,9 @@ namespace scanrnn::persistent {
 template <class C, class T>
 struct Launcher {
   using Args = CudaDenseArgs<T, float>;
-  using Launch = cudaError_t (*)(const Args&, const PersistentShape&, void*, cudaStream_t);
+  template <bool kChain>
+  using Launch = cudaError_t (*)(const LaunchArgs<Args, kChain>&, const PersistentShape&, void*,
+                                 cudaStream_t);
 
   template <bool kBackward>
   static cudaError_t run(const Args& args, const PersistentShape& shape, void* exchange,
@@ -21,16 +23,32 @@ struct Launcher {
     if constexpr (!kBackward) {
       if (shape.in_block) return run_in_block(args, shape, stream);
     }
-    using Indices = std::make_index_sequence<std::size(dispatch::persistent_tiles<kBackward>())>;
-    if constexpr (std::is_same<T, float>::value) {
-      if (shape.split_products) {
-        return table<kBackward, true>(Indices())[shape.tile](args, shape, exchange, stream);
-      }
-    }
-    return table<kBackward, false>(Indices())[shape.tile](args, shape, exchange, stream);
+    return run_grid<kBackward, false>(args, shape, exchange, stream);
+  }
+  // Layers that follow one another in the walk, shape.layers of them at most.
+  template <bool kBackward>
+  static cudaError_t run_chain(const Args* layers, int count, const PersistentShape& shape,
+                               void* exchange, cudaStream_t stream) {
+    Chain<Args> chain;
+    std::copy(layers, layers + count, chain.layers);
+    PersistentShape own = shape;
+    own.layers = count;
+    return run_grid<kBackward, true>(chain, own, exchange, stream);
   }
 
  private:
+  template <bool kBackward, bool kChain>
+  static cudaError_t run_grid(const LaunchArgs<Args, kChain>& args, const PersistentShape& shape,
+                              void* exchange, cudaStream_t stream) {
+    using Indices =
+        std::make_index_sequence<std::size(dispatch::persistent_tiles<kBackward, kChain>())>;
+    if constexpr (std::is_same<T, float>::value) {
+      if (shape.split_products) {
+        return table<kBackward, true, kChain>(Indices())[shape.tile](args, shape, exchange, stream);
+      }
+    }
+    return table<kBackward, false, kChain>(Indices())[shape.tile](args, shape, exchange, stream);
+  }
   static cudaError_t run_in_block(const Args& args, const PersistentShape& shape,
                                   cudaStream_t stream) {
     constexpr const auto& kBlocks = dispatch::kPersistentBlockUnits;
@@ -45,22 +63,35 @@ struct Launcher {
   }
   static dim3 blocks_of(const PersistentShape& shape) {
     return dim3(static_cast<unsigned>(shape.slices * shape.groups),
-                static_cast<unsigned>(shape.heads));
+                static_cast<unsigned>(shape.heads), static_cast<unsigned>(shape.layers));
   }
-  template <bool kBackward, bool kSplit, std::size_t... kTile>
-  static const Launch* table(std::index_sequence<kTile...>) {
-    static constexpr Launch launches[] = {launch<kBackward, kSplit, kTile>...};
+  template <bool kBackward, bool kSplit, bool kChain, std::size_t... kTile>
+  static const Launch<kChain>* table(std::index_sequence<kTile...>) {
+    static constexpr Launch<kChain> launches[] = {launch<kBackward, kSplit, kChain, kTile>...};
     return launches;
   }
-  template <bool kBackward, bool kSplit, std::size_t kTile>
-  static cudaError_t launch(const Args& args, const PersistentShape& shape, void* exchange,
-                            cudaStream_t stream) {
-    constexpr PersistentTile tile = dispatch::persistent_tiles<kBackward>()[kTile];
-    const auto of_tile = args.lines ? kernel<C, T, kBackward, kSplit, true, tile.unit_blocks,
-                                             tile.chunks, tile.fetched, tile.items>
-                                    : kernel<C, T, kBackward, kSplit, false, tile.unit_blocks,
-                                             tile.chunks, tile.fetched, tile.items>;
-    const Index most = (args.batch + shape.groups - 1) / shape.groups;
+  // The kernel of a tile; a chain is never ragged.
+  template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile>
+  static auto kernel_of(bool ragged) {
+    constexpr PersistentTile t = dispatch::persistent_tiles<kBackward, kChain>()[kTile];
+    constexpr auto plain =
+        kernel<C, T, kBackward, kSplit, false, kChain, t.unit_blocks, t.chunks, t.fetched, t.items>;
+    if constexpr (kChain) {
+      return plain;
+    } else {
+      return ragged ? kernel<C, T, kBackward, kSplit, true, false, t.unit_blocks, t.chunks,
+                             t.fetched, t.items>
+                    : plain;
+    }
+  }
+  static const Args& first_of(const Args& args) { return args; }
+  static const Args& first_of(const Chain<Args>& chain) { return chain.layers[0]; }
+  template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile>
+  static cudaError_t launch(const LaunchArgs<Args, kChain>& args, const PersistentShape& shape,
+                            void* exchange, cudaStream_t stream) {
+    const Args& first = first_of(args);
+    const auto of_tile = kernel_of<kBackward, kSplit, kChain, kTile>(first.lines != nullptr);
+    const Index most = (first.batch + shape.groups - 1) / shape.groups;
     const int warps_along_sum = dispatch::kPersistentWarps / shape.warps_along_units;
     const auto bytes =
         sizeof(float) * 2 *
@@ -71,7 +102,8 @@ struct Launcher {
         of_tile, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
     if (status != cudaSuccess) return status;
     auto* words = static_cast<std::uint32_t*>(exchange);
-    void* arguments[] = {const_cast<Args*>(&args), const_cast<PersistentShape*>(&shape), &words};
+    void* arguments[] = {const_cast<LaunchArgs<Args, kChain>*>(&args),
+                         const_cast<PersistentShape*>(&shape), &words};
     return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(of_tile), blocks_of(shape),
                                        kThreads, arguments, bytes, stream);
   }
@@ -82,6 +114,11 @@ struct Launcher<C, double> {
   static cudaError_t run(const CudaDenseArgs<double, double>&, const PersistentShape&, void*,
                          cudaStream_t) {
     return cudaErrorInvalidConfiguration;  // the planner never asks for it
+  }
+  template <bool>
+  static cudaError_t run_chain(const CudaDenseArgs<double, double>*, int, const PersistentShape&,
+                               void*, cudaStream_t) {
+    return cudaErrorInvalidConfiguration;
   }
 };
 

@@ -18,10 +18,24 @@ namespace scanrnn::persistent {
 
 using fragment::Bits;
 
-// The word of R with the elements from `from` on of a head's unit's row of a gate, or, where
+// A matrix that a walk multiplies by: R, or of a chain the W between two layers.
+template <class T>
+struct WeightRows {
+  const T* data;
+  Index stride;
+
+  __device__ __forceinline__ static WeightRows of(const CudaDenseArgs<T, float>& a,
+                                                  bool recurrent) {
+    if (recurrent) return {a.weight, a.weight_stride};
+    return {a.input_weight, a.input_weight_stride};
+  }
+};
+
+// The word of it with the elements from `from` on of a head's unit's row of a gate, or, where
 // kColumns, of its column in the gate's rows. What does not exist is zero.
 template <bool kColumns, class T>
 __device__ __forceinline__ std::uint32_t load_word(const CudaDenseArgs<T, float>& a,
+                                                   const WeightRows<T>& weights,
                                                    const HeadShare& head, int gate, int unit,
                                                    int from, bool exists) {
   const int first = gate * static_cast<int>(a.hidden) + head.first;  // of its rows
@@ -29,10 +43,10 @@ __device__ __forceinline__ std::uint32_t load_word(const CudaDenseArgs<T, float>
 #pragma unroll
   for (int e = 0; e < Bits<T>::kPerWord; ++e) {
     const int other = from + e;
-    const Index at = kColumns ? Index{first + other} * a.weight_stride + unit
-                              : Index{first + unit} * a.weight_stride + other;
+    const Index at = kColumns ? Index{first + other} * weights.stride + unit
+                              : Index{first + unit} * weights.stride + other;
     const bool there = exists && other < head.units;
-    bits |= (there ? Bits<T>::load(a.weight + at) : 0) << (16 * e);
+    bits |= (there ? Bits<T>::load(weights.data + at) : 0) << (16 * e);
   }
   return bits;
 }
