@@ -2,11 +2,15 @@
 // LSTM and GRU on CUDA through the public API: one step beside its products alone; a sequence as
 // the planner picks and by the other strategy, outputs and gradients against a float64 run first,
 // then the time, also for each step, beside that of the products with the input. Runs take turns.
+// A step of four layers in one launch, and one by one.
 // And layers with heads, beside the same without, whose R is as large as that of all heads spread.
 //   dense_cuda [--json FILE] [--cell NAME]
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "layer_cuda.cuh"
+#include "scanrnn/dispatch/stack_step.h"
 
 namespace scanrnn::bench {
 namespace {
@@ -166,6 +170,65 @@ void measure_heads(const CellInfo& cell, const Shape& s, int heads, cudaStream_t
   }
 }
 
+// One step of four layers, from a state to one apart and to one in its place: in one launch, where
+// it can be, beside the layers one by one.
+template <class T>
+void decode_stack(const CellInfo& cell, Index batch, Index hidden, cudaStream_t stream,
+                  Report& report) {
+  const Shape s{batch, 1, hidden};
+  const Stack four{4, 1, 1};
+  Problem<T, double> want(cell, s, false, Strategy::step_loop, stream, MatmulPrecision::highest,
+                          four);
+  want.forward(want.inference, true);
+  std::vector<std::pair<std::string, std::unique_ptr<Problem<T, T>>>> ways;
+  for (const bool as_one : {false, true}) {
+    auto p = std::make_unique<Problem<T, T>>(cell, s, false, Strategy::step_loop, stream,
+                                             MatmulPrecision::highest, four);
+    p->inference.at_once = 1;
+    if (as_one && !dispatch::step_as_one(p->inference)) continue;
+    p->resize();
+    p->forward(p->inference, true);
+    CHECK_CUDA(cudaStreamSynchronize(stream));
+    const double error = worst_error(p->y, want.y, largest(want.y));
+    const bool same = !as_one || same_bits(p->y, ways[0].second->y);
+    if (!same || !(error < (sizeof(T) == 4 ? 5e-5 : 0.05))) {
+      std::fprintf(stderr, "FAIL %s, a step of four layers: error %g%s, not timed\n",
+                   cell.name.c_str(), error, same ? "" : " and other bits than layers one by one");
+      ++failures;
+      return;
+    }
+    ways.emplace_back(as_one ? "one launch" : "one by one", std::move(p));
+  }
+  Turns turns(stream);
+  std::vector<int> timed[2];
+  for (const bool in_place : {false, true}) {
+    for (auto& way : ways) {
+      Problem<T, T>& p = *way.second;
+      timed[in_place].push_back(
+          turns.add(100, [&p, in_place](int) { p.forward(p.inference, true, in_place); }));
+    }
+  }
+  turns.measure();
+  const double weights = 4.0 * 2 * cell.gates * static_cast<double>(hidden * hidden) * sizeof(T);
+  for (const bool in_place : {false, true}) {
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      const Timing time = turns.time(timed[in_place][i]);
+      const double gbps = weights / time.ms / 1e6;
+      std::printf(
+          "%-5s step of 4 layers B%-3d H%-5d %-8s %-10s %-8s %7.2f us, weights at %.0f GB/s\n",
+          cell.name.c_str(), (int)batch, (int)hidden, name_of<T>(), ways[i].first.c_str(),
+          in_place ? "in place" : "apart", 1e3 * time.ms, gbps);
+      report.add(
+          format("{\"bench\": \"stack_step\", \"cell\": \"%s\", \"way\": \"%s\", \"in_place\": %s, "
+                 "\"layers\": 4, \"B\": %d, \"T\": 1, \"C\": %d, \"H\": %d, \"dtype\": \"%s\", "
+                 "\"ms\": %.6f, \"ms_spread\": %.6f, \"weight_gbps\": %.0f, %s}",
+                 cell.name.c_str(), ways[i].first.c_str(), in_place ? "true" : "false", (int)batch,
+                 (int)hidden, (int)hidden, name_of<T>(), time.ms, time.spread, gbps,
+                 turns.clocks().c_str()));
+    }
+  }
+}
+
 void measure_layers(cudaStream_t stream, const Copy&, Report& report) {
   for (const CellInfo& cell : cells()) {
     if (!only_cell.empty() && cell.name != only_cell) continue;
@@ -176,6 +239,12 @@ void measure_layers(cudaStream_t stream, const Copy&, Report& report) {
       decode<__nv_bfloat16>(cell, batch, 1024, stream, report);
       decode<float>(cell, batch, 1024, stream, report);
     }
+    for (const Index batch : {1, 2, 4, 8, 16, 32, 64}) {
+      decode_stack<__nv_bfloat16>(cell, batch, 1024, stream, report);
+    }
+    decode_stack<__nv_bfloat16>(cell, 1, 512, stream, report);
+    decode_stack<__nv_bfloat16>(cell, 1, 2048, stream, report);
+    decode_stack<float>(cell, 1, 1024, stream, report);
     for (const Shape& s : {Shape{16, 1024, 768}, Shape{8, 4096, 1024}, Shape{64, 1024, 1024},
                            Shape{16, 1024, 128}, Shape{32, 128, 512}}) {
       measure_all<__nv_bfloat16>(cell, s, stream, report);

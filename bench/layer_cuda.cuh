@@ -140,15 +140,15 @@ struct Problem {
                           Device::cuda());
   }
 
-  // From zeros, or as decoding does from a state to the next.
-  void forward(const dispatch::Plan& plan, bool from_state = false) {
+  // From zeros, or as decoding does from a state to the next, in its place perhaps.
+  void forward(const dispatch::Plan& plan, bool from_state = false, bool in_place = false) {
     ForwardArgs args;
     args.params = views(params);
     args.x = tokens(x);
     args.y = tokens(y, stack.directions);
     const auto tensors = static_cast<std::size_t>(info(layer.options().cell).states);
     for (std::size_t i = 0; i < tensors; ++i) {
-      args.hn.*kStateTensors[i] = state(after[i]);
+      args.hn.*kStateTensors[i] = state(in_place ? before[i] : after[i]);
       if (from_state) args.h0.*kStateTensors[i] = state(before[i]);
     }
     args.workspace = {raw(workspace), workspace.size()};

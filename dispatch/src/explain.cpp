@@ -8,6 +8,7 @@
 
 #include "scanrnn/dispatch/features.h"
 #include "scanrnn/dispatch/ragged.h"
+#include "scanrnn/dispatch/stack_step.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
@@ -150,7 +151,9 @@ std::string explain(const Plan& plan) {
     if (p.training && plan.persistent_vjp.tile < 0) out += ", backward by step_loop";
   }
   if (plan.fused_steps) out += ", one kernel a step";
-  if (plan.at_once > 1 && plan.part_steps > 0) {
+  if (steps_as_one(plan)) {
+    out += ", the step of " + text(std::int64_t{plan.at_once}) + " layers in one launch";
+  } else if (plan.at_once > 1 && plan.part_steps > 0) {
     out += ", " + text(std::int64_t{plan.at_once}) + " layers at the same time by parts of " +
            text(plan.part_steps) + " steps";
   } else if (plan.at_once > 1 && p.chained) {

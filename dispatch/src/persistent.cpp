@@ -274,6 +274,7 @@ PersistentShape persistent_shape(const Problem& p, const DeviceLimits& device, b
 bool run_at_once(Plan& plan, int most, std::int64_t part_steps) {
   const Problem& p = plan.problem;
   if (p.at_once < 2 || most < 1) return false;
+  if (p.chained && p.layout != Batch::rectangular && most > 1) return false;
   const int count = equal_share(p.at_once, most);
   if (plan.device.processor == Processor::cuda) {
     if (plan.strategy != Strategy::persistent || !share_out(plan, count, false)) return false;

@@ -50,6 +50,9 @@ void sync_block();
 void sync_warp();
 void arrive(int barrier, int threads);
 void arrive_and_wait(int barrier, int threads);
+// A block comes to the barrier of a grid that is all resident; whether all have come that often.
+unsigned arrive_at_grid();
+bool grid_has_come(unsigned arrival);
 // A lane leaves up to 256 bytes; behind the next sync_warp() the others may read them until they
 // have left and waited once more.
 void leave(const void* data, std::size_t bytes);
@@ -216,6 +219,7 @@ inline void ld_relaxed_gpu_global_v4_u32(unsigned& a, unsigned& b, unsigned& c, 
 inline void st_relaxed_gpu_global_u32(std::uint32_t* p, std::uint32_t x) {
   __atomic_store_n(p, x, __ATOMIC_RELAXED);
 }
+inline void prefetch_global_L2(const void*) {}
 void load_packet(unsigned (&out)[4], const void* from);
 void store_packet(void* to, const unsigned (&in)[4]);
 inline void ld_relaxed_gpu_global_b128(unsigned& a, unsigned& b, unsigned& c, unsigned& d,

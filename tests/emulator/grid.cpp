@@ -196,6 +196,13 @@ class Block {
 };
 
 thread_local Block* block = nullptr;
+
+// Arrivals of the blocks of a grid that is all resident.
+struct Meeting {
+  unsigned blocks;
+  std::atomic<unsigned> arrivals{0};
+};
+thread_local Meeting* meeting = nullptr;
 alignas(1024) thread_local char shared[kSharedBytes];
 
 void Block::begin() {
@@ -230,6 +237,11 @@ void sync_warp() {
   block->arrive(warp.barrier, warp.live);
   block->wait(warp.barrier, seen);
 }
+unsigned arrive_at_grid() {
+  if (!meeting) stop("a barrier of a grid that was not launched as all resident");
+  return meeting->arrivals++ / meeting->blocks;
+}
+bool grid_has_come(unsigned arrival) { return meeting->arrivals / meeting->blocks > arrival; }
 void arrive(int barrier, int threads) { block->arrive(block->barrier(barrier), threads); }
 void arrive_and_wait(int barrier, int threads) {
   Barrier& one = block->barrier(barrier);
@@ -259,7 +271,9 @@ void await_groups(int pending) {
 void run_grid(const How& how, const std::function<void()>& thread) {
   const unsigned blocks = how.grid.x * how.grid.y * how.grid.z;
   std::atomic<unsigned> next{0};
+  Meeting all{blocks};
   const auto work = [&] {
+    meeting = how.all_resident ? &all : nullptr;
     for (unsigned i = next++; i < blocks; i = next++) Block(how, thread, i).run();
   };
   const unsigned most = how.all_resident ? blocks : std::min<unsigned>(blocks, kBlocksAtOnce);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "scanrnn/dispatch/stack_step.h"
 #include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/scanrnn.h"
 #include "support/random.h"
@@ -48,7 +49,8 @@ struct Way {
   dispatch::Plan splits(dispatch::Plan plan) const {
     if (split == Split::planned) return plan;
     if (split == Split::as_one) {
-      if (!dispatch::run_as_one(plan, dispatch::kMostAtOnce)) plan.at_once = 1;
+      const bool walk = dispatch::run_as_one(plan, dispatch::kMostAtOnce);
+      if (!walk && !dispatch::step_as_one(plan)) plan.at_once = 1;
       for (auto* shape : {&plan.persistent, &plan.persistent_vjp}) {  // in more than one launch
         shape->steps = std::min<std::int64_t>(shape->steps, 3 * kPart);
       }

@@ -35,7 +35,10 @@ int at_once(const LayerOptions& o, const dispatch::Problem& problem) {
   const bool made = o.proj_size > 0 || o.num_heads > 1 || o.dropconnect > 0;
   if (!dense || made || dispatch::by_lines(problem)) return 1;
   if (o.bidirectional) return 2;
-  return problem.layout == Batch::rectangular && o.input_dropout == 0 ? o.num_layers : 1;
+  // A step that goes on from a pool of states has a plan for a ragged batch.
+  const bool step = problem.layout == Batch::ragged && problem.steps == 1;
+  const bool chain = problem.layout == Batch::rectangular || step;
+  return chain && o.input_dropout == 0 ? o.num_layers : 1;
 }
 
 // The sizes of a plan that comes without them, once what must fit it was checked.
@@ -173,7 +176,8 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
       options_.dtype == Dtype::float32 && precision == MatmulPrecision::highest;
   problem.at_once = at_once(options_, problem);
   problem.chained = problem.at_once > 1 && !options_.bidirectional;
-  problem.linked = problem.chained && (options_.dropout == 0 || !problem.training);
+  problem.linked = problem.chained && problem.layout == Batch::rectangular &&
+                   (options_.dropout == 0 || !problem.training);
   problem.forced = strategy;
   return problem;
 }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "api/check.h"
 #include "cpu/gemm.h"
 #include "cpu/kernels/table.h"
 #include "cpu/linear.h"
@@ -175,7 +176,12 @@ class CpuBackend : public Backend {
     });
   }
   void chain(const dispatch::Plan&, const std::vector<LayerCall>&, bool, Arena&) override {
-    throw value_error("plan: layers are one launch on CUDA alone");  // the planner never asks for it
+    throw value_error(
+        "plan: layers are one launch on CUDA alone");  // the planner never asks for it
+  }
+  void step_stack(const dispatch::Plan&, const std::vector<LayerCall>&,
+                  const TensorView&) override {
+    throw value_error("plan: a step of layers is one launch on CUDA alone");  // nor this
   }
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) override {
     cpu_scan(plan, args, workspace);

@@ -65,6 +65,11 @@ class CudaBackend : public Backend {
              Arena& arena) override {
     on_device(arena, [&] { cuda_dense_chain(plan, calls, backward, arena, gemm_.get(), stream_); });
   }
+  void step_stack(const dispatch::Plan& plan, const std::vector<LayerCall>& calls,
+                  const TensorView& indices) override {
+    const DeviceGuard guard(device_);
+    cuda_dense_step_stack(plan, calls, indices, stream_);
+  }
   void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) override {
     on_device(arena, [&] { cuda_scan(plan, args, arena, stream_); });
   }
@@ -218,7 +223,7 @@ class CudaBackend : public Backend {
   void clear_skipped(const TensorView& view, const TensorView& indices, Index states) override {
     over_rows(view, [&](auto type, unsigned blocks) {
       ragged::clear_skipped<<<blocks, pointwise::kThreads, 0, stream_>>>(
-          ragged::Cube<decltype(type)>(view), ragged::PoolRows{Integers(indices), states});
+          ragged::Cube<decltype(type)>(view), PoolRows{Integers(indices), states});
     });
   }
   void take_states(const TensorView& pool, const TensorView& indices,
@@ -226,7 +231,7 @@ class CudaBackend : public Backend {
     over_rows(rows, [&](auto type, unsigned blocks) {
       using T = decltype(type);
       ragged::take_states<T><<<blocks, pointwise::kThreads, 0, stream_>>>(
-          ragged::Cube<const T>(pool), ragged::PoolRows{Integers(indices), pool.sizes[1]},
+          ragged::Cube<const T>(pool), PoolRows{Integers(indices), pool.sizes[1]},
           ragged::Cube<T>(rows));
     });
   }
@@ -235,7 +240,7 @@ class CudaBackend : public Backend {
     over_rows(rows, [&](auto type, unsigned blocks) {
       using T = decltype(type);
       ragged::put_states<T><<<blocks, pointwise::kThreads, 0, stream_>>>(
-          ragged::Cube<const T>(rows), ragged::PoolRows{Integers(indices), pool.sizes[1]},
+          ragged::Cube<const T>(rows), PoolRows{Integers(indices), pool.sizes[1]},
           ragged::Cube<T>(pool));
     });
   }

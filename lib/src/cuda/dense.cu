@@ -88,14 +88,7 @@ struct DenseRun : CudaWalk<T> {
     if (arena.counting() || this->lines() == 0) return;
 
     const auto walked_here = [&](const TensorView& v) { return this->in_order(v, false); };
-    this->begin(args, call.h0, call.more0, false, states[0]);
-    args.bias = this->data(call.bias);
-    args.recurrent_bias = this->data(call.recurrent_bias);
-    this->end_at(args, call.hn, call.moren);
-    args.y = walked_here(call.y);
-    args.before = as_const(args.y);
-    args.before.data -= args.before.step;
-    args.initial = {this->data(call.h0), call.h0.strides[0], 0};
+    begin_forward(args, states[0]);
     if (keep) args.kept = walked_here(kept_rows(projected));
     if (keep && call.more_states() > 0) {
       args.cells = walked_here(this->rows(call.states, this->more_width()));
@@ -105,9 +98,7 @@ struct DenseRun : CudaWalk<T> {
       return;
     }
     if (projects) {
-      input_weight(args, call);
-      args.input = call.input;
-      args.x = as_const(walked_here(call.x));
+      read_input(args);
     } else if (call.steps > 0) {
       args.sums = as_const(walked_here(this->rows(projected, stride)));
       project(projected, stride);
@@ -118,10 +109,8 @@ struct DenseRun : CudaWalk<T> {
     } else if (whole) {
       this->walk_persistent(args, plan.persistent, false, exchange, kernels.persistent);
     } else {
-      args.exact_products = plan.problem.split_products || call.y.dtype == Dtype::float64;
       // Other blocks still read h_0 when the first of them has made its step.
-      const bool in_place =
-          fused && call.steps == 1 && !ragged && call.h0 && call.h0.data == call.hn.data;
+      const bool in_place = fused && call.steps == 1 && !ragged && replaces_state();
       if (in_place) args.to[0] = {};
       walk(args, this->lines(), 1, false, [&](Args part) {
         if (ragged) {
@@ -136,6 +125,39 @@ struct DenseRun : CudaWalk<T> {
       }
     }
     if (ragged) this->end_ragged(call.hn, call.moren);
+  }
+  // What a walk reads and leaves, but for its sums and what is kept.
+  void begin_forward(Args& args, T* rounded) {
+    this->begin(args, call.h0, call.more0, false, rounded);
+    args.bias = this->data(call.bias);
+    args.recurrent_bias = this->data(call.recurrent_bias);
+    args.exact_products = plan.problem.split_products || call.y.dtype == Dtype::float64;
+    this->end_at(args, call.hn, call.moren);
+    args.y = this->in_order(call.y, false);
+    args.before = as_const(args.y);
+    args.before.data -= args.before.step;
+    args.initial = {this->data(call.h0), call.h0.strides[0], 0};
+  }
+  // A step's kernel that reads W, too.
+  void read_input(Args& args) const {
+    input_weight(args, call);
+    args.input = call.input;
+    args.x = as_const(this->in_order(call.x, false));
+  }
+  bool replaces_state() const { return call.h0 && call.h0.data == call.hn.data; }
+  // A step of a layer of a stack, behind those that are there.
+  void add_step(CudaStackArgs<T, V>& stack, const TensorView& indices) {
+    Args& args = stack.layer[stack.layers];
+    begin_forward(args, nullptr);
+    if (indices) args.pool = {Integers(indices), call.h0.sizes[0]};
+    if (args.pool && args.pool.states == 0) args.initial = {};  // which nobody reads
+    read_input(args);
+    if (replaces_state()) {
+      stack.replaced[stack.layers] = {args.to[0].tensor, args.to[0].line, 0};
+      stack.replaces = true;
+      args.to[0] = {};
+    }
+    ++stack.layers;
   }
   void input_weight(Args& args, const LayerCall& of) const {
     args.input_weight = this->data(of.weight);
@@ -416,6 +438,20 @@ void cuda_dense_forward(const dispatch::Plan& plan, const LayerCall& call, Arena
                         CudaGemm* gemm, cudaStream_t stream) {
   with_type(call.y.dtype, [&](auto type) {
     DenseRun<decltype(type)>{{plan, call, arena, gemm, stream}}.forward();
+  });
+}
+void cuda_dense_step_stack(const dispatch::Plan& plan, const std::vector<LayerCall>& calls,
+                           const TensorView& indices, cudaStream_t stream) {
+  const LayerCall& first = calls.front();
+  Arena none(nullptr);
+  with_type(first.y.dtype, [&](auto type) {
+    using T = decltype(type);
+    CudaStackArgs<T, typename DenseRun<T>::V> args;
+    for (const LayerCall& call : calls) {
+      DenseRun<T>{{plan, call, none, nullptr, stream}}.add_step(args, indices);
+    }
+    SCANRNN_CUDA(
+        kernels_of<T>(first.cell)[first.variant].stack_step(args, plan.device.units, stream));
   });
 }
 void cuda_dense_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/pointwise.cuh"
+#include "cuda/pool_rows.h"
 #include "cuda/status.h"
 #include "recurrence/dense_layer.h"
 #include "stack/backend.h"
@@ -78,15 +79,6 @@ __global__ void __launch_bounds__(kThreads) clear_padding(Cube<T> view, Integers
   });
 }
 
-// Which row of a pool a row of the batch is; none where there is no such one.
-struct PoolRows {
-  Integers indices;
-  Index states;
-  __device__ __forceinline__ Index of(Index row) const {
-    const Index index = indices[row];
-    return index < states ? index : -1;
-  }
-};
 // Zeros in [1,B,.] where the row is nobody's.
 template <class T>
 __global__ void __launch_bounds__(kThreads) clear_skipped(Cube<T> view, PoolRows rows) {

@@ -70,6 +70,11 @@ class Backend {
   // (dispatch::run_as_one): forward y, backward dx, which then nobody else reads.
   virtual void chain(const dispatch::Plan& plan, const std::vector<LayerCall>& calls, bool backward,
                      Arena& workspace) = 0;
+  // A step of layers one behind the other as one call, where the plan says that it is one. It needs
+  // no memory to work in. With indices h_0 and h_n are the same pool of states, [S,H], and a line
+  // goes on from the row that its index says, or is skipped, and its y is zeros.
+  virtual void step_stack(const dispatch::Plan& plan, const std::vector<LayerCall>& calls,
+                          const TensorView& indices) = 0;
   // Tensors of the bare recurrence are [T,B,N], those without time [1,B,N], with any strides.
   virtual void scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace) = 0;
   virtual void scan_backward(const dispatch::Plan& plan, const ScanBackwardArgs& args,

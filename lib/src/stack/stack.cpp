@@ -2,6 +2,7 @@
 // The stack: which tensor feeds which layer, what is kept for backward, and where it lives.
 #include "stack/stack.h"
 
+#include "scanrnn/dispatch/stack_step.h"
 #include "stack/around.h"
 #include "stack/group.h"
 
@@ -25,7 +26,10 @@ void Stack::forward(const ForwardArgs& args) {
   Run run(*this, args.params);
   const Drops drops{options, run.training(), args};
   const bool may_pool = plan.problem.layout == dispatch::Batch::ragged && plan.problem.steps == 1;
-  const bool pooled = args.state_indices || (may_pool && run.counting());
+  // A step that is one launch; not where it is told lengths, or may be.
+  const bool step_as_one = dispatch::steps_as_one(plan);
+  const bool as_one = step_as_one && !args.ragged && !(may_pool && run.counting());
+  const bool pooled = (args.state_indices && !as_one) || (may_pool && run.counting());
   run.prepare(args.ragged, drops);
   const Around around(backend, plan, run, drops, args.ragged);
   const SequenceBounds sequences = run.sequences(args.ragged);
@@ -33,11 +37,13 @@ void Stack::forward(const ForwardArgs& args) {
   for (const auto part : kStateTensors) {
     if (!args.state_indices)
       h0.*part = run.inner(args.h0.*part), hn.*part = run.target(args.hn.*part);
+    if (args.state_indices && as_one) h0.*part = hn.*part = args.h0.*part;
     if (pooled) h0.*part = hn.*part = run.rows_of(args.h0.*part, args.state_indices);
   }
   const TensorView y = run.target(args.y);
   TensorView in = run.inner(args.x);
   Group group(backend, plan, workspace);
+  std::vector<LayerCall> step;               // as one
   std::function<void(const Tile&)> fill_in;  // with what the layer reads of a part
   for (int layer = 0; layer < options.num_layers; ++layer) {
     const bool last = layer + 1 == options.num_layers;
@@ -57,7 +63,9 @@ void Stack::forward(const ForwardArgs& args) {
       call.y = run.columns(out, direction);
       run.give_state(h0, call, call.h0, call.more0);
       run.give_state(hn, call, call.hn, call.moren);
-      if (plan.at_once > 1) {
+      if (as_one) {
+        step.push_back(call);
+      } else if (plan.at_once > 1 && !step_as_one) {
         group.add(call, std::exchange(fill_in, nullptr));
       } else {
         run.with_scratch(call, [&](Arena& scratch) { around.forward(call, scratch); });
@@ -67,6 +75,10 @@ void Stack::forward(const ForwardArgs& args) {
     if (drops.after_layers() && !last) in = run.tokens(workspace, run.features());
     const bool full = group.size() == static_cast<std::size_t>(plan.at_once);
     if (group.size() > 0 && (full || last)) group.forward();
+    if (step.size() == static_cast<std::size_t>(plan.at_once) || (last && !step.empty())) {
+      if (!run.counting()) backend.step_stack(plan, step, args.state_indices);
+      step.clear();
+    }
     run.clear_padding(out, args.ragged);
     if (!drops.after_layers() || last) continue;
     fill_in = [&run, out, in, drop = drops.behind(layer)](const Tile& part) {
@@ -74,7 +86,7 @@ void Stack::forward(const ForwardArgs& args) {
     };
     if (!run.chained()) std::exchange(fill_in, nullptr)({0, plan.problem.steps, 0, run.lines()});
   }
-  if (args.state_indices) {
+  if (args.state_indices && !as_one) {
     backend.clear_skipped(y, args.state_indices, args.h0.h.sizes[1]);
     for (const auto part : kStateTensors) {
       if (hn.*part) backend.put_states(hn.*part, args.state_indices, args.h0.*part);

@@ -7,6 +7,7 @@
 
 #include "cuda/kernels/fused_step.cuh"
 #include "cuda/kernels/persistent/launch.cuh"
+#include "cuda/kernels/stack_step.cuh"
 
 namespace scanrnn {
 namespace {
@@ -18,9 +19,9 @@ constexpr CudaDenseKernels<T> kernels_of() {
   using V = typename CudaDenseKernels<T>::V;
   using Persistent = persistent::Launcher<C, T>;
   return {step::launch<step::forward<C, T, V>, T>,  step::launch_fused<C, T>,
-          step::launch<step::backward<C, T, V>, T>, Persistent::template run<false>,
-          Persistent::template run<true>,           Persistent::template run_chain<false>,
-          Persistent::template run_chain<true>};
+          step::launch<step::backward<C, T, V>, T>, step::launch_stack<C, T>,
+          Persistent::template run<false>,          Persistent::template run<true>,
+          Persistent::template run_chain<false>,    Persistent::template run_chain<true>};
 }
 template <template <class> class CellOf, class... Options>
 const CudaDenseTable<T>& table(cell::Variants<Options...>) {

@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "cuda/gemm.h"
+#include "cuda/pool_rows.h"
 #include "recurrence/dense.h"
-#include "recurrence/ragged.h"
+#include "scanrnn/dispatch/stack_step.h"
 #include "scanrnn/scan/cuda/memory.cuh"
 #include "stack/layer_call.h"
 
@@ -77,6 +78,9 @@ struct CudaDenseArgs {
   Strided<const T> x;
   T* fed = nullptr;  // backward: what the product reads, d(R h), [B,G*H]
 
+  // A step from states that lie in a pool, or absent.
+  PoolRows pool;
+
   // A ragged batch: a line of the walk is one of these, where its states are carried; tensors of
   // tokens are those of the whole layer from the first step in time on, `initial` has a state for
   // each sequence. A launch begins at step first_step of each line.
@@ -88,6 +92,14 @@ struct CudaDenseArgs {
 
   Masks masks;  // of the layer call; of a ragged batch in the order of time
 
+  // The row of its state that a line has; -1 where it is skipped.
+  SCANRNN_HD Index state_of(Index i) const { return pool ? pool.of(i) : i; }
+  // h that a step's product reads; where a line is skipped, that of any other.
+  template <bool kPooled>
+  SCANRNN_HD const T* h_before(Index i) const {
+    const Index state = kPooled ? state_of(i) : i;
+    return initial.at_line(state < 0 ? 0 : state).data;
+  }
   // The draws of step t of line i in this launch.
   SCANRNN_HD DenseDraws draws(Index i, Index t) const {
     if (!lines) return {masks, masks.token + i * masks.line + t * masks.step};
@@ -129,6 +141,17 @@ struct CudaDenseArgs {
   }
 };
 
+// A step of some layers of a stack, each of which reads the y of the one before.
+template <class T, class V>
+struct CudaStackArgs {
+  CudaDenseArgs<T, V> layer[dispatch::kStackLayers];
+  // Where h_0 lies that the new h replaces once all have read it; or absent.
+  Strided<T> replaced[dispatch::kStackLayers];
+  int layers = 0;
+  bool replaces = false;  // whether any layer does
+};
+static_assert(sizeof(CudaStackArgs<double, double>) <= 4096, "as large as arguments may be");
+
 inline constexpr int kMaxDenseVariants = 2;
 
 template <class T>
@@ -138,6 +161,8 @@ struct CudaDenseKernels {
   cudaError_t (*step)(const CudaDenseArgs<T, V>&, cudaStream_t);
   cudaError_t (*fused_step)(const CudaDenseArgs<T, V>&, cudaStream_t);
   cudaError_t (*step_vjp)(const CudaDenseArgs<T, V>&, cudaStream_t);
+  // A step of layers one behind the other in one launch, on so many multiprocessors.
+  cudaError_t (*stack_step)(const CudaStackArgs<T, V>&, Index units, cudaStream_t);
   // The whole walk in one launch, of which float64 has none: an error, which no plan asks for.
   // `exchange` has the bytes that dispatch::exchange_bytes says, and all its bits are set.
   cudaError_t (*persistent)(const CudaDenseArgs<T, V>&, const dispatch::PersistentShape&,
@@ -158,7 +183,9 @@ using CudaDenseTable = CudaDenseKernels<T>[kMaxDenseVariants];
 template <Cell cell, class T>
 const CudaDenseTable<T>& cuda_dense_table();
 
-// One layer in one direction, as Backend's functions of that name.
+// As Backend's functions of that name; the calls are of one layer in one direction each.
+void cuda_dense_step_stack(const dispatch::Plan& plan, const std::vector<LayerCall>& calls,
+                           const TensorView& indices, cudaStream_t stream);
 void cuda_dense_forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,
                         CudaGemm* gemm, cudaStream_t stream);
 void cuda_dense_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,

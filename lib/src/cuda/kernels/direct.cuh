@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
     const Index left = s.extent.steps - t;
     const int tokens = left < kDirectTokens ? static_cast<int>(left) : kDirectTokens;
     V sums[kDirectTokens][kRows] = {};
-    project<kVector>(weight, x, t, tokens, a.input, sums);
+    const auto token = [&](int k) { return x.at(t + k); };
+    project<kVector>(weight, token, tokens, a.input, sums);
 #pragma unroll
     for (int k = 0; k < kDirectTokens; ++k) {
       if (k >= tokens) break;

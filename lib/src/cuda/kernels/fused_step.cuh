@@ -1,133 +1,117 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole forward step of a dense cell for a few lines, products and all, in one launch. Weights
-// are read once and nothing but the new state is written. Lines of a ragged batch come with their
-// sums, and a step that is cut takes nothing that R gives.
+// A whole forward step of a dense cell for a few lines, products and all. Weights are read once and
+// nothing but the new state is written. Lines of a ragged batch come with their sums, and a step
+// that is cut takes nothing that R gives. What a block makes of a step is a struct, ByFragments or
+// ByLanes: here is the kernel of one layer, in stack_step.cuh, with kStack, that of a stack.
 #pragma once
 
-#include "cuda/kernels/fragment.cuh"
+#include "cuda/kernels/fragment_sums.cuh"
 #include "cuda/kernels/project.cuh"
 #include "cuda/kernels/step.cuh"
 
 namespace scanrnn::step {
 
-inline constexpr int kWarps = 8;  // of a block of the kernel by tensor cores
-inline constexpr int kUnits = 8;  // and its units: rows of a fragment
-
-// 16 bytes from p on, of which elements from `left` on are zeros.
-template <bool kVectors, class T>
-__device__ __forceinline__ uint4 load_piece(const T* p, Index left) {
-  constexpr int kPerWord = fragment::Bits<T>::kPerWord;
-  uint4 out = make_uint4(0, 0, 0, 0);
-  if constexpr (kVectors) {
-    if (left > 0) out = *reinterpret_cast<const uint4*>(p);
-  } else {
-    std::uint32_t words[4] = {};
-#pragma unroll
-    for (int i = 0; i < 4 * kPerWord; ++i) {
-      if (i < left) words[i / kPerWord] |= fragment::Bits<T>::load(p + i) << (i % kPerWord * 16);
-    }
-    out = make_uint4(words[0], words[1], words[2], words[3]);
-  }
-  return out;
-}
-
-// sum[group][tile] += this warp's share of the products of a unit's rows with lines, 8 of them a
-// group. The sum may be taken in any order, so that 16 bytes of a lane are its part of two
-// fragments.
-template <class T, bool kVectors, int kGates, int kGroups, int kTiles>
-__device__ __forceinline__ void multiply_rows(const T* rows, Index gate_rows, Index stride,
-                                              const Strided<const T>& in, int lines, Index width,
-                                              float (&sum)[kGroups][kTiles][4]) {
-  using Word = fragment::Operand<fragment::Bits<T>::kPerWord == 1, false>;  // TF32, or 16 bits
-  constexpr int kPiece = 16 / sizeof(T), kChunk = 4 * kPiece;
-  const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4, quad = threadIdx.x % 4;
-#pragma unroll 4
-  for (Index chunk = Index{warp} * kChunk; chunk < width; chunk += kWarps * kChunk) {
-    const Index at = chunk + quad * kPiece, left = width - at;
-    uint4 w[2 * kTiles] = {}, v[kGroups];
-#pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
-      w[gate] = load_piece<kVectors>(rows + gate * gate_rows * stride + at, rows ? left : 0);
-    }
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const int line = group * 8 + row;
-      v[group] = load_piece<kVectors>(in.at_line(line).data + at, line < lines ? left : 0);
-    }
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const uint4 &u = w[2 * tile], &l = w[2 * tile + 1];
-      const std::uint32_t a[2][4] = {
-          {Word(u.x).upper, Word(l.x).upper, Word(u.y).upper, Word(l.y).upper},
-          {Word(u.z).upper, Word(l.z).upper, Word(u.w).upper, Word(l.w).upper}};
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        const uint4& x = v[group];
-        fragment::multiply<T, false>(sum[group][tile], a[0], Word(x.x), Word(x.y));
-        fragment::multiply<T, false>(sum[group][tile], a[1], Word(x.z), Word(x.w));
-      }
-    }
-  }
-}
+// What of a step a thread makes itself.
+struct Place {
+  Index line, unit;
+  bool live;
+};
 
 // By tensor cores, for kGroups times 8 lines: a block owns kUnits units, a warp a share of the
 // inputs, and a thread adds up the sums of one unit of one line and makes its step.
-template <class C, class T, bool kVectors, int kGroups>
-__global__ void __launch_bounds__(32 * kWarps)
-    fused_by_fragments(const __grid_constant__ CudaDenseArgs<T, float> a) {
-  constexpr int kTiles = (C::kGates + 1) / 2, kLines = 8 * kGroups;
-  constexpr int kSums = C::kPreactivations;
+template <class C, class T, bool kVectors, int kGroups, bool kStack>
+struct ByFragments {
+  using Args = CudaDenseArgs<T, float>;
+  using Stack = CudaStackArgs<T, float>;
+  using Sums = FragmentSums<T, kVectors, C::kGates, kGroups>;
+  using Asked = typename Sums::Asked;
+  static constexpr int kThreads = 32 * kWarps, kBlockUnits = kUnits, kBlockLines = 8 * kGroups;
+  static constexpr int kSums = C::kPreactivations;
   static_assert(kSums <= 4, "a unit's sums are one float4");
-  static_assert(kLines * kUnits <= 32 * kWarps, "a thread has one item");
-  __shared__ float4 parts[kWarps][kLines][kUnits + 1];  // apart, so that quads meet other banks
-  scan::cuda::await_stream();
-  const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4, quad = threadIdx.x % 4;
-  const Index first_unit = Index{blockIdx.x} * kUnits, first = Index{blockIdx.y} * kLines;
-  const int lines = a.batch - first < kLines ? static_cast<int>(a.batch - first) : kLines;
-  const int local = threadIdx.x % kUnits, line = threadIdx.x / kUnits;
-  Item<C, T, float> item;
-  item.line = first + line;
-  item.unit = first_unit + local;
-  const bool live = line < lines && item.unit < a.hidden && a.steps_of(item.line) > 0;
-  if (live) item.load(a);  // what these loads bring is on its way during the products
+  static_assert(kBlockLines * kBlockUnits <= kThreads, "a thread has one item");
+  struct Shared {
+    float4 parts[kWarps][kBlockLines][kUnits + 1];  // apart, so that quads meet other banks
+  };
 
-  float input[kGroups][kTiles][4] = {}, recurrent[kGroups][kTiles][4] = {};
-  const Index unit = first_unit + row;
-  const bool exists = unit < a.hidden;
-  if (!a.sums.data) {
-    multiply_rows<T, kVectors, C::kGates>(
-        exists ? a.input_weight + unit * a.input_weight_stride : nullptr, a.hidden,
-        a.input_weight_stride, a.x.at_line(first), lines, a.input, input);
+  Item<C, T, float, kStack> item;
+  bool live;
+  Index first_line, row;  // row: a unit's, of the fragments
+  int lines;
+  Sums input, recurrent;
+
+  static __device__ __forceinline__ Place place(const Args& a, Index first_unit, Index first_line) {
+    const int line = threadIdx.x / kUnits;
+    Place out{first_line + line, first_unit + threadIdx.x % kUnits, false};
+    out.live =
+        line < kBlockLines && out.line < a.batch && out.unit < a.hidden && a.steps_of(out.line) > 0;
+    return out;
   }
-  if (a.initial.data) {
-    multiply_rows<T, kVectors, C::kGates>(exists ? a.weight + unit * a.weight_stride : nullptr,
-                                          a.hidden, a.weight_stride, a.initial.at_line(first),
-                                          lines, a.hidden, recurrent);
+  __device__ __forceinline__ ByFragments(const Args& a, Index first_unit, Index first_line)
+      : first_line(first_line),
+        row(first_unit + threadIdx.x % 32 / 4),
+        lines(a.batch - first_line < kBlockLines ? static_cast<int>(a.batch - first_line)
+                                                 : kBlockLines) {
+    const Place own = place(a, first_unit, first_line);
+    item.line = own.line;
+    item.unit = own.unit;
+    live = own.live;
+    if (live) item.load(a);  // what these loads bring is on its way during the products
   }
+  __device__ __forceinline__ UnitRows<T> rows(const Args& a, const T* weight, Index stride,
+                                              Index width) const {
+    return {row < a.hidden ? weight + row * stride : nullptr, a.hidden * stride, width};
+  }
+  __device__ __forceinline__ UnitRows<T> input_rows(const Args& a) const {
+    return rows(a, a.input_weight, a.input_weight_stride, a.input);
+  }
+  __device__ __forceinline__ auto tokens(const Args& a) const {
+    return Sums::lines(lines, [&](int i) { return a.x.at_line(first_line + i).data; });
+  }
+  __device__ __forceinline__ void multiply_input(const Args& a) {
+    if (!a.sums.data) input.multiply(input_rows(a), tokens(a));
+  }
+  __device__ __forceinline__ void ask_input(const Args& a, Asked& asked) const {
+    Sums::ask(input_rows(a), asked);
+  }
+  __device__ __forceinline__ void multiply_input(const Args& a, const Asked& asked) {
+    input.multiply(asked, input_rows(a), tokens(a));
+  }
+  __device__ __forceinline__ void multiply_recurrent(const Args& a) {
+    if (!a.initial.data) return;
+    recurrent.multiply(rows(a, a.weight, a.weight_stride, a.hidden), Sums::lines(lines, [&](int i) {
+                         return a.template h_before<kStack>(first_line + i);
+                       }));
+  }
+  // Every thread of a block calls it.
+  __device__ __forceinline__ void finish(const Args& a, Shared& shared) {
+    const int warp = threadIdx.x / 32, column_pair = threadIdx.x % 4;
 #pragma unroll
-  for (int group = 0; group < kGroups; ++group) {
+    for (int group = 0; group < kGroups; ++group) {
 #pragma unroll
-    for (int column = 0; column < 2; ++column) {
-      auto part = DenseSums<C, float>::zeros();
-      part.add_input([&](int i) { return input[group][i / 2][i % 2 * 2 + column]; });
-      part.add_recurrent([&](int i) { return recurrent[group][i / 2][i % 2 * 2 + column]; });
-      const auto of = [&](int i) { return i < kSums ? part.value[i < kSums ? i : 0] : 0.0f; };
-      parts[warp][group * 8 + 2 * quad + column][row] = make_float4(of(0), of(1), of(2), of(3));
+      for (int column = 0; column < 2; ++column) {
+        auto part = DenseSums<C, float>::zeros();
+        part.add_input([&](int i) { return input.value[group][i / 2][i % 2 * 2 + column]; });
+        part.add_recurrent(
+            [&](int i) { return recurrent.value[group][i / 2][i % 2 * 2 + column]; });
+        const auto of = [&](int i) { return i < kSums ? part.value[i < kSums ? i : 0] : 0.0f; };
+        shared.parts[warp][group * 8 + 2 * column_pair + column][threadIdx.x % 32 / 4] =
+            make_float4(of(0), of(1), of(2), of(3));
+      }
     }
-  }
-  __syncthreads();
-  if (!live) return;
-  if (!item.cut) {
+    __syncthreads();
+    if (!live) return;
+    if (!item.cut) {
 #pragma unroll
-    for (int i = 0; i < kWarps; ++i) {
-      const float4 part = parts[i][line][local];
-      const float sums[4] = {part.x, part.y, part.z, part.w};
+      for (int i = 0; i < kWarps; ++i) {
+        const float4 part = shared.parts[i][threadIdx.x / kUnits][threadIdx.x % kUnits];
+        const float sums[4] = {part.x, part.y, part.z, part.w};
 #pragma unroll
-      for (int s = 0; s < kSums; ++s) item.sums.value[s] += sums[s];
+        for (int s = 0; s < kSums; ++s) item.sums.value[s] += sums[s];
+      }
     }
+    item.walk(a);
   }
-  item.walk(a);
-}
+};
 
 // Sums of kCount values over the lanes of a warp. A lane sends one half of its values and keeps the
 // other until one is left: value number lane / (32 / kCount).
@@ -153,89 +137,162 @@ __device__ __forceinline__ V sums_over_lanes(V* values) {
 // Without tensor cores: a warp owns a unit and reads its rows of W and R once for kLines lines;
 // then lane k makes the step of line k. For what tensor cores would round, and for one line of any
 // type, which would leave seven columns of a fragment empty.
-template <class C, class T, int kVector, int kLines>
-__global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
-    fused_by_lanes(const __grid_constant__ CudaDenseArgs<T, typename CudaDenseKernels<T>::V> a) {
+template <class C, class T, int kVector, int kLines, bool kStack>
+struct ByLanes {
   using V = typename CudaDenseKernels<T>::V;
-  constexpr int kLanes = scan::cuda::kLanes, kSums = C::kPreactivations;
-  constexpr int kApart = kLanes / (kSums * kLines);  // lanes that end with the same sum
+  using Args = CudaDenseArgs<T, V>;
+  using Stack = CudaStackArgs<T, V>;
+  using Asked = AskedPieces<T, kVector, C::kGates>;
+  static constexpr int kLanes = scan::cuda::kLanes, kSums = C::kPreactivations;
+  static constexpr int kBlockUnits = kStack ? kWarps : kProjectWarps,
+                       kThreads = kBlockUnits * kLanes;
+  static constexpr int kBlockLines = kLines;
+  static constexpr int kApart = kLanes / (kSums * kLines);  // lanes that end with the same sum
   static_assert(kApart * kSums * kLines == kLanes, "sums are halved until a lane has one");
-  scan::cuda::await_stream();
-  const int lane = threadIdx.x % kLanes;
-  const Index unit = Index{blockIdx.x} * kProjectWarps + threadIdx.x / kLanes;
-  const Index first = Index{blockIdx.y} * kLines;
-  if (unit >= a.hidden) return;
-  const int lines = a.batch - first < kLines ? static_cast<int>(a.batch - first) : kLines;
-  Item<C, T, V> item;
-  item.line = first + lane;
-  item.unit = unit;
-  const bool live = lane < lines && a.steps_of(item.line) > 0;
-  if (live) item.load(a);  // what these loads bring is on its way during the products
+  struct Shared {};
+  struct Rows {
+    const T* of[C::kGates];
+  };
 
+  Item<C, T, V, kStack> item;
+  bool live, exists;  // whether there is the warp's unit
+  Index first_line;
+  int lines;
   V input[kLines][C::kGates] = {}, recurrent[kLines][C::kGates] = {};
-  const T* rows[C::kGates];
-  if (!a.sums.data) {
+
+  static __device__ __forceinline__ Place place(const Args& a, Index first_unit, Index first_line) {
+    const int lane = threadIdx.x % kLanes;
+    Place out{first_line + lane, first_unit + threadIdx.x / kLanes, false};
+    out.live =
+        lane < kLines && out.line < a.batch && out.unit < a.hidden && a.steps_of(out.line) > 0;
+    return out;
+  }
+  __device__ __forceinline__ ByLanes(const Args& a, Index first_unit, Index first_line)
+      : first_line(first_line),
+        lines(a.batch - first_line < kLines ? static_cast<int>(a.batch - first_line) : kLines) {
+    const Place own = place(a, first_unit, first_line);
+    item.line = own.line;
+    item.unit = own.unit;
+    live = own.live;
+    exists = own.unit < a.hidden;
+    if (live) item.load(a);  // what these loads bring is on its way during the products
+  }
+  __device__ __forceinline__ Rows rows(const Args& a, const T* weight, Index stride) const {
+    Rows out;
 #pragma unroll
     for (int i = 0; i < C::kGates; ++i) {
-      rows[i] = a.input_weight + (i * a.hidden + unit) * a.input_weight_stride;
+      out.of[i] = weight + (i * a.hidden + item.unit) * stride;
     }
-    project<kVector>(rows, {a.x.data, 0, a.x.line}, first, lines, a.input, input);
+    return out;
   }
-  if (a.initial.data) {
+  // line_of(i) of each line.
+  struct Lines {
+    const T* of[kLines];
+    template <class LineOf>
+    __device__ __forceinline__ Lines(int count, LineOf&& line_of) {
 #pragma unroll
-    for (int i = 0; i < C::kGates; ++i) {
-      rows[i] = a.weight + (i * a.hidden + unit) * a.weight_stride;
+      for (int i = 0; i < kLines; ++i) of[i] = i < count ? line_of(i) : nullptr;
     }
-    project<kVector>(rows, {a.initial.data, 0, a.initial.line}, first, lines, a.hidden, recurrent);
+    __device__ __forceinline__ const T* operator()(int i) const { return of[i]; }
+  };
+  __device__ __forceinline__ Lines tokens(const Args& a) const {
+    return {lines, [&](int i) { return a.x.at_line(first_line + i).data; }};
   }
-  V parts[kLines * kSums];
-#pragma unroll
-  for (int k = 0; k < kLines; ++k) {
-    auto part = DenseSums<C, V>::zeros();
-    part.add_input([&](int i) { return input[k][i]; });
-    part.add_recurrent([&](int i) { return recurrent[k][i]; });
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) parts[k * kSums + i] = part.value[i];
+  __device__ __forceinline__ void multiply_input(const Args& a) {
+    if (!exists || a.sums.data) return;
+    const Rows own = rows(a, a.input_weight, a.input_weight_stride);
+    project<kVector>(own.of, tokens(a), lines, a.input, input);
   }
-  const V total = sums_over_lanes<kLines * kSums>(parts);
-#pragma unroll
-  for (int i = 0; i < kSums; ++i) {
-    const V sum = __shfl_sync(~0u, total, (lane * kSums + i) * kApart);
-    if (!item.cut) item.sums.value[i] += sum;
+  __device__ __forceinline__ void ask_input(const Args& a, Asked& asked) const {
+    if (exists) asked.ask(rows(a, a.input_weight, a.input_weight_stride).of, a.input);
   }
-  if (live) item.walk(a);
+  __device__ __forceinline__ void multiply_input(const Args& a, const Asked& asked) {
+    if (!exists) return;
+    const Rows own = rows(a, a.input_weight, a.input_weight_stride);
+    asked.project(own.of, tokens(a), lines, a.input, input);
+  }
+  __device__ __forceinline__ void multiply_recurrent(const Args& a) {
+    if (!exists || !a.initial.data) return;
+    const Rows own = rows(a, a.weight, a.weight_stride);
+    const Lines before(lines, [&](int i) { return a.template h_before<kStack>(first_line + i); });
+    project<kVector>(own.of, before, lines, a.hidden, recurrent);
+  }
+  __device__ __forceinline__ void finish(const Args& a, Shared&) {
+    if (!exists) return;
+    V parts[kLines * kSums];
+#pragma unroll
+    for (int k = 0; k < kLines; ++k) {
+      auto part = DenseSums<C, V>::zeros();
+      part.add_input([&](int i) { return input[k][i]; });
+      part.add_recurrent([&](int i) { return recurrent[k][i]; });
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) parts[k * kSums + i] = part.value[i];
+    }
+    const V total = sums_over_lanes<kLines * kSums>(parts);
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      const int lane = (threadIdx.x % kLanes * kSums + i) * kApart;
+      const V sum = __shfl_sync(~0u, total, lane);
+      if (!item.cut) item.sums.value[i] += sum;
+    }
+    if (live) item.walk(a);
+  }
+};
+
+template <class Step>
+__global__ void __launch_bounds__(Step::kThreads)
+    fused(const __grid_constant__ typename Step::Args a) {
+  __shared__ typename Step::Shared shared;
+  scan::cuda::await_stream();
+  Step step(a, Index{blockIdx.x} * Step::kBlockUnits, Index{blockIdx.y} * Step::kBlockLines);
+  step.multiply_input(a);
+  step.multiply_recurrent(a);
+  step.finish(a, shared);
+}
+
+// Whether all that a layer's products read can be read by vectors.
+template <class T, class V>
+bool products_by_vectors(const CudaDenseArgs<T, V>& a) {
+  constexpr int kPiece = kVectorOf<T>;
+  return reads_by_vectors(a.weight, a.weight_stride) &&
+         reads_by_vectors(a.initial.data, a.initial.line) && a.hidden % kPiece == 0 &&
+         (a.sums.data || (reads_by_vectors(a.input_weight, a.input_weight_stride) &&
+                          reads_by_vectors(a.x.data, a.x.line) && a.input % kPiece == 0));
+}
+
+// use(Named<Step>()) with what makes a step of these lines.
+template <class Step>
+struct Named {
+  using type = Step;
+};
+template <class C, class T, bool kStack, class Use>
+cudaError_t with_step(Index batch, bool exact_products, bool vectors, Use&& use) {
+  constexpr int kPiece = kVectorOf<T>;
+  if (vectors && batch == 1) return use(Named<ByLanes<C, T, kPiece, 1, kStack>>());
+  if constexpr (sizeof(T) >= 4) {
+    if (exact_products) {
+      return vectors ? use(Named<ByLanes<C, T, kPiece, 4, kStack>>())
+                     : use(Named<ByLanes<C, T, 1, 4, kStack>>());
+    }
+  }
+  if constexpr (sizeof(T) <= 4) {
+    if (!vectors) return use(Named<ByFragments<C, T, false, 1, kStack>>());
+    if (batch > 8) return use(Named<ByFragments<C, T, true, 2, kStack>>());
+    return use(Named<ByFragments<C, T, true, 1, kStack>>());
+  }
+  return cudaErrorInvalidConfiguration;  // float64 without exact products, which nobody asks for
 }
 
 template <class C, class T>
 cudaError_t launch_fused(const CudaDenseArgs<T, typename CudaDenseKernels<T>::V>& a,
                          cudaStream_t stream) {
-  constexpr int kPiece = kVectorOf<T>;
-  const bool vectors =
-      reads_by_vectors(a.weight, a.weight_stride) &&
-      reads_by_vectors(a.initial.data, a.initial.line) && a.hidden % kPiece == 0 &&
-      (a.sums.data || (reads_by_vectors(a.input_weight, a.input_weight_stride) &&
-                       reads_by_vectors(a.x.data, a.x.line) && a.input % kPiece == 0));
-  const auto run = [&](auto kernel, Index units, Index lines, int threads) {
-    const dim3 grid(static_cast<unsigned>((a.hidden + units - 1) / units),
-                    static_cast<unsigned>((a.batch + lines - 1) / lines));
-    return scan::cuda::launch_early(kernel, grid, threads, 0, stream, a);
-  };
-  constexpr int kLaneThreads = kProjectWarps * scan::cuda::kLanes;
-  if (vectors && a.batch == 1) {
-    return run(fused_by_lanes<C, T, kPiece, 1>, kProjectWarps, 1, kLaneThreads);
-  }
-  if constexpr (sizeof(T) >= 4) {
-    if (a.exact_products) {
-      return vectors ? run(fused_by_lanes<C, T, kPiece, 4>, kProjectWarps, 4, kLaneThreads)
-                     : run(fused_by_lanes<C, T, 1, 4>, kProjectWarps, 4, kLaneThreads);
-    }
-  }
-  if constexpr (sizeof(T) <= 4) {
-    if (!vectors) return run(fused_by_fragments<C, T, false, 1>, kUnits, 8, 32 * kWarps);
-    if (a.batch > 8) return run(fused_by_fragments<C, T, true, 2>, kUnits, 16, 32 * kWarps);
-    return run(fused_by_fragments<C, T, true, 1>, kUnits, 8, 32 * kWarps);
-  }
-  return cudaErrorInvalidConfiguration;  // float64 without exact products, which nobody asks for
+  const bool vectors = products_by_vectors(a);
+  return with_step<C, T, false>(a.batch, a.exact_products, vectors, [&](auto named) {
+    using Step = typename decltype(named)::type;
+    const dim3 grid(static_cast<unsigned>((a.hidden + Step::kBlockUnits - 1) / Step::kBlockUnits),
+                    static_cast<unsigned>((a.batch + Step::kBlockLines - 1) / Step::kBlockLines));
+    return scan::cuda::launch_early(fused<Step>, grid, Step::kThreads, 0, stream, a);
+  });
 }
 
 }  // namespace scanrnn::step

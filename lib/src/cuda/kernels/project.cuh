@@ -10,36 +10,78 @@ namespace scanrnn {
 
 inline constexpr int kProjectWarps = 4;  // of a block
 
-// Adds this lane's share of `width` inputs to sums[token][row]: the tokens are those of x from t
-// on, kTokens at most. With kVector > 1 all rows and tokens are aligned to 16 bytes.
-template <int kVector, int kTokens, int kRows, class T, class V>
-__device__ __forceinline__ void project(const T* const (&rows)[kRows], const Strided<const T>& x,
-                                        Index t, int tokens, Index width,
-                                        V (&sums)[kTokens][kRows]) {
-  struct alignas(kVector * sizeof(T)) Piece {
-    T value[kVector];
-  };
-  const int lane = threadIdx.x % scan::cuda::kLanes;
-#pragma unroll 4
-  for (Index c = lane * kVector; c < width; c += scan::cuda::kLanes * kVector) {
-    Piece w[kRows];
+// Adjacent elements of a row; with kVector > 1 all rows and tokens are aligned to 16 bytes.
+template <class T, int kVector>
+struct alignas(kVector * sizeof(T)) Piece {
+  T value[kVector];
+};
+template <class T, int kVector, int kRows>
+__device__ __forceinline__ void load_pieces(const T* const (&rows)[kRows], Index c,
+                                            Piece<T, kVector> (&w)[kRows]) {
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) w[row] = *reinterpret_cast<const Piece*>(rows[row] + c);
+  for (int row = 0; row < kRows; ++row) {
+    w[row] = *reinterpret_cast<const Piece<T, kVector>*>(rows[row] + c);
+  }
+}
+// Adds the products of such pieces with those of the tokens, token(k) each, to sums[token][row].
+template <class T, int kVector, int kTokens, int kRows, class V, class Token>
+__device__ __forceinline__ void add_products(const Piece<T, kVector> (&w)[kRows], Token&& token,
+                                             int tokens, Index c, V (&sums)[kTokens][kRows]) {
 #pragma unroll
-    for (int k = 0; k < kTokens; ++k) {
-      if (k >= tokens) break;
-      const Piece in = *reinterpret_cast<const Piece*>(x.at(t + k) + c);
+  for (int k = 0; k < kTokens; ++k) {
+    if (k >= tokens) break;
+    const auto in = *reinterpret_cast<const Piece<T, kVector>*>(token(k) + c);
 #pragma unroll
-      for (int row = 0; row < kRows; ++row) {
+    for (int row = 0; row < kRows; ++row) {
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          sums[k][row] =
-              scan::fma(static_cast<V>(w[row].value[i]), static_cast<V>(in.value[i]), sums[k][row]);
-        }
+      for (int i = 0; i < kVector; ++i) {
+        sums[k][row] =
+            scan::fma(static_cast<V>(w[row].value[i]), static_cast<V>(in.value[i]), sums[k][row]);
       }
     }
   }
 }
+
+// Adds this lane's share of `width` inputs, from its piece number `first` on, to sums[token][row]:
+// of so many tokens, kTokens at most.
+template <int kVector, int kTokens, int kRows, class T, class V, class Token>
+__device__ __forceinline__ void project(const T* const (&rows)[kRows], Token&& token, int tokens,
+                                        Index width, V (&sums)[kTokens][kRows], int first = 0) {
+  const int lane = threadIdx.x % scan::cuda::kLanes + first * scan::cuda::kLanes;
+#pragma unroll 4
+  for (Index c = lane * kVector; c < width; c += scan::cuda::kLanes * kVector) {
+    Piece<T, kVector> w[kRows];
+    load_pieces(rows, c, w);
+    add_products(w, token, tokens, c, sums);
+  }
+}
+
+// The first pieces of some rows, asked for before the tokens are there.
+template <class T, int kVector, int kRows>
+struct AskedPieces {
+  static constexpr int kCount = 4;
+  Piece<T, kVector> w[kCount][kRows];
+
+  static __device__ __forceinline__ Index place(int i) {
+    return (threadIdx.x % scan::cuda::kLanes + i * scan::cuda::kLanes) * kVector;
+  }
+  __device__ __forceinline__ void ask(const T* const (&rows)[kRows], Index width) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (place(i) < width) load_pieces(rows, place(i), w[i]);
+    }
+  }
+  // As project(), which does the rest.
+  template <int kTokens, class V, class Token>
+  __device__ __forceinline__ void project(const T* const (&rows)[kRows], Token&& token, int tokens,
+                                          Index width, V (&sums)[kTokens][kRows]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (place(i) < width) add_products(w[i], token, tokens, place(i), sums);
+    }
+    scanrnn::project<kVector>(rows, token, tokens, width, sums, kCount);
+  }
+};
 
 // The sum over the lanes of a warp, in all of them.
 template <class V>

@@ -14,12 +14,13 @@ __device__ __forceinline__ bool is_cut(const CudaDenseArgs<T, V>& a, Index line)
   return a.lines && a.may_reset(line, 0) && *a.resets(line).data;
 }
 
-// One unit of one line.
-template <class C, class T, class V>
+// One unit of one line, whose state may be in a pool.
+template <class C, class T, class V, bool kPooled = false>
 struct Item {
   using Args = CudaDenseArgs<T, V>;
   using Memory = scan::Units<T>;
   Index line, unit;
+  Index state;  // the row of it; -1: none, the line is skipped
   DenseSums<C, V> sums;
   DenseState<C, V> before;
   bool cut = false;  // from the step before: no product with R adds anything
@@ -31,16 +32,21 @@ struct Item {
     sums.add_input([&](int i) {
       return projected ? Memory::read(projected + i * a.hidden, unit, a.hidden) : V(0);
     });
-    before =
-        DenseState<C, V>::of([&](int i) { return a.from[i].read(line, unit, V(C::fresh(i))); });
+    state = kPooled ? a.state_of(line) : line;
+    before = DenseState<C, V>::of([&](int i) {
+      return kPooled && state < 0 ? V(C::fresh(i)) : a.from[i].read(state, unit, V(C::fresh(i)));
+    });
     cut = is_cut(a, line);
     if (cut) before = fresh_state<C, V>();
   }
   __device__ __forceinline__ void walk(const Args& a) const {
+    if (kPooled && state < 0) {
+      return Memory::write(a.walked(a.y, line).data, unit, a.hidden, V(0));
+    }
     const auto after = dense_step<C, Memory>(
         sums, read_vectors<C, Memory>(a.vectors, unit, a.hidden), before, a.draws(line, 0), unit);
 #pragma unroll
-    for (int i = 0; i < C::kStates; ++i) a.to[i].write(line, unit, after.at(i));
+    for (int i = 0; i < C::kStates; ++i) a.to[i].write(state, unit, after.at(i));
     const DenseSink<C, Memory> sink{a.walked(a.y, line).data, a.walked(a.kept, line).data,
                                     a.walked(a.cells, line).data, a.hidden};
     sink.store(unit, sums, after);
