@@ -89,7 +89,7 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
   const std::int64_t tiles = ceiling(tile.unit_blocks * (pass.backward ? 1 : pass.blocks(p)), 2);
   // Three products, and taking operands apart; or multiply-adds of a line or two.
   const bool adds = p.split_products && lines <= kPersistentFewLines;
-  const double each = adds ? 0.4 * static_cast<double>(lines) : p.split_products ? 3.5 : 1;
+  const double each = adds ? 1.5 * static_cast<double>(lines) : p.split_products ? 3.5 : 1;
   const double products = each * static_cast<double>(eights * tile.chunks * tiles);
   const std::int64_t busy = std::min<std::int64_t>(kPersistentWarps,  // warps that have items
                                                    ceiling(shape.units * lines, 32));
@@ -153,7 +153,7 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
 // The same where each block has all of R: no exchange, but all products on one multiprocessor.
 double clocks(const Problem& p, const PersistentBlock& block, const PersistentShape& shape) {
   const double products = static_cast<double>(block.chunks * block.tiles);
-  return rounds_of(p, shape) * (700 + (p.split_products ? 98 : 30) * products);
+  return rounds_of(p, shape) * (700 + (p.split_products ? 60 : 30) * products);
 }
 
 PersistentShape cut(const Problem& p, const DeviceLimits& device, const PersistentBlock& block,

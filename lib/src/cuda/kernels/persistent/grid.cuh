@@ -171,18 +171,17 @@ __device__ __forceinline__ void product(const typename Cut::Weights& weights, in
 }
 // The same for a line or two in float32, by multiply-adds, which take less time there than three
 // products of tensor cores of which most columns are empty. All lanes of a row of four have the
-// words of a line: of the first, or of `two` in turn.
-template <class Cut, int kFetched>
+// words of a line: of the first, or of kTwo in turn.
+template <class Cut, bool kTwo, int kFetched>
 __device__ __forceinline__ void add_products(const typename Cut::Weights& weights, int done,
-                                             const uint4 (&v)[kFetched], bool two,
-                                             typename Cut::Sums& sum) {
+                                             const uint4 (&v)[kFetched], typename Cut::Sums& sum) {
 #pragma unroll
   for (int i = 0; i < kFetched; ++i) {
     const std::uint32_t words[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       const float own = __uint_as_float(words[w]);
-      const float other = two ? __uint_as_float(__shfl_xor_sync(~0u, words[w], 4)) : 0.0f;
+      const float other = kTwo ? __uint_as_float(__shfl_xor_sync(~0u, words[w], 4)) : 0.0f;
 #pragma unroll
       for (int tile = 0; tile < Cut::kTiles; ++tile)
 #pragma unroll
@@ -190,7 +189,7 @@ __device__ __forceinline__ void add_products(const typename Cut::Weights& weight
           const float weight = __uint_as_float(weights[done + i][tile][w / 2][w % 2 * 2 + half]);
           float (&to)[4] = sum[0][tile];
           to[2 * half] = fmaf(weight, own, to[2 * half]);
-          if (two) to[2 * half + 1] = fmaf(weight, other, to[2 * half + 1]);
+          if (kTwo) to[2 * half + 1] = fmaf(weight, other, to[2 * half + 1]);
         }
     }
   }
@@ -453,10 +452,12 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         receive(words_in + (line - share.row) * 16 + Index{done} * chunk_words, chunk_words, waits,
                 v);
-        if (few) {
-          add_products<Cut>(weights, done, v, two, sum);
-        } else {
+        if (!few) {
           product<Cut>(weights, done, v, sum);
+        } else if (two) {
+          add_products<Cut, true>(weights, done, v, sum);
+        } else {
+          add_products<Cut, false>(weights, done, v, sum);
         }
       }
       if (few) {
