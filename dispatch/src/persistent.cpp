@@ -300,7 +300,9 @@ bool run_as_one(Plan& plan, int most) {
 }
 
 void consider_at_once(Plan& plan) {
-  if (plan.strategy != Strategy::persistent || !is_persistent(plan, plan.problem.training)) return;
+  const bool one_step = plan.problem.chained && plan.problem.steps < 2;  // has no parts
+  if (one_step || !is_persistent(plan, false) || !is_persistent(plan, plan.problem.training))
+    return;
   Plan best = plan;
   double least = 0.97 * clocks(plan);  // it takes more memory to work in
   const auto consider = [&](auto&& share) {
