@@ -322,6 +322,21 @@ def gpu_stacks(content: Row) -> str:
     return source(content) + measure.markdown([*titles, "four layers", "one by one"], lines)
 
 
+def gpu_options(content: Row) -> str:
+    """The first layer of a size by its time, the others as so many times that."""
+    lines = []
+    groups = by(measured(content["rows"], bench="options"), lambda r: (r["B"], r["T"], r["H"]))
+    for size, group in groups.items():
+        for way, rows in by(group, lambda r: r["way"]).items():
+            found = {row["pass"]: row for row in rows}
+            if way in ("LSTM", "GRU", "MinGRU", "SRU"):
+                times = [f"{found[direction]['ms']:.2f} ms" for direction in PASSES]
+            else:
+                times = [f"{found[direction]['times']:.2f} x" for direction in PASSES]
+            lines.append(["B{} T{} H{}".format(*size), way, *times])
+    return source(content) + measure.markdown(["size", "layer", "forward", "with backward"], lines)
+
+
 def gpu_ragged(content: Row) -> str:
     """A batch of sequences as shares of the padded time, episodes beside TorchRL, packed scans."""
     lines = []
@@ -392,6 +407,7 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "cpu ragged": ("cpu-ragged", cpu_ragged),
     "cpu stacks": ("cpu-stacks", cpu_stacks),
     "gpu stacks": ("h200-stacks", gpu_stacks),
+    "gpu options": ("h200-options", gpu_options),
     "gpu ragged": ("h200-ragged", gpu_ragged),
     "gpu calls": ("h200-calls", calls),
     "cpu calls": ("cpu-calls", calls),
