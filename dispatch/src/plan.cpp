@@ -346,7 +346,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
         problem.batch <= cuda_fused_lines(problem.storage_bytes, problem.split_products);
     consider_lanes(out);
     if (problem.at_once > 1) consider_at_once(out);
-    if (kStepsAsOne) step_as_one(out);
+    consider_step_as_one(out);
     return out;
   }
   const std::int64_t lines = std::max<std::int64_t>(1, problem.batch);

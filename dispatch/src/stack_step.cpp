@@ -4,6 +4,11 @@
 
 namespace scanrnn::dispatch {
 
+// On an H200, GRU and LSTM, one to sixteen lines: weights of less than a few megabytes come from
+// the second level cache in less time than blocks take to meet, and a block that makes more than
+// one piece of a layer asks for the first alone before it waits.
+constexpr std::int64_t kLeastUnits = 768, kUnitsOfBlock = 8;
+
 bool step_as_one(Plan& plan) {
   const Problem& p = plan.problem;
   const bool one = p.steps == 1 && p.batch > 0 && p.layout != Batch::packed && !p.training;
@@ -12,6 +17,11 @@ bool step_as_one(Plan& plan) {
   plan.at_once = (p.at_once + launches - 1) / launches;
   plan.part_steps = 0;
   return true;
+}
+
+void consider_step_as_one(Plan& plan) {
+  const std::int64_t units = plan.problem.hidden_size;
+  if (units >= kLeastUnits && units <= kUnitsOfBlock * plan.device.units) step_as_one(plan);
 }
 
 }  // namespace scanrnn::dispatch

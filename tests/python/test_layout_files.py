@@ -175,7 +175,6 @@ def test_onnx_nodes_that_are_refused(tmp_path):
     onnx = pytest.importorskip("onnx")
     path = tmp_path / "stack.onnx"
     for cell, attributes, message in [
-        ("GRU", {"linear_before_reset": 0}, r"^0\.linear_before_reset: expected the node's"),
         ("LSTM", {"clip": 2.0}, "^weights: clip of node 'n0' is not here, got 2.0"),
         ("LSTM", {"input_forget": 1}, "^weights: input_forget of node 'n0' is not here, got 1"),
         ("LSTM", {"direction": "reverse"}, "^weights: direction 'reverse' of node 'n0' alone is"),

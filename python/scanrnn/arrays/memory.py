@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _core, profile
-from ..arguments import dtype_name
+from ..arguments import dtype_name, state_names
 from ..call import Call, Placed, log
 from ..ragged import Ragged
 from ..scan_call import LOG_OUTPUT, Lines, ScanCall, lines_of
@@ -71,7 +71,8 @@ class Memory(ArrayLibrary):
         name, h = call.names
         y = on.empty(planned.y_of_step if call.one_step else planned.y, x)
         if call.pooled:
-            h_n, h_0, results = call.h_0, [on.in_place(h, value) for value in call.h_0], []
+            names = state_names(h, len(call.h_0))
+            h_n, h_0, results = call.h_0, list(map(on.in_place, names, call.h_0)), []
         else:
             h_n = [on.empty(shape, x) for shape in planned.states]
             h_0, results = on.all_given(h, call.h_0), on.all_results("h_n", h_n)

@@ -125,7 +125,7 @@ class Elsewhere(Placing, NumPy):
     def __init__(self, device: str) -> None:
         super().__init__(device)
         self.core = _core.Device(device)
-        self.results: list[tuple[_core.Copy, Array]] = []  # of one call
+        self.results: list[tuple[str, _core.Copy, Array]] = []  # of one call
 
     def for_call(self) -> Elsewhere:
         return Elsewhere(self.device)
@@ -161,16 +161,19 @@ class Elsewhere(Placing, NumPy):
 
     def result(self, name: str, value: Any) -> Any:
         copy = _core.Copy(self.core, value)
-        self.results.append((copy, value))
+        self.results.append((name, copy, value))
         return copy
 
     def in_place(self, name: str, value: Any) -> Any:
+        for before, _, other in self.results:  # copies of theirs would not show it
+            if np.may_share_memory(value, other):
+                raise ValueError(f"{name}: expected memory of its own, got that of {before}")
         copy = self.result(name, value)
         copy.upload(value)
         return copy
 
     def finish(self) -> None:
-        for copy, value in self.results:
+        for _, copy, value in self.results:
             copy.download(value)
 
     def params(self, placed: Placed) -> _core.Tensors:

@@ -7,9 +7,6 @@
 #pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn::dispatch {
 
-// Whether the planner makes a step one launch where it can: not before that was measured.
-inline constexpr bool kStepsAsOne = false;
-
 // Layers of a launch at most: its arguments have room for so many.
 inline constexpr int kStackLayers = 4;
 
@@ -22,6 +19,8 @@ inline bool steps_as_one(const Plan& plan) {
 // where it has one layer or more than one step, where backward will follow, where the step of a
 // layer is not one kernel, and where something is made around a layer.
 bool step_as_one(Plan& plan);
+// The same where it was measured to be faster.
+void consider_step_as_one(Plan& plan);
 
 }  // namespace scanrnn::dispatch
 #pragma GCC visibility pop
