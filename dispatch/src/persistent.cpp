@@ -259,6 +259,15 @@ bool share_out(Plan& plan, int count, bool one_launch) {
   return true;
 }
 
+// Lets a plan's chain go on by parts of so many steps, which no launch is longer than.
+void go_by_parts(Plan& plan, std::int64_t part_steps) {
+  const std::int64_t steps = std::max<std::int64_t>(1, plan.problem.steps);
+  plan.part_steps = std::clamp<std::int64_t>(part_steps, 1, steps);
+  for (PersistentShape* shape : {&plan.persistent, &plan.persistent_vjp}) {
+    shape->steps = std::min(shape->steps, plan.part_steps);
+  }
+}
+
 // Calls at the same time, of which there may be so many: one after the other in groups of equal
 // size.
 int equal_share(int calls, int most) {
@@ -282,10 +291,7 @@ bool run_at_once(Plan& plan, int most, std::int64_t part_steps) {
   plan.at_once = count;
   plan.part_steps = 0;
   if (!p.chained || count == 1) return true;
-  plan.part_steps = std::clamp<std::int64_t>(part_steps, 1, std::max<std::int64_t>(1, p.steps));
-  for (PersistentShape* shape : {&plan.persistent, &plan.persistent_vjp}) {
-    shape->steps = std::min(shape->steps, plan.part_steps);
-  }
+  go_by_parts(plan, part_steps);
   return true;
 }
 
@@ -301,8 +307,8 @@ bool run_as_one(Plan& plan, int most) {
 
 void consider_at_once(Plan& plan) {
   const bool one_step = plan.problem.chained && plan.problem.steps < 2;  // has no parts
-  if (one_step || !is_persistent(plan, false) || !is_persistent(plan, plan.problem.training))
-    return;
+  if (one_step || plan.persistent.tile < 0) return;
+  if (!is_persistent(plan, false) || !is_persistent(plan, plan.problem.training)) return;
   Plan best = plan;
   double least = 0.97 * clocks(plan);  // it takes more memory to work in
   const auto consider = [&](auto&& share) {
@@ -311,10 +317,18 @@ void consider_at_once(Plan& plan) {
     best = shared;
     least = clocks(shared);
   };
+  constexpr std::int64_t kLongestPart = 512;
   for (int most = kMostAtOnce; most > 1; most /= 2) {
     consider([&](Plan& shared) { return run_as_one(shared, most); });
-    for (std::int64_t part = 16; part <= 512; part *= 2) {
-      consider([&](Plan& shared) { return run_at_once(shared, most, part); });
+    Plan whole = plan;  // the cuts are the same for parts of any length
+    if (!run_at_once(whole, most, kLongestPart)) continue;
+    for (std::int64_t part = plan.problem.chained ? 16 : kLongestPart; part <= kLongestPart;
+         part *= 2) {
+      consider([&](Plan& shared) {
+        shared = whole;
+        if (shared.part_steps > 0) go_by_parts(shared, part);
+        return true;
+      });
     }
   }
   plan = best;
