@@ -174,8 +174,10 @@ class Counter {
   }
 
   void direct() {
+    // Tensor cores read the weights once for all lines of a step.
+    const bool once = cuda_direct_step(p_.steps, p_.batch, p_.storage_bytes);
     const double fours = ceiling(steps(), 4),
-                 load = batch() * ceiling(hidden(), kDirectWarps) / units();
+                 load = (once ? 1 : batch()) * ceiling(hidden(), kDirectWarps) / units();
     const bool vectors = p_.input_size * p_.storage_bytes % 16 == 0;
     const double reads = ceiling(depth(), kLanes * (vectors ? 16 / bytes() : 1));
     add(Term::four, fours);
@@ -187,7 +189,7 @@ class Counter {
   }
 
   void dense(bool whole) {
-    const bool fused = p_.batch <= cuda_fused_lines(p_.storage_bytes, p_.split_products);
+    const bool fused = fuses_steps(p_);
     bool walks_back = p_.training;
     if (whole) {
       const double all = tokens() * hidden() * bytes() * (p_.gates + 1) * (p_.training ? 3 : 1);

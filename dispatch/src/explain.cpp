@@ -115,10 +115,10 @@ std::string because(const Plan& plan) {
     case Reason::on_chip:
       return "the recurrent weights stay in registers for the whole sequence";
     case Reason::not_on_chip:
-      return plan.problem.storage_bytes <= 4 ? "the recurrent weights do not fit in registers"
+      return plan.problem.storage_bytes <= 4 ? "the recurrent weights do not fit on the chip"
                                              : "in float64 each step is a product and a kernel";
     case Reason::many_lines:
-      return "B > " + text(plan.persistent.lines) + " lines are more than one launch steps";
+      return "B > " + text(2 * plan.persistent.lines) + " lines are more than two launches step";
     case Reason::few_steps:
       return "T < " + text(kPersistentMinSteps) + " is too short to load the weights once";
   }

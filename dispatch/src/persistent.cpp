@@ -3,7 +3,6 @@
 // and what is left of a device for each of several layer calls at the same time.
 #include <algorithm>
 
-#include "scanrnn/dispatch/persistent.h"
 #include "scanrnn/dispatch/plan.h"
 #include "scanrnn/dispatch/tiles.h"
 
@@ -94,7 +93,8 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
   const std::int64_t busy = std::min<std::int64_t>(kPersistentWarps,  // warps that have items
                                                    ceiling(shape.units * lines, 32));
   // Registers of a thread that are kept for long; those of more than there are go to memory.
-  const std::int64_t registers = 8 * tile.chunks * tiles + 4 * tile.fetched + 36 * tile.items + 16;
+  const std::int64_t kept = tile.chunks - tile.shared_chunks;
+  const std::int64_t registers = 8 * kept * tiles + 4 * tile.fetched + 36 * tile.items + 16;
   const std::int64_t spilled = std::max<std::int64_t>(0, registers - 230);
   std::int64_t step = 0;
   if (pass.backward) {
@@ -130,8 +130,9 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   // As many lines as threads can step and as shared memory has partial sums for, twice.
   const std::int64_t line_bytes =
       2 * warps_along_sum * line_floats(pass.backward, units) * kWordBytes;
-  const std::int64_t most =
-      std::min(tile.items * kThreads / units, device.shared_bytes / line_bytes / 2 * 2);
+  const std::int64_t room =
+      device.shared_bytes - persistent_shared_bytes(tile, pass.backward ? 1 : pass.blocks(p));
+  const std::int64_t most = std::min(tile.items * kThreads / units, room / line_bytes / 2 * 2);
   if (most < 1) return out;
   out.units = static_cast<int>(units);
   out.slices = static_cast<int>(slices);
@@ -209,35 +210,43 @@ double clocks(const Plan& plan) {
   return pass(plan.persistent, false) + (p.training ? pass(plan.persistent_vjp, true) : 0);
 }
 
-// The best cut for a share of the device.
-PersistentShape best_shape(const Problem& p, const DeviceLimits& device, const Pass& pass) {
-  PersistentShape best;
-  if (p.storage_bytes > 4 || p.hidden_size > kPersistentMaxHidden) return best;
-  double least = 0;
-  const auto consider = [&](PersistentShape shape, int index, double cost) {
-    if (best.tile >= 0 && cost >= least) return;
-    shape.tile = index;
-    best = shape;
-    least = cost;
+// consider(shape, clocks) for every cut of a share of the device.
+template <class F>
+void each_shape(const Problem& p, const DeviceLimits& device, const Pass& pass, F&& consider) {
+  if (p.storage_bytes > 4 || p.hidden_size > kPersistentMaxHidden) return;
+  const auto number = [&](PersistentShape shape, int tile, double cost) {
+    if (shape.tile < 0) return;
+    shape.tile = tile;
+    consider(shape, cost);
   };
   with_tiles(pass, [&](const auto& tiles) {
     int index = 0;
     for (const PersistentTile& tile : tiles) {
       for (int along = 1; along <= kPersistentWarps; along *= 2) {
         const PersistentShape shape = cut(p, device, tile, along, pass);
-        if (shape.tile >= 0) consider(shape, index, clocks(p, tile, shape, pass));
+        number(shape, index, shape.tile < 0 ? 0 : clocks(p, tile, shape, pass));
       }
       ++index;
     }
   });
-  if (pass.backward || pass.chain()) return best;
+  if (pass.backward || pass.chain()) return;
   int index = 0;
   for (const int unit_blocks : kPersistentBlockUnits) {
     const PersistentBlock block = persistent_block(unit_blocks, p.gates, p.storage_bytes);
     const PersistentShape shape = cut(p, device, block, unit_blocks);
-    if (shape.tile >= 0) consider(shape, index, clocks(p, block, shape));
+    number(shape, index, shape.tile < 0 ? 0 : clocks(p, block, shape));
     ++index;
   }
+}
+
+PersistentShape best_shape(const Problem& p, const DeviceLimits& device, const Pass& pass) {
+  PersistentShape best;
+  double least = 0;
+  each_shape(p, device, pass, [&](const PersistentShape& shape, double cost) {
+    if (best.tile >= 0 && cost >= least) return;
+    best = shape;
+    least = cost;
+  });
   return best;
 }
 
@@ -278,6 +287,14 @@ int equal_share(int calls, int most) {
 
 PersistentShape persistent_shape(const Problem& p, const DeviceLimits& device, bool backward) {
   return best_shape(p, device, {backward, 1});
+}
+
+std::vector<PersistentShape> persistent_shapes(const Problem& p, const DeviceLimits& device,
+                                               bool backward) {
+  std::vector<PersistentShape> out;
+  each_shape(p, device, {backward, 1},
+             [&](const PersistentShape& shape, double) { out.push_back(shape); });
+  return out;
 }
 
 bool run_at_once(Plan& plan, int most, std::int64_t part_steps) {

@@ -28,7 +28,7 @@ Choice choose_dense(const Problem& problem, const Plan& plan) {
   if (plan.device.processor == Processor::cpu) return {loop, loop, Reason::every_step};
   if (shape.tile < 0) return {loop, loop, Reason::not_on_chip};
   if (problem.steps < kPersistentMinSteps) return {loop, whole, Reason::few_steps};
-  if (problem.batch > shape.lines) return {loop, whole, Reason::many_lines};
+  if (problem.batch > 2 * shape.lines) return {loop, whole, Reason::many_lines};
   return {whole, loop, Reason::on_chip};
 }
 
@@ -261,9 +261,15 @@ std::string misfit(const Problem& problem, const DeviceLimits& device) {
   const std::int64_t units = problem.hidden_size / problem.heads;
   const std::int64_t bytes = problem.gates * units * units * problem.storage_bytes;
   return std::string("the recurrent weights") + (problem.heads > 1 ? " of a head" : "") + " take " +
-         std::to_string(bytes) + " bytes, and the registers of " + std::to_string(device.units) +
-         " multiprocessors have room for at most " +
-         std::to_string(device.units * kPersistentWeightBytes) + ", in whole tiles";
+         std::to_string(bytes) + " bytes, and the registers and shared memory of " +
+         std::to_string(device.units) + " multiprocessors have room for at most " +
+         std::to_string(device.units * (kPersistentWeightBytes + device.shared_bytes)) +
+         ", in whole tiles";
+}
+
+bool fuses_steps(const Problem& p) {
+  const std::int64_t weights = p.gates * p.hidden_size * p.hidden_size;
+  return p.batch <= cuda_fused_lines(p.storage_bytes, p.split_products, weights);
 }
 
 namespace {
@@ -341,8 +347,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   if (device.processor == Processor::cuda) {
     out.across_blocks = parallel && across_blocks;
     out.fused_steps =
-        out.strategy == Strategy::step_loop && !by_lines(problem) &&
-        problem.batch <= cuda_fused_lines(problem.storage_bytes, problem.split_products);
+        out.strategy == Strategy::step_loop && !by_lines(problem) && fuses_steps(problem);
     consider_lanes(out);
     if (problem.at_once > 1) consider_at_once(out);
     return out;

@@ -67,7 +67,9 @@ TEST(PersistentShape, CoversTheLayerAndFitsTheDevice) {
                 EXPECT_GE(along_sum * tile.chunks * 16, (backward ? gates : 1) * s.block_words);
                 EXPECT_EQ(tile.chunks % tile.fetched, 0);
                 EXPECT_LE(lines * s.units, tile.items * 32 * kPersistentWarps);
-                EXPECT_LE(2 * along_sum * ((lines + 1) / 2 * 2) * s.line_floats * 4, shared);
+                EXPECT_LE(persistent_shared_bytes(tile, backward ? 1 : gates) +
+                              2 * along_sum * ((lines + 1) / 2 * 2) * s.line_floats * 4,
+                          shared);
                 EXPECT_LE(exchange_bytes(p, s, backward),
                           std::max<std::int64_t>(kPersistentExchangeBytes,
                                                  exchange_bytes(p, s, backward) / s.steps * 2));
@@ -81,8 +83,8 @@ TEST(PersistentShape, CoversTheLayerAndFitsTheDevice) {
   EXPECT_GT(cuts, 1000);
 }
 
-TEST(PersistentShape, LayersOfSixteenBitsUpTo1024FitA132UnitDevice) {
-  for (std::int64_t hidden = 1; hidden <= 1024; ++hidden) {
+TEST(PersistentShape, LayersOfSixteenBitsUpTo2048FitA132UnitDevice) {
+  for (std::int64_t hidden = 1; hidden <= 2048; ++hidden) {
     for (int gates : {3, 4}) {
       for (bool backward : {false, true}) {
         EXPECT_GE(persistent_shape(dense(hidden, 16, gates), device_of(132), backward).tile, 0)
@@ -90,8 +92,35 @@ TEST(PersistentShape, LayersOfSixteenBitsUpTo1024FitA132UnitDevice) {
       }
     }
   }
-  EXPECT_LT(persistent_shape(dense(2048, 16), device_of(132), false).tile, 0);
+  EXPECT_LT(persistent_shape(dense(4096, 16), device_of(132), false).tile, 0);
   EXPECT_LT(persistent_shape(dense(1024, 16), device_of(16), false).tile, 0);
+}
+
+// The best of all cuts is the one that is taken.
+TEST(PersistentShape, IsOneOfAll) {
+  for (const bool backward : {false, true}) {
+    const Problem p = dense(300, 19);
+    const PersistentShape best = persistent_shape(p, device_of(132), backward);
+    bool found = false;
+    int shared = 0;
+    for (const PersistentShape& s : persistent_shapes(p, device_of(132), backward)) {
+      EXPECT_GE(s.tile, 0);
+      found |= s.tile == best.tile && s.in_block == best.in_block && s.units == best.units;
+      const auto& tile = backward ? kPersistentBackward[s.tile] : kPersistentForward[s.tile];
+      shared += !s.in_block && tile.shared_chunks > 0;
+    }
+    EXPECT_TRUE(found);
+    EXPECT_GE(shared, 4);
+  }
+  EXPECT_TRUE(persistent_shapes(dense(4096, 16), device_of(132), false).empty());
+}
+
+// A step's kernel reads R once for each eight lines, so that it must be near where they are more.
+TEST(StepLoop, StepsFuseWhereRIsReadOften) {
+  EXPECT_TRUE(fuses_steps(dense(1024, 16)));
+  EXPECT_FALSE(fuses_steps(dense(1024, 17)));
+  EXPECT_TRUE(fuses_steps(dense(4096, 8)));
+  EXPECT_FALSE(fuses_steps(dense(4096, 9)));
 }
 
 // Heads are cut as layers of their own, on shares of the device, and all have their turn.
@@ -166,6 +195,7 @@ TEST(PersistentShape, WhatHeadsTake) {
             std::string::npos);
   p.hidden_size = 300 * 300;
   p.heads = 300;
+  p.batch = 8;
   EXPECT_NE(explain(plan(p, device_of(132), profile)).find(" heads, "), std::string::npos);
   EXPECT_NE(explain(plan(p, device_of(132), profile)).find(" at a time"), std::string::npos);
 }
@@ -218,7 +248,7 @@ TEST(StepLoop, FewLinesAreOneKernelAStep) {
   };
   Problem exact = dense(64, 4, 4, 4);
   exact.split_products = true;
-  for (Problem p : {dense(64, 16), dense(4096, 16, 3, 4), dense(64, 4, 4, 8), exact}) {
+  for (Problem p : {dense(64, 16), dense(4096, 8, 3, 4), dense(64, 4, 4, 8), exact}) {
     EXPECT_EQ(plan_of(p).strategy, Strategy::step_loop);
     EXPECT_TRUE(plan_of(p).fused_steps) << p.storage_bytes;
     EXPECT_NE(explain(plan_of(p)).find("one kernel a step"), std::string::npos);

@@ -236,6 +236,9 @@ inline void mov_b64(void* to, unsigned a, unsigned b, unsigned c, unsigned d) { 
 inline void st_shared_v4_f32(std::uint32_t p, float a, float b, float c, float d) {
   at<float4>(p) = {a, b, c, d};
 }
+inline void st_shared_v4_u32(std::uint32_t p, unsigned a, unsigned b, unsigned c, unsigned d) {
+  at<uint4>(p) = {a, b, c, d};
+}
 inline void st_shared_f32(std::uint32_t p, float x) { at<float>(p) = x; }
 inline void st_shared_u16(std::uint32_t p, unsigned short x) { at<unsigned short>(p) = x; }
 inline void st_shared_u32(std::uint32_t p, std::uint32_t x) { at<std::uint32_t>(p) = x; }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "scanrnn/dispatch/profile.h"
 
@@ -67,7 +68,7 @@ enum class Reason : std::uint8_t {
   no_rule,
   every_step,   // a dense recurrence can only be walked
   whole_lines,  // and each step needs all sums of a line before it goes on
-  on_chip,      // and its weights stay in registers
+  on_chip,      // and its weights stay there
   not_on_chip,
   many_lines,
   few_steps
@@ -128,8 +129,13 @@ inline bool is_persistent(const Plan& plan, bool backward) {
 // Why the forced strategy cannot run, in words; empty where it can, or where none is forced.
 std::string misfit(const Problem& problem, const DeviceLimits& device);
 
-// The best cut of a dense layer for a persistent kernel; no tile where R does not fit in registers.
+// The best cut of a dense layer for a persistent kernel; no tile where R does not fit on the chip.
 PersistentShape persistent_shape(const Problem& problem, const DeviceLimits& device, bool backward);
+// All cuts that it is the best of.
+std::vector<PersistentShape> persistent_shapes(const Problem& problem, const DeviceLimits& device,
+                                               bool backward);
+// CUDA, step loop: whether one kernel makes a forward step, products and all.
+bool fuses_steps(const Problem& problem);
 // Lets as many layer calls run at the same time as the problem has, at most `most` of them (1: one
 // by one); chained ones by parts of `part_steps`. False, and the plan as it was, where it has none,
 // or where a share of the device has no room for one.

@@ -50,31 +50,47 @@ constexpr std::int64_t cuda_lane_elements(int storage_bytes) {
   return storage_bytes > 2 ? 2944 / storage_bytes : 992;
 }
 
-// CUDA, dense cells, step loop: lines up to which one kernel that reads the weights once makes a
-// step, products and all. Without tensor cores, which round float32, more of them take longer.
-constexpr std::int64_t cuda_fused_lines(int storage_bytes, bool split_products) {
-  return storage_bytes > 4 || split_products ? 4 : 16;
+// CUDA, linear cells, direct: whether tensor cores make a step, which read the weights once for all
+// of its lines.
+constexpr bool cuda_direct_step(std::int64_t steps, std::int64_t lines, int storage_bytes) {
+  return steps == 1 && lines > 1 && lines <= 16 && storage_bytes == 2;
+}
+
+// CUDA, dense cells, step loop: lines up to which one kernel makes a step, products and all.
+// Without tensor cores, which round float32, more of them take longer. The kernel reads R once for
+// each eight lines, which costs little only where R stays in the second level cache.
+constexpr std::int64_t cuda_fused_lines(int storage_bytes, bool split_products,
+                                        std::int64_t weights) {
+  constexpr std::int64_t kCachedBytes = std::int64_t{48} << 20;
+  if (storage_bytes > 4 || split_products) return 4;
+  return weights * storage_bytes > kCachedBytes ? 8 : 16;
 }
 
 // CUDA, dense cells: what one warp of a persistent kernel keeps of R, and how it works on it.
 struct PersistentTile {
-  int unit_blocks;  // times 8 units: forward with all their gates, backward their columns
-  int chunks;       // of the sum, of 64 bytes each
-  int fetched;      // chunks received at a time; divides `chunks`
-  int items;        // units times lines that one thread steps
+  int unit_blocks;        // times 8 units: forward with all their gates, backward their columns
+  int chunks;             // of the sum, of 64 bytes each
+  int fetched;            // chunks received at a time; divides `chunks`
+  int items;              // units times lines that one thread steps
+  int shared_chunks = 0;  // of the chunks, whose weights stay in shared memory
 };
 inline constexpr int kPersistentWarps = 8;  // of a block
+// Lines of a block up to which exact products in float32 are multiply-adds; of more, three products
+// of tensor cores each.
+inline constexpr int kPersistentFewLines = 2;
 inline constexpr PersistentTile kPersistentForward[] = {
-    {2, 4, 4, 1}, {2, 4, 4, 2}, {3, 3, 3, 1}, {2, 3, 3, 1}, {4, 2, 2, 1}, {2, 2, 2, 1},
-    {2, 2, 2, 2}, {4, 1, 1, 1}, {2, 1, 1, 1}, {2, 1, 1, 2}, {1, 6, 6, 1}, {1, 8, 8, 2}};
+    {2, 4, 4, 1},    {2, 4, 4, 2},    {3, 3, 3, 1},    {2, 3, 3, 1},   {4, 2, 2, 1}, {2, 2, 2, 1},
+    {2, 2, 2, 2},    {4, 1, 1, 1},    {2, 1, 1, 1},    {2, 1, 1, 2},   {1, 6, 6, 1}, {1, 8, 8, 2},
+    {2, 6, 6, 1, 2}, {2, 6, 6, 2, 2}, {2, 8, 8, 1, 4}, {2, 8, 8, 2, 4}};
 inline constexpr PersistentTile kPersistentBackward[] = {
-    {2, 24, 4, 1}, {2, 16, 8, 1}, {2, 16, 8, 2}, {2, 12, 12, 1}, {4, 8, 8, 1},
-    {2, 8, 8, 1},  {2, 8, 8, 2},  {4, 4, 4, 1},  {2, 4, 4, 1},   {2, 4, 4, 2}};
+    {2, 16, 16, 1, 6}, {2, 16, 16, 2, 8}, {2, 12, 12, 1},     {2, 12, 12, 2, 2},
+    {4, 8, 8, 1},      {2, 8, 8, 1},      {2, 8, 8, 2},       {4, 4, 4, 1},
+    {2, 4, 4, 1},      {2, 4, 4, 2},      {2, 24, 12, 1, 12}, {2, 32, 8, 1, 16}};
 // The same of a kernel for a chain of layers, whose sums are twice as long.
 inline constexpr PersistentTile kChainForward[] = {
     {2, 4, 4, 1}, {2, 4, 4, 2}, {4, 2, 2, 1}, {2, 2, 2, 1}, {2, 2, 2, 2}};
-inline constexpr PersistentTile kChainBackward[] = {{2, 16, 8, 1}, {2, 16, 8, 2}, {4, 8, 8, 1},
-                                                    {2, 8, 8, 1},  {2, 8, 8, 2},  {2, 4, 4, 1}};
+inline constexpr PersistentTile kChainBackward[] = {
+    {2, 16, 16, 1, 6}, {2, 16, 16, 2, 8}, {4, 8, 8, 1}, {2, 8, 8, 1}, {2, 8, 8, 2}, {2, 4, 4, 1}};
 template <bool kBackward, bool kChain>
 constexpr const auto& persistent_tiles() {
   if constexpr (kBackward && kChain) {
@@ -113,6 +129,11 @@ constexpr PersistentBlock persistent_block(int unit_blocks, int gates, int eleme
   return out;
 }
 
+// Shared memory for the weights of a tile whose units have so many rows of them.
+constexpr std::int64_t persistent_shared_bytes(const PersistentTile& tile, int rows) {
+  constexpr std::int64_t kFragment = 32 * kPersistentWarps * 32;  // of all warps
+  return tile.shared_chunks * ((tile.unit_blocks * rows + 1) / 2) * kFragment;
+}
 inline constexpr int kPersistentMaxHidden = 1 << 20;  // 32-bit offsets inside a row of R
 // Registers of a multiprocessor that can hold weights.
 inline constexpr std::int64_t kPersistentWeightBytes = 32 * kPersistentWarps * 192 * 4;

@@ -26,28 +26,24 @@ template <class C, class T, int kUnitBlocks>
 struct BlockCut {
   static constexpr auto kBlock = dispatch::persistent_block(kUnitBlocks, C::kGates, sizeof(T));
   static constexpr int kChunks = kBlock.chunks, kTiles = kBlock.tiles;
-  static constexpr int kShared = kBlock.shared_chunks, kKept = kChunks - kShared;
   static constexpr int kWarps = dispatch::kPersistentWarps;
   static constexpr int kLines = kBlock.lines;
   static constexpr int kUnits = 8 * kUnitBlocks;  // of a warp
 
-  // In registers.
-  using Kept = std::uint32_t[kKept][kTiles][2][4];
+  using Weights = Pieces<kChunks - kBlock.shared_chunks, kBlock.shared_chunks, kTiles>;
   using Sums = float[kTiles][4];
-  // In shared memory, one after the other: kShared, 2 and kWarps of them.
-  using Weights = uint4[kTiles][2][32 * kWarps];
+  // In shared memory, after the weights: 2 and kWarps of them.
   using State = std::uint32_t[kLines][kChunks * 16 + 16];  // 16 more: lines meet other banks
   using Parts = float4[kLines][kUnits + 1];
-  static_assert(kShared * sizeof(Weights) + 2 * sizeof(State) + kWarps * sizeof(Parts) ==
-                    kBlock.shared_bytes,
+  static_assert(Weights::kBytes + 2 * sizeof(State) + kWarps * sizeof(Parts) == kBlock.shared_bytes,
                 "the planner counts what the kernel takes");
 };
 
-// A warp's rows of R: the first chunks to registers, the rest to shared memory.
+// A warp's rows of R.
 template <class Cut, bool kOnce, class C, class T>
 __device__ __forceinline__ void load_weights(const CudaDenseArgs<T, float>& a,
-                                             const HeadShare& head, typename Cut::Kept& kept,
-                                             typename Cut::Weights* shared) {
+                                             const HeadShare& head,
+                                             typename Cut::Weights& weights) {
   const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4, quad = threadIdx.x % 4;
 #pragma unroll
   for (int chunk = 0; chunk < Cut::kChunks; ++chunk)
@@ -63,23 +59,14 @@ __device__ __forceinline__ void load_weights(const CudaDenseArgs<T, float>& a,
                                                     block % C::kGates, unit, from, exists);
         return fragment::Operand<kOnce, false>(bits).upper;
       });
-#pragma unroll
-      for (int step = 0; step < 2; ++step) {
-        const auto& w = words[step];
-        if (chunk < Cut::kKept) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) kept[chunk < Cut::kKept ? chunk : 0][tile][step][i] = w[i];
-        } else {
-          shared[chunk - Cut::kKept][tile][step][threadIdx.x] = make_uint4(w[0], w[1], w[2], w[3]);
-        }
-      }
+      weights.put(chunk, tile, words);
     }
 }
 
 // The products of all of R with a state, whose words of this lane are 64 bytes apart.
 template <class Cut, bool kSplit, class T>
-__device__ __forceinline__ void product(const typename Cut::Kept& kept, std::uint32_t weights_at,
-                                        std::uint32_t state, typename Cut::Sums& sum) {
+__device__ __forceinline__ void product(const typename Cut::Weights& weights, std::uint32_t state,
+                                        typename Cut::Sums& sum) {
   uint4 v[Cut::kChunks];
 #pragma unroll
   for (int chunk = 0; chunk < Cut::kChunks; ++chunk) load_shared(state + chunk * 64, v[chunk]);
@@ -91,16 +78,9 @@ __device__ __forceinline__ void product(const typename Cut::Kept& kept, std::uin
     for (int step = 0; step < 2; ++step)
 #pragma unroll
       for (int tile = 0; tile < Cut::kTiles; ++tile) {
-        if (chunk < Cut::kKept) {
-          fragment::multiply<T, kSplit>(sum[tile], kept[chunk < Cut::kKept ? chunk : 0][tile][step],
-                                        b[2 * step], b[2 * step + 1]);
-        } else {
-          const int number = ((chunk - Cut::kKept) * Cut::kTiles + tile) * 2 + step;
-          uint4 w;
-          load_shared(weights_at + number * sizeof(uint4[32 * Cut::kWarps]), w);
-          const std::uint32_t fragment[4] = {w.x, w.y, w.z, w.w};
-          fragment::multiply<T, kSplit>(sum[tile], fragment, b[2 * step], b[2 * step + 1]);
-        }
+        std::uint32_t words[4];
+        weights.get(chunk, tile, step, words);
+        fragment::multiply<T, kSplit>(sum[tile], words, b[2 * step], b[2 * step + 1]);
       }
   }
 }
@@ -124,16 +104,16 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   // Operands are rounded before they are kept.
   constexpr bool kOnce = Bits<T>::kPerWord == 1 && !kSplit;
   extern __shared__ float4 memory[];
-  auto* const shared_weights = reinterpret_cast<typename Cut::Weights*>(memory);
-  auto* const states = reinterpret_cast<typename Cut::State*>(shared_weights + Cut::kShared);
+  auto* const states = reinterpret_cast<typename Cut::State*>(reinterpret_cast<char*>(memory) +
+                                                              Cut::Weights::kBytes);
   auto* const parts = reinterpret_cast<typename Cut::Parts*>(states + 2);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, quad = lane % 4;
   const HeadShare head(a);
   const LineShare own(static_cast<int>(a.batch), blockIdx.x, gridDim.x);
   const int lines = own.count;
   const int steps = static_cast<int>(kRagged ? a.steps_of(own.line<kRagged>(0)) : a.steps);
-  typename Cut::Kept weights;
-  load_weights<Cut, kOnce, C>(a, head, weights, shared_weights);
+  typename Cut::Weights weights(static_cast<std::uint32_t>(__cvta_generic_to_shared(memory)));
+  load_weights<Cut, kOnce, C>(a, head, weights);
 
   constexpr int kWords = 2 * sizeof(typename Cut::State) / 4;
   for (int i = threadIdx.x; i < kWords; i += blockDim.x) states[0][0][i] = 0;
@@ -144,7 +124,6 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   // A column past the last line repeats it, and nobody reads its sums.
   const std::uint32_t read_at = kept_address(&states[0][min(row, lines - 1)][quad * 4]);
   const std::uint32_t write_at = kept_address(reinterpret_cast<T*>(states[0][line]) + unit);
-  const std::uint32_t weights_at = kept_address(&shared_weights[0][0][0][threadIdx.x]);
   const bool has_columns = 2 * quad < lines;
   const std::uint32_t parts_at = kept_address(&parts[warp][has_columns ? 2 * quad : 0][row]);
   const std::uint32_t part_at = kept_address(&parts[warp][line][lane % kUnits]);
@@ -163,7 +142,7 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   int half = 0;  // of the state's memory: one is read, the other written
   for (int t = 0; t < steps; ++t) {
     typename Cut::Sums sum = {};
-    product<Cut, kSplit, T>(weights, weights_at, read_at + half, sum);
+    product<Cut, kSplit, T>(weights, read_at + half, sum);
     if (has_columns) leave<Cut, C::kGates>(sum, parts_at);
     __syncwarp();
     half = kBytes - half;

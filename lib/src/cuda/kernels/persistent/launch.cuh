@@ -74,13 +74,13 @@ struct Launcher {
   template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile>
   static auto kernel_of(bool ragged) {
     constexpr PersistentTile t = dispatch::persistent_tiles<kBackward, kChain>()[kTile];
-    constexpr auto plain =
-        kernel<C, T, kBackward, kSplit, false, kChain, t.unit_blocks, t.chunks, t.fetched, t.items>;
+    constexpr auto plain = kernel<C, T, kBackward, kSplit, false, kChain, t.unit_blocks, t.chunks,
+                                  t.shared_chunks, t.fetched, t.items>;
     if constexpr (kChain) {
       return plain;
     } else {
       return ragged ? kernel<C, T, kBackward, kSplit, true, false, t.unit_blocks, t.chunks,
-                             t.fetched, t.items>
+                             t.shared_chunks, t.fetched, t.items>
                     : plain;
     }
   }
@@ -93,9 +93,11 @@ struct Launcher {
     const auto of_tile = kernel_of<kBackward, kSplit, kChain, kTile>(first.lines != nullptr);
     const Index most = (first.batch + shape.groups - 1) / shape.groups;
     const int warps_along_sum = dispatch::kPersistentWarps / shape.warps_along_units;
-    const auto bytes =
-        sizeof(float) * 2 *
-        static_cast<std::size_t>(warps_along_sum * ((most + 1) / 2 * 2) * shape.line_floats);
+    constexpr PersistentTile tile = dispatch::persistent_tiles<kBackward, kChain>()[kTile];
+    constexpr int kRows = kBackward ? 1 : kChain ? C::kPreactivations : C::kGates;
+    const auto bytes = static_cast<std::size_t>(persistent_shared_bytes(tile, kRows) +
+                                                sizeof(float) * 2 * warps_along_sum *
+                                                    ((most + 1) / 2 * 2) * shape.line_floats);
     // All that there is: a limit that followed `bytes` could be lowered by another thread before
     // this one has launched.
     const cudaError_t status = cudaFuncSetAttribute(

@@ -55,6 +55,11 @@ __device__ __forceinline__ void store_shared(std::uint32_t p, const float4& v) {
                "f"(v.w)
                : "memory");
 }
+__device__ __forceinline__ void store_shared(std::uint32_t p, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(p), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
 __device__ __forceinline__ void store_shared(std::uint32_t p, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(p), "f"(v) : "memory");
 }

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// The products of a step: a warp's pieces of R times the words that were received for them, and the
+// sums of a unit from what its warps have left.
+#pragma once
+
+#include "cuda/kernels/persistent/share.cuh"
+#include "cuda/kernels/persistent/words.cuh"
+
+namespace scanrnn::persistent {
+
+// The pieces of R of a chunk, whose first word of the sum is `first_word`.
+template <class Cut>
+__device__ __forceinline__ void load_chunk(const typename Cut::Args& a, const Share& share,
+                                           int first_word, int chunk,
+                                           typename Cut::Weights& weights) {
+  const bool own = !Cut::kChain || first_word >= share.others;
+  const auto rows = WeightRows<typename Cut::Type>::of(a, own);
+  if constexpr (Cut::kChain) first_word -= own ? share.others : 0;
+#pragma unroll
+  for (int tile = 0; tile < Cut::kTiles; ++tile) {
+    std::uint32_t words[2][4];
+    load_fragments(words, [&](int half, int i) {
+      const int block = 2 * tile + half;  // of 8 rows
+      const int local = (share.warp_units * Cut::kUnitBlocks + block / Cut::kBlocks) * 8;
+      const int unit = share.first_unit + local + share.row;
+      const int word = first_word + share.quad * 4 + i;
+      const int sum = Cut::kBackward ? word / share.block_words : block % Cut::kBlocks;
+      const int gate = !Cut::kChain        ? sum
+                       : sum >= Cut::kRows ? -1
+                                           : cell::row_block<typename Cut::Cell>(sum, own);
+      const int first = Cut::kBackward ? word % share.block_words : word;
+      const bool exists = block < Cut::kUnitBlocks * Cut::kBlocks && local < share.units &&
+                          unit < share.head.units && gate >= 0 && gate < Cut::Cell::kGates;
+      return load_word<Cut::kBackward>(a, rows, share.head, gate, unit, first * Cut::kPerWord,
+                                       exists);
+    });
+    weights.put(chunk, tile, words);
+  }
+}
+template <class Cut>
+__device__ __forceinline__ void load_weights(const typename Cut::Args& a, const Share& share,
+                                             typename Cut::Weights& weights) {
+#pragma unroll
+  for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
+    const int first_word = (share.warp_sum * Cut::kChunks + chunk) * 16;
+#pragma unroll
+    for (int tile = 0; tile < Cut::kTiles; ++tile) weights.put(chunk, tile, {});
+    // Without a branch around each chunk the compiler would work out the addresses of all of them
+    // before it loads the first, in more registers than there are.
+    if (first_word < share.words) load_chunk<Cut>(a, share, first_word, chunk, weights);
+  }
+  if constexpr (Cut::kPerWord == 1 && !Cut::kSplit) {
+    // Float32 is rounded once, not at every use; and not before all loads are on their way.
+#pragma unroll
+    for (int i = 0; i < Cut::kChunks * Cut::kTiles; ++i) {
+      std::uint32_t words[2][4];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        if (e % 4 == 0) weights.get(i / Cut::kTiles, i % Cut::kTiles, e / 4, words[e / 4]);
+        words[e / 4][e % 4] = fragment::Operand<true, false>(words[e / 4][e % 4]).upper;
+      }
+      weights.put(i / Cut::kTiles, i % Cut::kTiles, words);
+    }
+  }
+}
+
+// sum += pieces of R from chunk `done` on, times the words that were received for them.
+template <class Cut, int kFetched>
+__device__ __forceinline__ void product(const typename Cut::Weights& weights, int done,
+                                        const uint4 (&v)[kFetched], typename Cut::Sums& sum) {
+#pragma unroll
+  for (int i = 0; i < kFetched; ++i) {
+    using B = fragment::Operand<Cut::kPerWord == 1, Cut::kSplit>;
+    const B b[4] = {B(v[i].x), B(v[i].y), B(v[i].z), B(v[i].w)};
+#pragma unroll
+    for (int step = 0; step < 2; ++step)
+#pragma unroll
+      for (int tile = 0; tile < Cut::kTiles; ++tile) {
+        std::uint32_t words[4];
+        weights.get(done + i, tile, step, words);
+        fragment::multiply<typename Cut::Type, Cut::kSplit>(
+            sum[(2 * i + step) % Cut::kChains][tile], words, b[2 * step], b[2 * step + 1]);
+      }
+  }
+}
+// The same for a line or two in float32, by multiply-adds, which take less time there than three
+// products of tensor cores of which most columns are empty. All lanes of a row of four have the
+// words of a line: of the first, or of kTwo in turn.
+template <class Cut, bool kTwo, int kFetched>
+__device__ __forceinline__ void add_products(const typename Cut::Weights& weights, int done,
+                                             const uint4 (&v)[kFetched], typename Cut::Sums& sum) {
+#pragma unroll
+  for (int i = 0; i < kFetched; ++i) {
+    const float own[4] = {__uint_as_float(v[i].x), __uint_as_float(v[i].y), __uint_as_float(v[i].z),
+                          __uint_as_float(v[i].w)};
+    float other[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) other[w] = kTwo ? __shfl_xor_sync(~0u, own[w], 4) : 0.0f;
+#pragma unroll
+    for (int step = 0; step < 2; ++step)
+#pragma unroll
+      for (int tile = 0; tile < Cut::kTiles; ++tile) {
+        std::uint32_t words[4];
+        weights.get(done + i, tile, step, words);
+        float (&to)[4] = sum[0][tile];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {  // of two words of the sum, and of each two rows
+          const float weight = __uint_as_float(words[e]);
+          const int word = 2 * step + e / 2, row = 2 * (e % 2);
+          to[row] = fmaf(weight, own[word], to[row]);
+          if (kTwo) to[row + 1] = fmaf(weight, other[word], to[row + 1]);
+        }
+      }
+  }
+}
+// What four lanes have of a row's sums, as a fragment has the first two columns.
+template <class Cut>
+__device__ __forceinline__ void join_lanes(const Share& share, bool two, typename Cut::Sums& sum) {
+  const bool swapped = two && share.row % 2 == 1;
+#pragma unroll
+  for (int tile = 0; tile < Cut::kTiles; ++tile)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float of[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        of[i] = sum[0][tile][2 * half + i];
+        of[i] += __shfl_xor_sync(~0u, of[i], 1);
+        of[i] += __shfl_xor_sync(~0u, of[i], 2);
+      }
+      sum[0][tile][2 * half] = swapped ? of[1] : of[0];
+      sum[0][tile][2 * half + 1] = swapped ? of[0] : of[1];
+    }
+}
+template <class Cut>
+__device__ __forceinline__ void join_chains(typename Cut::Sums& sum) {
+#pragma unroll
+  for (int i = 1; i < Cut::kChains; ++i)
+#pragma unroll
+    for (int tile = 0; tile < Cut::kTiles; ++tile)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sum[0][tile][e] += sum[i][tile][e];
+}
+// Leaves the sums of a lane's two lines where the parts of its first unit are.
+template <class Cut>
+__device__ __forceinline__ void leave(const typename Cut::Sums& sum, const Share& share,
+                                      std::uint32_t to, std::uint32_t line_bytes) {
+#pragma unroll
+  for (int block = 0; block < Cut::kUnitBlocks; ++block) {
+    if ((share.warp_units * Cut::kUnitBlocks + block) * 8 >= share.units) continue;
+#pragma unroll
+    for (int column = 0; column < 2; ++column) {
+      leave_sums<typename Cut::Part, Cut::kBlocks>(
+          to + block * 8 * sizeof(typename Cut::Part) + column * line_bytes, sum[0],
+          block * Cut::kBlocks, column);
+    }
+  }
+}
+
+// The sums of a unit of a line: those that the warps along the sum have left.
+template <class Part>
+__device__ __forceinline__ Part add_parts(std::uint32_t at, std::uint32_t apart, int count) {
+  Part p[dispatch::kPersistentWarps];
+#pragma unroll
+  for (int i = 0; i < dispatch::kPersistentWarps; ++i) {
+    p[i] = Part();
+    if (i < count) load_shared(at, p[i]);
+    at += apart;
+  }
+  return ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]));
+}
+
+}  // namespace scanrnn::persistent
