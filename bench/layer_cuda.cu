@@ -141,7 +141,9 @@ void measure_layers(cudaStream_t stream, const Copy& copy, Report& report) {
     for (const Index hidden : {1024, 1536}) {
       measure_all<float>(cell, {8, 4096, hidden}, stream, copy, report);
     }
-    decode<__nv_bfloat16>(cell, 1, 1024, stream, report);
+    for (const Index batch : {1, 8, 16}) {
+      decode<__nv_bfloat16>(cell, batch, 1024, stream, report);
+    }
   }
 }
 

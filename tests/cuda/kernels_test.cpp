@@ -111,6 +111,19 @@ void put_in_block(Plan& plan, int unit_blocks) {
   shape.steps = p.steps;
 }
 
+// A part of R in shared memory, whatever the planner would rather do.
+void put_in_shared_memory(Plan& plan, bool backward) {
+  for (const auto& shape : dispatch::persistent_shapes(plan.problem, plan.device, backward)) {
+    if (shape.in_block) continue;
+    const auto& tile = backward ? dispatch::kPersistentBackward[shape.tile]
+                                : dispatch::kPersistentForward[shape.tile];
+    if (tile.shared_chunks == 0) continue;
+    (backward ? plan.persistent_vjp : plan.persistent) = shape;
+    return;
+  }
+  ADD_FAILURE() << "no cut keeps R in shared memory";
+}
+
 Case small_case(const CellInfo& cell, Dtype dtype, Strategy strategy, std::int64_t steps,
                 std::int64_t batch, std::int64_t hidden = 40) {
   Case c;
@@ -136,6 +149,10 @@ void add_linear(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
     out.push_back(small);
   };
   add("direct", Strategy::direct, 3, false);
+  for (const std::int64_t batch : {2, 11}) {  // of one step, by tensor cores in 16 bits
+    add(batch == 2 ? "direct_step" : "direct_step_lines", Strategy::direct, 1, false);
+    out.back().c.batch = batch;
+  }
   add("sequential", Strategy::fused_sequential, 37, false);
   add("block", Strategy::parallel_scan, 150, false);
   add("device_log", Strategy::parallel_scan, 600, true);
@@ -173,6 +190,10 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   };
   add("persistent_slices", Strategy::persistent, 6, 5, 200).change = in_slices;
   add("persistent_slices_odd", Strategy::persistent, 6, 11, 137).change = in_slices;
+  add("persistent_shared", Strategy::persistent, 6, 5, 200).change = [](Plan& plan) {
+    put_in_shared_memory(plan, false);
+    put_in_shared_memory(plan, true);
+  };
   // By heads: those of a block, and those of several.
   for (const auto& [kernel, hidden, in_block] :
        {std::tuple{"persistent_block_heads", 39, true}, {"persistent_slices_heads", 411, false}}) {

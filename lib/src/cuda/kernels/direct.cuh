@@ -1,48 +1,110 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct on CUDA: projection and recurrence in one launch, for a few tokens. A warp owns one unit
-// of one batch entry; the pre-activations never leave its registers.
+// Direct on CUDA: projection and recurrence in one launch, for a few tokens; the pre-activations
+// never leave its registers. A warp owns one unit of one batch entry, or, for one step of a few
+// lines in 16 bits, a block some units of all of them, by tensor cores.
 #pragma once
 
+#include "cuda/kernels/fragment_sums.cuh"
 #include "cuda/kernels/linear.h"
 #include "cuda/kernels/project.cuh"
+#include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn {
 
 inline constexpr int kDirectTokens = 4;       // projected together
 inline constexpr Index kDirectLines = 65535;  // as high as a grid may be; the rest is its depth
 
-// kRows is the cell's gates, and one more with a projected highway input.
+// One unit of one line on its way through a few tokens, from sums that somebody else makes. kRows
+// is the cell's gates, and one more with a projected highway input.
+template <class Cell, class T, int kRows>
+struct DirectItem {
+  using Memory = LayerUnits<T>;
+  using V = typename Memory::V;
+
+  const CudaSchedule& s;
+  Index line, unit, hidden;
+  bool writes;
+  V bias[kRows];
+  Unit<Cell, V, true> item{{}, {}, {V(0)}};
+  Strided<const T> skip;
+  Strided<T> kept;
+  ForwardSink<Cell, Memory> sink;
+  StateEnds<Memory> ends;
+  Marks marks;
+  Masks masks;
+  scan::Carried<V> state;
+
+  __device__ __forceinline__ DirectItem(const CudaSchedule& s, const DirectKernelArgs<T>& a,
+                                        Index line, Index unit, bool writes)
+      : s(s),
+        line(line),
+        unit(unit),
+        hidden(s.extent.rows),
+        writes(writes),
+        skip(a.skip.at_line(line)),
+        kept(a.preactivations.at_line(line)),
+        sink(ForwardSink<Cell, Memory>{a.y, a.states, s.extent.rows}.line(line)),
+        ends(ends_of<Memory>(s)),
+        marks(s.marks.at_line(line)),
+        masks(a.masks.at_line(line)),
+        state(s.ragged ? scan::carried(V(0)) : ends.first(line, unit)) {
+#pragma unroll
+    for (int gate = 0; gate < kRows; ++gate) {
+      const bool has = a.bias && gate >= a.first_bias && gate < a.last_bias;
+      bias[gate] = has ? Memory::read(a.bias + (gate - a.first_bias) * hidden, unit, hidden) : V(0);
+    }
+    read_vectors<Cell, Memory>(a.vectors, unit, hidden, item.own);
+  }
+  // Step t, from what the projection gives.
+  __device__ __forceinline__ void step(Index t, V (&sums)[kRows]) {
+#pragma unroll
+    for (int gate = 0; gate < kRows; ++gate) {
+      // A kept pre-activation carries its bias exactly where one from a matrix product does.
+      if (writes && kept.data) {
+        Memory::write(kept.at(t) + gate * hidden, unit, hidden,
+                      Memory::kAddsBias ? sums[gate] : sums[gate] + bias[gate]);
+      }
+      sums[gate] += bias[gate];
+    }
+    item.gates = Cell::template gather<V>([&](int gate) { return sums[gate]; });
+    if constexpr (kReadsX<Cell>) {
+      item.own.x = kRows > Cell::kGates ? sums[kRows - 1] : Memory::read(skip.at(t), unit, hidden);
+    }
+    const std::uint32_t mark = s.ragged ? marks.at(t) : 0;
+    if (Marks::absent(mark)) return;
+    if (marks.enters(mark)) state = ends.first(Marks::sequence(mark), unit);
+    if (marks.cut(mark)) state = scan::carried(V(0));
+    if (masks) static_cast<Drawn<V, true>&>(item) = masks.at<Memory>(unit, t);
+    const auto before = state;
+    using scan::apply;
+    state = apply(step_of(item), before);
+    if (writes) sink.store(unit, t, item, before, state);
+    if (writes && marks.leaves(mark)) ends.last(Marks::sequence(mark), unit, state);
+  }
+  __device__ __forceinline__ void close() const {
+    if (writes && !s.ragged) ends.last(line, unit, state);
+  }
+};
+
 template <class Cell, class T, int kRows, bool kVectors>
 __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
     direct_kernel(const CudaSchedule s, const DirectKernelArgs<T> a) {
-  using Memory = LayerUnits<T>;
-  using V = typename Memory::V;
+  using Walk = DirectItem<Cell, T, kRows>;
+  using V = typename Walk::V;
   constexpr int kVector = kVectors ? kVectorOf<T> : 1;
   scan::cuda::await_stream();
   const Index hidden = s.extent.rows;
   const Index unit = Index{blockIdx.x} * kProjectWarps + threadIdx.x / scan::cuda::kLanes;
   const Index line = Index{blockIdx.z} * kDirectLines + blockIdx.y;
   if (unit >= hidden || line >= s.extent.lines) return;
-  const bool writes = threadIdx.x % scan::cuda::kLanes == 0;
 
   const T* weight[kRows];
-  V bias[kRows];
 #pragma unroll
   for (int gate = 0; gate < kRows; ++gate) {
     weight[gate] = a.weight + (gate * hidden + unit) * a.weight_stride;
-    const bool has = a.bias && gate >= a.first_bias && gate < a.last_bias;
-    bias[gate] = has ? Memory::read(a.bias + (gate - a.first_bias) * hidden, unit, hidden) : V(0);
   }
-  Unit<Cell, V, true> item{{}, {}, {V(0)}};
-  read_vectors<Cell, Memory>(a.vectors, unit, hidden, item.own);
-  const auto x = a.x.at_line(line), skip = a.skip.at_line(line);
-  const auto kept = a.preactivations.at_line(line);
-  const auto sink = ForwardSink<Cell, Memory>{a.y, a.states, hidden}.line(line);
-  const StateEnds<Memory> ends = ends_of<Memory>(s);
-  const Marks marks = s.marks.at_line(line);
-  const Masks masks = a.masks.at_line(line);
-  scan::Carried<V> state = s.ragged ? scan::carried(V(0)) : ends.first(line, unit);
-
+  Walk walk(s, a, line, unit, threadIdx.x % scan::cuda::kLanes == 0);
+  const auto x = a.x.at_line(line);
   for (Index t = 0; t < s.extent.steps; t += kDirectTokens) {
     const Index left = s.extent.steps - t;
     const int tokens = left < kDirectTokens ? static_cast<int>(left) : kDirectTokens;
@@ -53,60 +115,88 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
     for (int k = 0; k < kDirectTokens; ++k) {
       if (k >= tokens) break;
 #pragma unroll
-      for (int gate = 0; gate < kRows; ++gate) {
-        sums[k][gate] = sum_of_lanes(sums[k][gate]);
-        // A kept pre-activation carries its bias exactly where one from a matrix product does.
-        if (writes && kept.data) {
-          Memory::write(kept.at(t + k) + gate * hidden, unit, hidden,
-                        Memory::kAddsBias ? sums[k][gate] : sums[k][gate] + bias[gate]);
-        }
-        sums[k][gate] += bias[gate];
-      }
-      item.gates = Cell::template gather<V>([&](int gate) { return sums[k][gate]; });
-      if constexpr (kReadsX<Cell>) {
-        item.own.x =
-            kRows > Cell::kGates ? sums[k][kRows - 1] : Memory::read(skip.at(t + k), unit, hidden);
-      }
-      const std::uint32_t mark = s.ragged ? marks.at(t + k) : 0;
-      if (Marks::absent(mark)) continue;
-      if (marks.enters(mark)) state = ends.first(Marks::sequence(mark), unit);
-      if (marks.cut(mark)) state = scan::carried(V(0));
-      if (masks) static_cast<Drawn<V, true>&>(item) = masks.at<Memory>(unit, t + k);
-      const auto before = state;
-      using scan::apply;
-      state = apply(step_of(item), before);
-      if (writes) sink.store(unit, t + k, item, before, state);
-      if (writes && marks.leaves(mark)) ends.last(Marks::sequence(mark), unit, state);
+      for (int gate = 0; gate < kRows; ++gate) sums[k][gate] = sum_of_lanes(sums[k][gate]);
+      walk.step(t + k, sums[k]);
     }
   }
-  if (writes && !s.ragged) ends.last(line, unit, state);
+  walk.close();
 }
 
-template <class Cell, class T>
-cudaError_t launch_direct(const CudaSchedule& s, const DirectKernelArgs<T>& a) {
-  if (s.extent.lines == 0 || s.extent.rows == 0) return cudaSuccess;
-  const Index slabs = (s.extent.lines + kDirectLines - 1) / kDirectLines;
-  if (slabs > kDirectLines) return cudaErrorInvalidConfiguration;
+// One step of up to kGroups times 8 lines.
+template <class Cell, class T, int kRows, int kGroups>
+__global__ void __launch_bounds__(step::kWarps* scan::cuda::kLanes)
+    direct_step_kernel(const CudaSchedule s, const DirectKernelArgs<T> a) {
+  using Sums = step::FragmentSums<T, true, kRows, kGroups>;
+  __shared__ float parts[step::kWarps][8 * kGroups][step::kUnits][kRows | 1];  // odd: other banks
+  scan::cuda::await_stream();
+  const Index hidden = s.extent.rows, first_unit = Index{blockIdx.x} * step::kUnits;
+  const int lines = static_cast<int>(s.extent.lines), lane = threadIdx.x % scan::cuda::kLanes;
+  const Index row = first_unit + lane / 4;
+  Sums sums;
+  sums.multiply({row < hidden ? a.weight + row * a.weight_stride : nullptr,
+                 hidden * a.weight_stride, a.input},
+                Sums::lines(lines, [&](int i) { return a.x.at_line(i).data; }));
+#pragma unroll
+  for (int i = 0; i < 2 * kGroups; ++i) {
+    const int line = i / 2 * 8 + lane % 4 * 2 + i % 2;
+#pragma unroll
+    for (int gate = 0; gate < kRows; ++gate) {
+      parts[threadIdx.x / scan::cuda::kLanes][line][lane / 4][gate] =
+          sums.value[i / 2][gate / 2][gate % 2 * 2 + i % 2];
+    }
+  }
+  __syncthreads();
+  const int line = threadIdx.x / step::kUnits, own = threadIdx.x % step::kUnits;
+  if (line >= lines || first_unit + own >= hidden) return;
+  float totals[kRows] = {};
+#pragma unroll
+  for (int warp = 0; warp < step::kWarps; ++warp) {
+#pragma unroll
+    for (int gate = 0; gate < kRows; ++gate) totals[gate] += parts[warp][line][own][gate];
+  }
+  DirectItem<Cell, T, kRows> walk(s, a, line, first_unit + own, true);
+  walk.step(0, totals);
+  walk.close();
+}
+
+template <class Cell, class T, int kRows>
+cudaError_t launch_direct_rows(const CudaSchedule& s, const DirectKernelArgs<T>& a) {
   const bool vectors = reads_by_vectors(a.weight, a.weight_stride) &&
                        reads_by_vectors(a.x.data, a.x.line) &&
                        reads_by_vectors(a.x.data, a.x.step) && a.input % kVectorOf<T> == 0;
+  const auto warps = [](Index units, int each) {
+    return static_cast<unsigned>((units + each - 1) / each);
+  };
+  if constexpr (sizeof(T) == 2) {
+    if (vectors && dispatch::cuda_direct_step(s.extent.steps, s.extent.lines, sizeof(T))) {
+      const auto run = [&](auto kernel) {
+        return scan::cuda::launch_early(kernel, dim3(warps(s.extent.rows, step::kUnits)),
+                                        step::kWarps * scan::cuda::kLanes, 0, s.stream, s, a);
+      };
+      return s.extent.lines > 8 ? run(direct_step_kernel<Cell, T, kRows, 2>)
+                                : run(direct_step_kernel<Cell, T, kRows, 1>);
+    }
+  }
+  const Index slabs = (s.extent.lines + kDirectLines - 1) / kDirectLines;
+  if (slabs > kDirectLines) return cudaErrorInvalidConfiguration;
   const dim3 grid(
-      static_cast<unsigned>((s.extent.rows + kProjectWarps - 1) / kProjectWarps),
+      warps(s.extent.rows, kProjectWarps),
       static_cast<unsigned>(s.extent.lines < kDirectLines ? s.extent.lines : kDirectLines),
       static_cast<unsigned>(slabs));
   const auto run = [&](auto kernel) {
     return scan::cuda::launch_early(kernel, grid, kProjectWarps * scan::cuda::kLanes, 0, s.stream,
                                     s, a);
   };
+  return vectors ? run(direct_kernel<Cell, T, kRows, true>)
+                 : run(direct_kernel<Cell, T, kRows, false>);
+}
+template <class Cell, class T>
+cudaError_t launch_direct(const CudaSchedule& s, const DirectKernelArgs<T>& a) {
+  if (s.extent.lines == 0 || s.extent.rows == 0) return cudaSuccess;
   if constexpr (Cell::kHighway) {
-    if (!a.skip.data) {
-      constexpr int kRows = Cell::kGates + 1;
-      return vectors ? run(direct_kernel<Cell, T, kRows, true>)
-                     : run(direct_kernel<Cell, T, kRows, false>);
-    }
+    if (!a.skip.data) return launch_direct_rows<Cell, T, Cell::kGates + 1>(s, a);
   }
-  return vectors ? run(direct_kernel<Cell, T, Cell::kGates, true>)
-                 : run(direct_kernel<Cell, T, Cell::kGates, false>);
+  return launch_direct_rows<Cell, T, Cell::kGates>(s, a);
 }
 
 }  // namespace scanrnn
