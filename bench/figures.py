@@ -18,7 +18,7 @@ from typing import Any
 
 import tables
 from losses import compared, list_of, name_of, own_row, problem_of
-from rows import OURS, Row, dtype_of, measured, shape_of
+from rows import OURS, Row, commits, dtype_of, measured, shape_of
 from scanrnn import _core, profile
 from scanrnn.tools import measure, optional, regret
 from scanrnn.tools.fit import Problem, problems
@@ -210,7 +210,7 @@ def table(content: Row) -> str:
     return (
         f"# Beside its peers: {content['gpu']}\n\n"
         f"PyTorch {content['torch']}, cuDNN {content['cudnn']}, driver {content['driver']}, commit "
-        f"{content['commit']}, {content['date']}; copy {content['copy_gbps']} GB/s.\n"
+        f"{commits(content)}, {content['date']}; copy {content['copy_gbps']} GB/s.\n"
         f"`{content['command']}`; this page by `python bench/figures.py`.\n\n"
         f"## Where we lose\n\nAmong {compared(rows)} problems:\n\n{list_of(rows)}"
         "\n\n## All rows\n\nMemory is what a call takes beside its inputs and parameters.\n\n"

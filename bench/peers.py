@@ -4,8 +4,8 @@
     python bench/peers.py --out bench/results/h200-peers.json [--parts PART ...] [--only REGEX]
 
 Each part has a process of its own: none meets the memory that another's libraries keep, or ends
-with it. The file is written after each problem. A later run of other parts at the same commit adds
-to it.
+with it. The file is written after each problem. A later run of some parts replaces their rows
+alone, and the file says at which commit each part was measured.
 
 PyTorch is needed, and its cuDNN is called by its C API. accelerated-scan (whose warp kernel nvcc
 compiles when it is first imported), mamba-ssm, flash-linear-attention (fla-core) and JAX take part
@@ -66,10 +66,13 @@ def provenance() -> Row:
 
 
 def resumed(out: Path, head: Row, part: str) -> list[Row]:
-    """Rows of other parts that the same commit has left there on such a GPU."""
+    """Rows of other parts that are there of such a GPU; and of which commit each part is."""
     before = measure.load(out) if out.exists() else {}
-    if any(before.get(key) != head[key] for key in ("commit", "gpu", "cudnn")):
+    head["commits"] = {part: head["commit"]}
+    if any(before.get(key) != head[key] for key in ("gpu", "cudnn")):
         return []
+    first = {row["part"]: before["commit"] for row in before["rows"]}
+    head["commits"] = before.get("commits", first) | head["commits"]
     commands = before["command"].split("; ")
     head["command"] = "; ".join(dict.fromkeys([*commands, head["command"]]))
     head["copy_gbps"] = before["copy_gbps"]

@@ -44,4 +44,16 @@ def source(content: Row) -> str:
     where = content.get("gpu") or f"{content['processor']}, {content['architecture']}"
     first, *others = content["command"].split("; ")
     more = " and other parts" if others else ""
-    return f"{where}, commit {content['commit'][:9]}, `{first}`{more}:\n\n"
+    return f"{where}, commit {commits(content)}, `{first}`{more}:\n\n"
+
+
+def commits(content: Row) -> str:
+    """The commit of a file's rows, and those of parts that were measured at others."""
+    last = content["commit"]
+    apart = by(content.get("commits", {}).items(), lambda item: item[1])
+    others = (
+        f"{', '.join(part for part, _ in parts)} at {commit[:9]}"
+        for commit, parts in apart.items()
+        if commit != last
+    )
+    return "; ".join([last[:9], *others])
