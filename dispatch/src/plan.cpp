@@ -10,6 +10,7 @@
 #include "scanrnn/dispatch/cost.h"
 #include "scanrnn/dispatch/features.h"
 #include "scanrnn/dispatch/ragged.h"
+#include "scanrnn/dispatch/stack_step.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
@@ -350,6 +351,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
         out.strategy == Strategy::step_loop && !by_lines(problem) && fuses_steps(problem);
     consider_lanes(out);
     if (problem.at_once > 1) consider_at_once(out);
+    consider_step_as_one(out);
     return out;
   }
   const std::int64_t lines = std::max<std::int64_t>(1, problem.batch);
