@@ -281,6 +281,37 @@ INSTANTIATE_TEST_SUITE_P(HalfKernels, CudaKernelsTest, testing::ValuesIn(without
 INSTANTIATE_TEST_SUITE_P(BulkCopies, CudaKernelsTest,
                          testing::ValuesIn(small_cases({Dtype::bfloat16})), name_of);
 
+// Every cut of a persistent kernel that the planner may pick, of both passes.
+class CudaCutsTest : public CudaTest {};
+
+TEST_F(CudaCutsTest, EveryOne) {
+  Random random(96);
+  Context& context = shared_context(1);
+  for (const LayerOptions& options : all_variants()) {
+    if (!is_dense(options)) continue;
+    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+      Case c = small_case(info(options.cell), dtype, Strategy::persistent, 7, 19, 300);
+      c.layer.variant = options.variant;
+      const Data data = random_data(c, random);
+      const oracle::Answer want = oracle::run(c, data);
+      const Plan picked =
+          Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, Strategy::persistent);
+      for (const bool backward : {false, true}) {
+        for (const auto& shape :
+             dispatch::persistent_shapes(picked.problem, picked.device, backward)) {
+          SCOPED_TRACE((backward ? "backward, tile " : "forward, tile ") +
+                       std::to_string(shape.tile) + ", warps along units " +
+                       std::to_string(shape.warps_along_units));
+          Plan plan = picked;
+          (backward ? plan.persistent_vjp : plan.persistent) = shape;
+          expect_conforms(c, run(c, data, context, plan), want);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
 // The bare scan: h_t = h_{t-1} / 2 + 1 from 0 on, which is 2 - 2^(1-t).
 struct SmallScan {
   const char* kernel;

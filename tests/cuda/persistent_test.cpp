@@ -145,33 +145,6 @@ TEST_F(CudaPersistentTest, LargeLayers) {
   }
 }
 
-// Every cut that the planner may pick, of both passes.
-TEST_F(CudaPersistentTest, EveryCut) {
-  Random random(96);
-  for (const LayerOptions& options : dense_variants()) {
-    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
-      Case c = persistent_case(options, dtype, 300, 19, 7);
-      const Data data = random_data(c, random);
-      const oracle::Answer want = oracle::run(c, data);
-      Context& context = shared_context(1);
-      const Plan picked =
-          Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, Strategy::persistent);
-      for (const bool backward : {false, true}) {
-        for (const PersistentShape& shape :
-             dispatch::persistent_shapes(picked.problem, picked.device, backward)) {
-          SCOPED_TRACE(std::string(backward ? "backward" : "forward") + ", tile " +
-                       std::to_string(shape.tile) + ", warps along units " +
-                       std::to_string(shape.warps_along_units));
-          Plan plan = picked;
-          (backward ? plan.persistent_vjp : plan.persistent) = shape;
-          expect_conforms(c, run(c, data, context, plan), want);
-          if (HasFailure()) return;
-        }
-      }
-    }
-  }
-}
-
 // More steps than one launch's exchange has room for, and more lines than one launch steps.
 TEST_F(CudaPersistentTest, SeveralLaunches) {
   for (const LayerOptions& options : dense_variants()) {
