@@ -1,98 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner to its last branch, on devices and with thresholds that only this file knows.
-#include "scanrnn/dispatch/plan.h"
-
+// The planner to its last branch, on devices and with thresholds that only tests know.
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <initializer_list>
-#include <set>
 #include <type_traits>
-#include <utility>
 
+#include "dispatch/branches.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
 namespace {
-
-using Bound = std::pair<Feature, double>;
-
-Rule rule(Strategy strategy, bool across_blocks, std::initializer_list<Bound> above,
-          std::initializer_list<Bound> at_most) {
-  Rule out = everywhere(
-      strategy, strategy == Strategy::direct ? Strategy::fused_sequential : Strategy::direct,
-      across_blocks);
-  out.margin = 1.25;
-  for (const auto& [feature, bound] : above) out.above[index_of(feature)] = bound;
-  for (const auto& [feature, bound] : at_most) out.at_most[index_of(feature)] = bound;
-  return out;
-}
-Profile profile_of(std::initializer_list<Rule> rules) {
-  Profile out{"test-profile", "this file", 0, {}, nullptr};
-  for (const Rule& one : rules) out.rules[static_cast<std::size_t>(out.count++)] = one;
-  return out;
-}
-
-// Inference and training differ, so that taking the wrong ones shows. The first rule that is met
-// decides, and more than 1000 gates meet none.
-const Profile kProfile = profile_of({
-    rule(Strategy::direct, true, {}, {{Feature::tokens, 8}, {Feature::training, 0}}),
-    rule(Strategy::direct, true, {}, {{Feature::tokens, 4}, {Feature::gates, 1000}}),
-    rule(Strategy::parallel_scan, true, {{Feature::steps, 99}},
-         {{Feature::rows_per_unit, 6}, {Feature::training, 0}, {Feature::gates, 1000}}),
-    rule(Strategy::parallel_scan, false, {{Feature::steps, 99}},
-         {{Feature::rows_per_unit, 10}, {Feature::training, 0}, {Feature::gates, 1000}}),
-    rule(Strategy::parallel_scan, true, {{Feature::steps, 199}, {Feature::training, 0}},
-         {{Feature::rows_per_unit, 2}, {Feature::gates, 1000}}),
-    rule(Strategy::parallel_scan, false, {{Feature::steps, 199}, {Feature::training, 0}},
-         {{Feature::rows_per_unit, 5}, {Feature::gates, 1000}}),
-    rule(Strategy::fused_sequential, true, {},
-         {{Feature::rows_per_unit, 6}, {Feature::gates, 1000}}),
-    rule(Strategy::fused_sequential, false, {}, {{Feature::gates, 1000}}),
-});
-
-Problem problem(std::int64_t steps, std::int64_t batch, std::int64_t hidden) {
-  Problem out;
-  out.steps = steps;
-  out.batch = batch;
-  out.input_size = out.hidden_size = hidden;
-  out.gates = 2;
-  return out;
-}
-Plan on(const Problem& problem, std::int64_t units = 4) {
-  return plan(problem, {Processor::cpu, units}, kProfile);
-}
-
-struct Branch {
-  const char* what;
-  std::int64_t steps, batch, hidden;
-  bool training;
-  Strategy strategy;
-  Reason reason = Reason::measured;
-  int gates = 2;
-};
-// With 4 units: 40 rows are few in inference and 20 in training.
-constexpr Branch kBranches[] = {
-    {"no steps", 0, 3, 4, false, Strategy::fused_sequential, Reason::empty},
-    {"no batch", 1000, 0, 4, false, Strategy::fused_sequential, Reason::empty},
-    {"one token", 1, 1, 4, false, Strategy::direct},
-    {"one step of a large batch is no reason for direct", 1, 9, 4, false,
-     Strategy::fused_sequential},
-    {"tokens at the limit", 4, 2, 1000, false, Strategy::direct},
-    {"tokens above it", 9, 1, 1, false, Strategy::fused_sequential},
-    {"tokens at the limit of training", 4, 1, 1000, true, Strategy::direct},
-    {"tokens above that", 5, 1, 1, true, Strategy::fused_sequential},
-    {"rows and steps at the limit", 100, 1, 40, false, Strategy::parallel_scan},
-    {"a row too many", 100, 1, 41, false, Strategy::fused_sequential},
-    {"rows are batch times hidden", 100, 8, 5, false, Strategy::parallel_scan},
-    {"rows are batch times hidden, too many", 100, 7, 6, false, Strategy::fused_sequential},
-    {"a step too few", 99, 1, 40, false, Strategy::fused_sequential},
-    {"a step too few, and rows too many", 99, 1, 41, false, Strategy::fused_sequential},
-    {"training at its limits", 200, 1, 20, true, Strategy::parallel_scan},
-    {"training, a row too many", 200, 1, 21, true, Strategy::fused_sequential},
-    {"training, a step too few", 199, 1, 20, true, Strategy::fused_sequential},
-    {"no rule", 100, 1, 40, true, Strategy::fused_sequential, Reason::no_rule, 1001},
-};
 
 class BranchTest : public testing::TestWithParam<Branch> {};
 
@@ -397,68 +314,6 @@ TEST(Plan, IsPure) {
       EXPECT_EQ(std::memcmp(first.profile, second.profile, sizeof first.profile), 0);
     }
   }
-}
-
-// A reader learns what runs, by whose measurement, and why: no two reasons read alike.
-TEST(Explain, NamesStrategyProfileAndReason) {
-  std::set<Reason> reasons;
-  std::set<std::string> words;
-  for (const Branch& branch : kBranches) {
-    for (Strategy forced : {Strategy::automatic, Strategy::direct}) {
-      Problem wanted = problem(branch.steps, branch.batch, branch.hidden);
-      wanted.training = branch.training;
-      wanted.gates = branch.gates;
-      wanted.forced = forced;
-      const Plan got = on(wanted);
-      const std::string text = explain(got);
-      EXPECT_EQ(text.find('\n'), std::string::npos) << "one line";
-      EXPECT_EQ(text.rfind(name(got.strategy), 0), 0u) << text;
-      EXPECT_NE(text.find(kProfile.name), std::string::npos) << text;
-      EXPECT_NE(text.find(std::string("runner-up ") + name(got.runner_up)), std::string::npos)
-          << text;
-      EXPECT_NE(text.find(branch.training ? "training" : "inference"), std::string::npos) << text;
-      EXPECT_NE(text.find("T=" + std::to_string(branch.steps)), std::string::npos) << text;
-      const char* word = got.reason == Reason::forced     ? "forced"
-                         : got.reason == Reason::empty    ? "nothing"
-                         : got.reason == Reason::measured ? "measured as the fastest"
-                                                          : "no rule";
-      EXPECT_NE(text.find(kProfile.origin), std::string::npos) << text;
-      EXPECT_NE(text.find(word), std::string::npos) << text;
-      reasons.insert(got.reason);
-      words.insert(word);
-    }
-  }
-  EXPECT_EQ(reasons.size(), 4u) << "every reason has been read";
-  EXPECT_EQ(words.size(), 4u);
-}
-
-// The bounds that a problem met, with its own values, and how far the runner-up was behind.
-TEST(Explain, SaysWhichBoundsDecided) {
-  Problem wanted = problem(100, 8, 5);
-  EXPECT_EQ(explain(on(wanted)),
-            "parallel_scan for T=100 B=8 H=5 (inference), chunks of 20 steps: measured as the "
-            "fastest where T = 100 > 99 and B*H per unit = 10 <= 10 and gates = 2 <= 1000 and no "
-            "training; runner-up direct (1.25 x the time) [profile test-profile, this file]");
-  wanted.training = true;
-  wanted.steps = 200;
-  wanted.batch = 2;
-  EXPECT_NE(explain(on(wanted)).find("B*H per unit = 2.5 <= 5 and gates = 2 <= 1000 and training;"),
-            std::string::npos)
-      << explain(on(wanted));
-  const Profile banded =
-      profile_of({rule(Strategy::direct, false, {{Feature::hidden, 4}}, {{Feature::hidden, 6}})});
-  EXPECT_NE(explain(plan(wanted, {Processor::cpu, 4}, banded)).find("where 4 < H = 5 <= 6"),
-            std::string::npos);
-  Problem bare = wanted;
-  bare.gates = 0;
-  const Profile scans = profile_of({rule(Strategy::parallel_scan, false, {}, {{Feature::gates, 0}}),
-                                    rule(Strategy::direct, false, {}, {})});
-  EXPECT_NE(explain(plan(bare, {Processor::cpu, 4}, scans)).find("where nothing is projected"),
-            std::string::npos);
-  EXPECT_EQ(plan(wanted, {Processor::cpu, 4}, scans).strategy, Strategy::direct);
-  const Profile plain = profile_of({rule(Strategy::direct, false, {}, {})});
-  EXPECT_NE(explain(plan(wanted, {Processor::cpu, 4}, plain)).find("fastest everywhere"),
-            std::string::npos);
 }
 
 }  // namespace
