@@ -44,11 +44,11 @@ def dense_cells(rows: list[Row], peers: list[Row]) -> str:
     size = {"B": 16, "T": 1024, "H": 768, "dtype": "bfloat16"}
     both = {}
     for cell in ("LSTM", "GRU"):
-        here = measured(rows, bench="layer", cell=cell, picked=True, **size)
+        here = measured(peers, bench="layer", cell=cell, impl=OURS, **size)
         times = [need(here, **{"pass": way})["ms"] for way in ("forward", "forward_backward")]
         both[cell] = " ms and with backward ".join(f"{ms:.1f}" for ms in times)
     beside = measured(peers, bench="layer", cell="LSTM", **{"pass": "forward"}, **size)
-    own = need(rows, bench="layer", cell="LSTM", picked=True, **{"pass": "forward"}, **size)
+    own = need(beside, impl=OURS)
     one = {"bench": "step", "B": 1, "dtype": "bfloat16"}
     steps = {cell: find(rows, cell=cell, **one) for cell in ("LSTM", "GRU")}
     steps = {cell: row for cell, row in steps.items() if row is not None}

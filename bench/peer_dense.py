@@ -49,7 +49,7 @@ DENSE = [
     Size(32, 128, 512),
     Size(1, 2048, 512),
 ]
-LARGE = [  # where R does not fit the registers, or not many copies of it
+LARGE = [  # where R fills the chip, or there are many lines or layers
     Size(16, 256, 2048),
     Size(32, 256, 1536),
     Size(128, 256, 1024),

@@ -71,12 +71,14 @@ def resumed(out: Path, head: Row, part: str) -> list[Row]:
     head["commits"] = {part: head["commit"]}
     if any(before.get(key) != head[key] for key in ("gpu", "cudnn")):
         return []
-    first = {row["part"]: before["commit"] for row in before["rows"]}
-    head["commits"] = before.get("commits", first) | head["commits"]
+    # "PART, some of its problems" is a part of PART.
+    kept = [row for row in before["rows"] if row["part"].partition(",")[0] != part]
+    first = {row["part"]: before["commit"] for row in kept}
+    head["commits"] |= {one: before.get("commits", first)[one] for one in first}
     commands = before["command"].split("; ")
     head["command"] = "; ".join(dict.fromkeys([*commands, head["command"]]))
     head["copy_gbps"] = before["copy_gbps"]
-    return [row for row in before["rows"] if row.get("part") != part]
+    return kept
 
 
 def run(args: argparse.Namespace, part: str, end: float) -> None:

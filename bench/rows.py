@@ -52,8 +52,8 @@ def commits(content: Row) -> str:
     last = content["commit"]
     apart = by(content.get("commits", {}).items(), lambda item: item[1])
     others = (
-        f"{', '.join(part for part, _ in parts)} at {commit[:9]}"
+        f"{commit[:9]} for {', '.join(part for part, _ in parts)}"
         for commit, parts in apart.items()
         if commit != last
     )
-    return "; ".join([last[:9], *others])
+    return " and ".join([last[:9], *others])

@@ -174,11 +174,11 @@ class Counter {
   }
 
   void direct() {
+    const bool vectors = p_.input_size * p_.storage_bytes % 16 == 0;
     // Tensor cores read the weights once for all lines of a step.
-    const bool once = cuda_direct_step(p_.steps, p_.batch, p_.storage_bytes);
+    const bool once = vectors && cuda_direct_step(p_.steps, p_.batch, p_.storage_bytes);
     const double fours = ceiling(steps(), 4),
                  load = (once ? 1 : batch()) * ceiling(hidden(), kDirectWarps) / units();
-    const bool vectors = p_.input_size * p_.storage_bytes % 16 == 0;
     const double reads = ceiling(depth(), kLanes * (vectors ? 16 / bytes() : 1));
     add(Term::four, fours);
     add(Term::four_read, fours * reads);

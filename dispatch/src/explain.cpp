@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 
+#include "scanrnn/dispatch/cost.h"
 #include "scanrnn/dispatch/features.h"
 #include "scanrnn/dispatch/ragged.h"
 #include "scanrnn/dispatch/stack_step.h"
@@ -113,12 +114,13 @@ std::string because(const Plan& plan) {
                  ? "layer_norm needs all sums of a line before each step"
                  : "with reset_after=False each step has two products, one after the other";
     case Reason::on_chip:
-      return "the recurrent weights stay in registers for the whole sequence";
+      return "the recurrent weights stay on the chip for the whole sequence";
     case Reason::not_on_chip:
       return plan.problem.storage_bytes <= 4 ? "the recurrent weights do not fit on the chip"
                                              : "in float64 each step is a product and a kernel";
     case Reason::many_lines:
-      return "B > " + text(2 * plan.persistent.lines) + " lines are more than two launches step";
+      return "B > " + text(kMostLaunches * plan.persistent.lines) + " lines are more than " +
+             text(kMostLaunches) + " launches step";
     case Reason::few_steps:
       return "T < " + text(kPersistentMinSteps) + " is too short to load the weights once";
   }

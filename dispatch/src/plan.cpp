@@ -29,7 +29,7 @@ Choice choose_dense(const Problem& problem, const Plan& plan) {
   if (plan.device.processor == Processor::cpu) return {loop, loop, Reason::every_step};
   if (shape.tile < 0) return {loop, loop, Reason::not_on_chip};
   if (problem.steps < kPersistentMinSteps) return {loop, whole, Reason::few_steps};
-  if (problem.batch > 2 * shape.lines) return {loop, whole, Reason::many_lines};
+  if (problem.batch > kMostLaunches * shape.lines) return {loop, whole, Reason::many_lines};
   return {whole, loop, Reason::on_chip};
 }
 
@@ -216,6 +216,13 @@ std::int64_t chunk_steps(const Problem& problem, const DeviceLimits& device) {
   return std::max(kCpuMinChunk, divide_up(problem.steps, std::max<std::int64_t>(1, chunks)));
 }
 
+// The bytes of a row of R that a forward persistent kernel can sum over.
+std::int64_t longest_row() {
+  int chunks = 0;
+  for (const PersistentTile& tile : kPersistentForward) chunks = std::max(chunks, tile.chunks);
+  return std::int64_t{kPersistentWarps} * chunks * 64;
+}
+
 }  // namespace
 
 std::string misfit(const Problem& problem, const DeviceLimits& device) {
@@ -262,15 +269,12 @@ std::string misfit(const Problem& problem, const DeviceLimits& device) {
   const std::int64_t units = problem.hidden_size / problem.heads;
   const std::int64_t bytes = problem.gates * units * units * problem.storage_bytes;
   return std::string("the recurrent weights") + (problem.heads > 1 ? " of a head" : "") + " take " +
-         std::to_string(bytes) + " bytes, and the registers and shared memory of " +
-         std::to_string(device.units) + " multiprocessors have room for at most " +
+         std::to_string(bytes) + " bytes in rows of " +
+         std::to_string(units * problem.storage_bytes) +
+         ", and the registers and shared memory of " + std::to_string(device.units) +
+         " multiprocessors have room for at most " +
          std::to_string(device.units * (kPersistentWeightBytes + device.shared_bytes)) +
-         ", in whole tiles";
-}
-
-bool fuses_steps(const Problem& p) {
-  const std::int64_t weights = p.gates * p.hidden_size * p.hidden_size;
-  return p.batch <= cuda_fused_lines(p.storage_bytes, p.split_products, weights);
+         ", in whole tiles and rows of at most " + std::to_string(longest_row()) + " bytes";
 }
 
 namespace {

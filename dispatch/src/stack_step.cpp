@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which steps of a stack are one launch.
+// Which steps of a layer are one kernel, and which of a stack one launch.
 #include "scanrnn/dispatch/stack_step.h"
 
+#include "scanrnn/dispatch/tiles.h"
+
 namespace scanrnn::dispatch {
+
+bool fuses_steps(const Problem& p) {
+  const std::int64_t weights = p.gates * p.hidden_size * p.hidden_size;
+  return p.batch <= cuda_fused_lines(p.storage_bytes, p.split_products, weights);
+}
 
 // On an H200, GRU and LSTM, one to sixteen lines: weights of less than a few megabytes come from
 // the second level cache in less time than blocks take to meet, and a block that makes more than

@@ -96,7 +96,7 @@ TEST(PersistentShape, LayersOfSixteenBitsUpTo2048FitA132UnitDevice) {
   EXPECT_LT(persistent_shape(dense(1024, 16), device_of(16), false).tile, 0);
 }
 
-// The best of all cuts is the one that is taken.
+// What is taken is one of the cuts, some of which keep a part of R in shared memory.
 TEST(PersistentShape, IsOneOfAll) {
   for (const bool backward : {false, true}) {
     const Problem p = dense(300, 19);
@@ -115,7 +115,7 @@ TEST(PersistentShape, IsOneOfAll) {
   EXPECT_TRUE(persistent_shapes(dense(4096, 16), device_of(132), false).empty());
 }
 
-// A step's kernel reads R once for each eight lines, so that it must be near where they are more.
+// A step's kernel reads R once for each eight lines: of more, only where the L2 holds R.
 TEST(StepLoop, StepsFuseWhereRIsReadOften) {
   EXPECT_TRUE(fuses_steps(dense(1024, 16)));
   EXPECT_FALSE(fuses_steps(dense(1024, 17)));

@@ -154,8 +154,8 @@ def test_sizes_that_people_quote_are_picked_as_measured():
 
 
 def as_it_is_now(name, p):
-    """Kernels that are newer than a file's times: those of dense cells, which have a file of their
-    own, half of it unseen, and that of a step of a few lines in 16 bits.
+    """Whether a problem's times are still those of today's kernels. Dense cells have newer ones,
+    and a file of their own, half of it unseen; a step of a few lines in 16 bits has, too.
     """
     if name == "h200-random-dense":
         return p.held_out

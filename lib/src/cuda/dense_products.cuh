@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows the backward walk of a dense layer on CUDA: from the cotangents of its sums those of
-// its input and of its parameters.
+// What is around the backward walk of a dense layer on CUDA: what a ragged batch needs before it,
+// and after it, from the cotangents of the sums, those of the input and of the parameters.
 #pragma once
 
 #include "cuda/kernels/dense.h"

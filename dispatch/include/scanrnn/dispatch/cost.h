@@ -151,6 +151,9 @@ struct Cost {
   std::array<float, kTerms> us{};
 };
 
+// Launches of a persistent kernel that together beat a step loop where nothing was measured.
+inline constexpr std::int64_t kMostLaunches = 2;
+
 // What of a problem takes time if it is run so, and the class that it is of; CUDA only.
 Counts counts(const Problem& problem, const DeviceLimits& device, Strategy strategy,
               bool across_blocks);

@@ -131,7 +131,7 @@ std::string misfit(const Problem& problem, const DeviceLimits& device);
 
 // The best cut of a dense layer for a persistent kernel; no tile where R does not fit on the chip.
 PersistentShape persistent_shape(const Problem& problem, const DeviceLimits& device, bool backward);
-// All cuts that it is the best of.
+// All cuts of a layer, of which that is the cheapest.
 std::vector<PersistentShape> persistent_shapes(const Problem& problem, const DeviceLimits& device,
                                                bool backward);
 // CUDA, step loop: whether one kernel makes a forward step, products and all.

@@ -72,7 +72,7 @@ struct PersistentTile {
   int chunks;             // of the sum, of 64 bytes each
   int fetched;            // chunks received at a time; divides `chunks`
   int items;              // units times lines that one thread steps
-  int shared_chunks = 0;  // of the chunks, whose weights stay in shared memory
+  int shared_chunks = 0;  // how many of the chunks keep their weights in shared memory
 };
 inline constexpr int kPersistentWarps = 8;  // of a block
 // Lines of a block up to which exact products in float32 are multiply-adds; of more, three products

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct on CUDA: projection and recurrence in one launch, for a few tokens; the pre-activations
-// never leave its registers. A warp owns one unit of one batch entry, or, for one step of a few
+// Direct on CUDA: projection and recurrence in one launch, for a few tokens. A warp owns one unit
+// of one batch entry, whose pre-activations never leave its registers; or, for one step of a few
 // lines in 16 bits, a block some units of all of them, by tensor cores.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace scanrnn {
 inline constexpr int kDirectTokens = 4;       // projected together
 inline constexpr Index kDirectLines = 65535;  // as high as a grid may be; the rest is its depth
 
-// One unit of one line on its way through a few tokens, from sums that somebody else makes. kRows
+// One unit of one line on its way through a few tokens, from sums that the kernel has made. kRows
 // is the cell's gates, and one more with a projected highway input.
 template <class Cell, class T, int kRows>
 struct DirectItem {

@@ -64,7 +64,7 @@ __device__ __forceinline__ void load_fragments(std::uint32_t (&to)[2][4], const 
 }
 
 // A thread's words of all fragments that its block multiplies by: of the first kKept chunks of the
-// sum in its registers, of the rest in shared memory, where threads have 16 bytes in turn.
+// sum in its registers, of the rest in shared memory, where thread after thread has 16 bytes.
 template <int kKept, int kShared, int kTiles>
 struct Pieces {
   static constexpr int kBytes = kShared * kTiles * 2 * kThreads * static_cast<int>(sizeof(uint4));
