@@ -39,6 +39,8 @@ struct Pass {
   // Row blocks of R, and of a chain W, that a unit has: of its gates, or of all of its sums, of
   // which only one of the two may have a share.
   int blocks(const Problem& p) const { return chain() ? p.sums : p.gates; }
+  // Rows of weights that a block multiplies by for each unit: backward it has the unit's column.
+  int rows(const Problem& p) const { return backward ? 1 : blocks(p); }
 };
 
 // What a pass exchanges for each line of a head and step, h or the cotangents of the sums; and what
@@ -86,7 +88,7 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
               const Pass& pass) {
   const std::int64_t lines = ceiling(std::min(p.batch, shape.lines), shape.groups);
   const std::int64_t eights = ceiling(lines, 8);
-  const std::int64_t tiles = ceiling(tile.unit_blocks * (pass.backward ? 1 : pass.blocks(p)), 2);
+  const std::int64_t tiles = ceiling(tile.unit_blocks * pass.rows(p), 2);
   // Three products, and taking operands apart; or multiply-adds of a line or two.
   const bool adds = p.split_products && lines <= kPersistentFewLines;
   const double each = adds ? 1.5 * static_cast<double>(lines) : p.split_products ? 3.5 : 1;
@@ -131,8 +133,7 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   // As many lines as threads can step and as shared memory has partial sums for, twice.
   const std::int64_t line_bytes =
       2 * warps_along_sum * line_floats(pass.backward, units) * kWordBytes;
-  const std::int64_t room =
-      device.shared_bytes - persistent_shared_bytes(tile, pass.backward ? 1 : pass.blocks(p));
+  const std::int64_t room = device.shared_bytes - persistent_shared_bytes(tile, pass.rows(p));
   const std::int64_t most = std::min(tile.items * kThreads / units, room / line_bytes / 2 * 2);
   if (most < 1) return out;
   out.units = static_cast<int>(units);
@@ -215,17 +216,18 @@ double clocks(const Plan& plan) {
 template <class F>
 void each_shape(const Problem& p, const DeviceLimits& device, const Pass& pass, F&& consider) {
   if (p.storage_bytes > 4 || p.hidden_size > kPersistentMaxHidden) return;
-  const auto number = [&](PersistentShape shape, int tile, double cost) {
+  // What a tile or block is cut to, where it has room, by its number.
+  const auto number = [&](PersistentShape shape, int index, auto&& clocks_of) {
     if (shape.tile < 0) return;
-    shape.tile = tile;
-    consider(shape, cost);
+    shape.tile = index;
+    consider(shape, clocks_of(shape));
   };
   with_tiles(pass, [&](const auto& tiles) {
     int index = 0;
     for (const PersistentTile& tile : tiles) {
       for (int along = 1; along <= kPersistentWarps; along *= 2) {
-        const PersistentShape shape = cut(p, device, tile, along, pass);
-        number(shape, index, shape.tile < 0 ? 0 : clocks(p, tile, shape, pass));
+        number(cut(p, device, tile, along, pass), index,
+               [&](const PersistentShape& shape) { return clocks(p, tile, shape, pass); });
       }
       ++index;
     }
@@ -234,8 +236,8 @@ void each_shape(const Problem& p, const DeviceLimits& device, const Pass& pass, 
   int index = 0;
   for (const int unit_blocks : kPersistentBlockUnits) {
     const PersistentBlock block = persistent_block(unit_blocks, p.gates, p.storage_bytes);
-    const PersistentShape shape = cut(p, device, block, unit_blocks);
-    number(shape, index, shape.tile < 0 ? 0 : clocks(p, block, shape));
+    number(cut(p, device, block, unit_blocks), index,
+           [&](const PersistentShape& shape) { return clocks(p, block, shape); });
     ++index;
   }
 }
