@@ -15,6 +15,7 @@ Array = Any  # of the library
 GOLDEN, _FACTORS, _SHIFTS = (
     0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB), (30, 27, 31),
 )  # fmt: skip
+_WALK = ((16, 0x7FEB352D), (15, 0x846CA68B))  # of the numbers inside a recurrence
 BEHIND = 0x626568696E64  # what is drawn behind a layer, and by each share of a layer's own
 OF = {
     "input_dropout": 0x696E707574,
@@ -66,6 +67,17 @@ def kept(f: Any, rows: Array, like: Array, share: float, of_seed: Any) -> Array:
 
 def threshold(share: float) -> int:
     return int(share * _LARGEST)
+
+
+def of_units(f: Any, rows: Array, like: Array, of_seed: Any) -> Any:
+    """A number of 32 bits, in the upper half, for each row with these numbers and each unit of
+    `like`: UnitNumbers of lib/src/recurrence/masks.h."""
+    own = mixed((of_seed >> 32) * 2**32 + f.numbers(f.counted(like.shape[-1], like)))
+    token = f.numbers(rows[..., None]) + of_seed
+    numbers = ((own >> 32) + token * (own * 2 + 1)) * 2**32
+    for shift, factor in _WALK:
+        numbers = ((numbers ^ (numbers >> shift)) >> 32) * (factor * 2**32)
+    return numbers
 
 
 def _places(f: Any, rows: Array, like: Array) -> Any:
@@ -130,5 +142,6 @@ class Masks:
         self, what: int, place: int, rows: Array, like: Array, share: float, scale: float
     ) -> Array:
         f = self._f
-        numbers = mixed(_places(f, rows, like) + self._of(what, place))
-        return f.where(numbers < threshold(share), 0, f.full(like.shape, scale, like))
+        numbers = of_units(f, rows, like, self._of(what, place))
+        least = threshold(share) >> 32 << 32
+        return f.where(numbers < least, 0, f.full(like.shape, scale, like))

@@ -155,15 +155,28 @@ def drop_masks(told, shape, share, seed):
     return out
 
 
+def moves(seed, tokens, hidden, mean):
+    """[tokens,H]: the rule of UnitNumbers in recurrence/masks.h."""
+    low = np.uint64(0xFFFFFFFF)
+    units = mixed((seed & ~low) + np.arange(hidden, dtype=np.uint64))
+    apart = (units & low).astype(np.uint32) * np.uint32(2) + np.uint32(1)
+    x = (units >> np.uint64(32)).astype(np.uint32) + (
+        (seed & low).astype(np.uint32) + tokens
+    ) * apart
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return (x >= np.uint32(int((1 - mean) * (2.0**64 - 2.0**11)) >> 32)) * 1.0
+
+
 def zoneout_moves(told, tokens, seed):
     """How far h and c move, by layer and direction: 0 or 1, [*tokens,H]; None where all do."""
     shape, out = (*tokens, told.hidden), {}
-    places = np.arange(int(np.prod(shape)), dtype=np.uint64)
+    rows = np.arange(int(np.prod(tokens)), dtype=np.uint32)[:, None]
     for at in range(told.num_layers * told.directions):
         place = at // told.directions * 2 + at % told.directions
         pairs = zip((STATE, CELL), told.options.means, strict=True)
         out[at] = [
-            stays(mixed(seed_of(seed, kind, place) + places), 1 - mean).reshape(shape) * 1.0
+            moves(seed_of(seed, kind, place), rows, told.hidden, mean).reshape(shape)
             if mean < 1
             else None
             for kind, mean in pairs

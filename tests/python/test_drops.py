@@ -106,7 +106,7 @@ def test_zoneout_leaves_its_share_of_states(cell):
         # The state after step t is that of the sequence that ends there, drawn alike.
         after = flat(rnn.vjp(x[: t + 1], as_state(flat(whole(x[:3])[1])), seed=9)[0][1])
         stepped = flat(whole.step(x[t], as_state(state))[1])
-        left.append(np.isclose(after[0][0], state[0][0], rtol=1e-13, atol=0))
+        left.append(np.isclose(after[0][0], state[0][0], rtol=1e-13, atol=1e-15))
         taken = np.isclose(after[0][0], stepped[0][0], rtol=0, atol=1e-12)
         assert (taken | left[-1]).all()
         for got, want in zip(after[1:], stepped[1:], strict=True):

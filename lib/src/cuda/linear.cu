@@ -44,9 +44,10 @@ struct LayerRun : CudaRun<T> {
     CudaSchedule out;
     out.extent = {call.batch, call.hidden, call.steps};
     out.strategy = plan.strategy;
-    out.across_blocks = call.has_marks() ? ragged::over_blocks(plan) : plan.across_blocks;
+    out.ragged = call.is_ragged();
+    out.drawn = call.masks && !call.is_ragged();
+    out.across_blocks = plan.across_blocks || (out.drawn && scans_drawn());
     out.log_domain = plan.problem.log_domain;
-    out.ragged = call.has_marks();
     out.tables = call.tables;
     out.units = static_cast<int>(plan.device.units);
     out.shared = static_cast<std::size_t>(plan.device.shared_bytes);
@@ -54,9 +55,19 @@ struct LayerRun : CudaRun<T> {
     return out;
   }
 
+  // Whether draws are a scan over blocks where none is a plan's own. No kernel with draws splits
+  // time inside one; with so many rows for each multiprocessor, eight warps of them, one step after
+  // the other is faster.
+  bool scans_drawn() const {
+    constexpr Index kManyRows = 256;
+    const auto& p = plan.problem;
+    const bool few = p.batch * p.hidden_size < kManyRows * plan.device.units;
+    return plan.strategy == dispatch::Strategy::parallel_scan && (few || p.forced == plan.strategy);
+  }
+
   // Those of a ragged batch, walked from the last step to the first where `backward`.
   Marks marks(bool backward) const {
-    if (!call.has_marks()) return {};
+    if (!call.is_ragged()) return {};
     const Index step = backward ? -1 : 1;
     return {call.tables.marks + (backward ? call.steps - 1 : 0), call.steps, step, call.reverse};
   }
@@ -69,7 +80,7 @@ struct LayerRun : CudaRun<T> {
                                  call.layout == dispatch::Batch::packed};
   // Sequences without a step leave the state that they enter with.
   void pass_states(const TensorView& from, const TensorView& to) {
-    if (!call.has_marks() || !to || call.sequences == 0) return;
+    if (!call.is_ragged() || !to || call.sequences == 0) return;
     ragged::pass_states<T>(sequences, from, to, stream);
   }
 

@@ -5,14 +5,6 @@
 
 namespace scanrnn::ragged {
 
-bool over_blocks(const dispatch::Plan& plan) {
-  const auto& p = plan.problem;
-  const bool drawn = p.layout == dispatch::Batch::rectangular;
-  const bool few = p.batch * p.hidden_size < kManyRows * plan.device.units;
-  return plan.across_blocks || (drawn && plan.strategy == dispatch::Strategy::parallel_scan &&
-                                (few || p.forced == plan.strategy));
-}
-
 namespace {
 
 // The mark of each token, of one line after another.
@@ -87,7 +79,7 @@ RaggedWays ways_of(const dispatch::Plan& plan, const Ragged& told, const Index* 
     out.sequences = true;
     out.longest = longest;
   } else {
-    out.sequences = packed ? p.longest > 0 && p.longest <= out.most : !over_blocks(plan);
+    out.sequences = packed ? p.longest > 0 && p.longest <= out.most : !plan.across_blocks;
     out.tokens = !out.sequences;
   }
   return out;

@@ -18,12 +18,6 @@ using pointwise::kThreads;
 RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, Arena& arena,
                      cudaStream_t stream);
 
-// Whether marked kernels split time over blocks: where the plan does and, as no marked kernel
-// splits it inside one, where a rectangular batch with draws is a parallel scan. With so many rows
-// for each multiprocessor, eight warps of them, one step after the other is faster.
-inline constexpr Index kManyRows = 256;
-bool over_blocks(const dispatch::Plan& plan);
-
 // ---- rows: a warp takes one after another
 
 inline constexpr int kLanes = scan::cuda::kLanes;

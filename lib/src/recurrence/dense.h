@@ -118,15 +118,37 @@ struct DenseDraws {
   SCANRNN_HD cell::StepState<typename Memory::V, 2> updates(Index row) const {
     using V = typename Memory::V;
     const auto of = [&](const Zoneout& zone) {
-      return zone ? zone.updates<Memory>(masks.place(token), row) : V(1);
+      return zone ? zone.updates<Memory>(token, row) : V(1);
     };
     return {of(masks.state), of(masks.cell)};
   }
 };
+// Those of one unit that a kernel walks through all steps: what they go by is found once, and they
+// are made before the step is due.
+struct UnitDraws {
+  UnitNumbers state, cell;
+  bool any = false;
+  cell::StepState<float, 2> made{1.0f, 1.0f};
+
+  UnitDraws() = default;
+  SCANRNN_HD UnitDraws(const Masks& masks, Index unit) : any(masks.state || masks.cell) {
+    if (masks.state.draws) state = masks.state.numbers(unit);
+    if (masks.cell.draws) cell = masks.cell.numbers(unit);
+  }
+  SCANRNN_HD void make(const DenseDraws& of) {
+    if (of.masks.state) made.h = of.masks.state.update(state, of.token);
+    if (of.masks.cell) made.c = of.masks.cell.update(cell, of.token);
+  }
+  SCANRNN_HD explicit operator bool() const { return any; }
+  template <class Memory>
+  SCANRNN_HD cell::StepState<float, 2> updates(Index) const {
+    return made;
+  }
+};
 
 // What a step's draws leave of the state that it makes.
-template <class Cell, class Memory, class V = typename Memory::V>
-SCANRNN_HD void draw_update(const DenseDraws& draws, Index row, const DenseState<Cell, V>& before,
+template <class Cell, class Memory, class V = typename Memory::V, class Draws>
+SCANRNN_HD void draw_update(const Draws& draws, Index row, const DenseState<Cell, V>& before,
                             DenseState<Cell, V>& after) {
   if (!draws) return;
   const auto m = draws.template updates<Memory>(row);
@@ -134,8 +156,8 @@ SCANRNN_HD void draw_update(const DenseDraws& draws, Index row, const DenseState
   if constexpr (Cell::kStates == 2) after.c = fma(m.c, after.c, (V(1) - m.c) * before.c);
 }
 // Its adjoint: d becomes the cotangent of what the step makes, and what goes past it is given.
-template <class Cell, class Memory, class V = typename Memory::V>
-SCANRNN_HD cell::StepState<V, 2> draw_update_vjp(const DenseDraws& draws, Index row,
+template <class Cell, class Memory, class V = typename Memory::V, class Draws>
+SCANRNN_HD cell::StepState<V, 2> draw_update_vjp(const Draws& draws, Index row,
                                                  DenseState<Cell, V>& d) {
   cell::StepState<V, 2> past{V(0), V(0)};
   if (!draws) return past;
@@ -150,11 +172,11 @@ SCANRNN_HD cell::StepState<V, 2> draw_update_vjp(const DenseDraws& draws, Index 
 }
 
 // The state after a step.
-template <class Cell, class Memory, class V = typename Memory::V>
+template <class Cell, class Memory, class V = typename Memory::V, class Draws>
 SCANRNN_HD DenseState<Cell, V> dense_step(const DenseSums<Cell, V>& sums,
                                           const DenseVectors<Cell, V>& vectors,
-                                          const DenseState<Cell, V>& before,
-                                          const DenseDraws& draws, Index row) {
+                                          const DenseState<Cell, V>& before, const Draws& draws,
+                                          Index row) {
   DenseState<Cell, V> after;
   if constexpr (Cell::kVectors > 0) {
     after = Cell::template step<V>(sums.gates(), vectors, before);
@@ -193,11 +215,11 @@ struct DenseCotangent {
   DenseState<Cell, V> before;
   DenseVectors<Cell, V> vectors;
 };
-template <class Cell, class Memory, class V = typename Memory::V>
+template <class Cell, class Memory, class V = typename Memory::V, class Draws>
 SCANRNN_HD DenseCotangent<Cell, V> dense_step_vjp(const DenseSums<Cell, V>& sums,
                                                   const DenseVectors<Cell, V>& vectors,
                                                   const DenseState<Cell, V>& before,
-                                                  DenseState<Cell, V> d, const DenseDraws& draws,
+                                                  DenseState<Cell, V> d, const Draws& draws,
                                                   Index row) {
   const auto past = draw_update_vjp<Cell, Memory>(draws, row, d);
   const auto back = [&] {

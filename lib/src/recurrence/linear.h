@@ -90,7 +90,7 @@ inline constexpr bool kReadsX = Cell::kHighway || Cell::kReadsOwn;
 // the same Source over tiles of them: stream i at tiles[i], steps `step` apart, from (row, t) on;
 // t is scan::kInside where a line's last step will not be loaded, and kLastDiffers says whether
 // load() has to tell that step apart. It asks a Sink for a cursor: the same Sink counted from
-// (row, t), that next() moves on by a step. Draws are in no stream (kReadsUnstaged).
+// (row, t), that next() moves on by a step. Draws are in no stream: they are made for a tile.
 
 // ---- forward: h_t = a_t h_{t-1} + b_t
 
@@ -100,7 +100,7 @@ struct ForwardSource {
   using T = typename Memory::T;
   using Item = Unit<Cell, V, kMasked>;
   using Sized = ForwardSource<Cell, Memory>;  // draws change no tile
-  static constexpr bool kReadsUnstaged = kMasked;
+  using Draws = typename MasksIf<kMasked>::Steps;
   static constexpr int kStreams = Cell::kGates + kReadsX<Cell>;
   static constexpr bool kLifts = true, kLastDiffers = false, kComposes = !Cell::kDiagonal;
   GateReader<Cell, Memory> gates;
@@ -113,15 +113,14 @@ struct ForwardSource {
     return {skip.data, skip.step, steps};
   }
   SCANRNN_HD Sized undrawn() const { return {gates, skip, steps}; }
-  SCANRNN_HD ForwardSource from(Index row, Index t) const {
-    return {gates, skip, steps, masks.from(row, t)};
+  template <int kSteps>
+  SCANRNN_HD Draws draw(Index row, Index t, Index count) const {
+    return masks.template steps<kSteps>(row, t, count);
   }
+  SCANRNN_HD void hold(const Draws& drawn) { masks.made = drawn; }
   template <class Tiles>
-  SCANRNN_HD ForwardSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
-    return {gates.staged(tiles, step, row),
-            {tiles[Cell::kGates], 0, step},
-            steps,
-            t == scan::kInside ? masks : masks.from(row, t)};
+  SCANRNN_HD ForwardSource staged(const Tiles& tiles, Index step, Index row, Index) const {
+    return {gates.staged(tiles, step, row), {tiles[Cell::kGates], 0, step}, steps, masks};
   }
 
   SCANRNN_HD ForwardSource line(Index i) const {
@@ -141,7 +140,7 @@ struct ForwardSource {
     return out;
   }
   SCANRNN_HD Item load(Index row, Index t) const {
-    Item item = gates.template load<kMasked>(row, t, masks.template at<Memory>(row, t));
+    Item item = gates.template load<kMasked>(row, t, drawn_at<Memory>(masks, row, t));
     if constexpr (kReadsX<Cell>) item.own.x = Memory::read(skip.at(t), row, gates.hidden);
     return item;
   }
@@ -224,7 +223,7 @@ struct BackwardSource {
   using T = typename Memory::T;
   using Item = BackwardItem<Cell, Memory, kMasked>;
   using Sized = BackwardSource<Cell, Memory>;
-  static constexpr bool kReadsUnstaged = kMasked;
+  using Draws = typename MasksIf<kMasked>::Steps;
   static constexpr int kStreams = Cell::kGates + 2 + Cell::kReadout + kReadsX<Cell>;
   static constexpr bool kLifts = true, kLastDiffers = true, kComposes = !Cell::kDiagonal;
   static constexpr int kStates = 2, kSkip = 2 + Cell::kReadout;  // where they are after the gates
@@ -247,11 +246,11 @@ struct BackwardSource {
     return gates.stream(i, last + 1);
   }
   SCANRNN_HD Sized undrawn() const { return {gates, skip, states, initial, dy, last}; }
-  SCANRNN_HD BackwardSource from(Index row, Index t) const {
-    BackwardSource out = *this;
-    out.masks = masks.from(row, t);
-    return out;
+  template <int kSteps>
+  SCANRNN_HD Draws draw(Index row, Index t, Index count) const {
+    return masks.template steps<kSteps>(row, t, count);
   }
+  SCANRNN_HD void hold(const Draws& drawn) { masks.made = drawn; }
   template <class Tiles>
   SCANRNN_HD BackwardSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
     const auto at = [&](int i, const T* present) -> Strided<const T> {
@@ -263,7 +262,7 @@ struct BackwardSource {
             {initial.data ? initial.data + row : nullptr, initial.line, initial.step},
             at(0, dy.data),
             t == scan::kInside ? std::numeric_limits<Index>::max() : last - t,
-            t == scan::kInside ? masks : masks.from(row, t),
+            masks,
             at(1, states.data)};
   }
 
@@ -292,7 +291,7 @@ struct BackwardSource {
   }
   SCANRNN_HD Item load(Index row, Index t) const {
     const Index hidden = gates.hidden;
-    Item item{gates.template load<kMasked>(row, t, masks.template at<Memory>(row, t)), V(0), V(0),
+    Item item{gates.template load<kMasked>(row, t, drawn_at<Memory>(masks, row, t)), V(0), V(0),
               V(0)};
     if constexpr (kReadsX<Cell>) item.unit.own.x = Memory::read(skip.at(t), row, hidden);
     if constexpr (Cell::kReadout) item.state = Memory::read(states.at(t), row, hidden);

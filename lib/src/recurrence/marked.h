@@ -56,9 +56,9 @@ struct MarkedForwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
   using Plain = ForwardSource<Cell, Memory, true>;
+  using Draws = typename Plain::Draws;
   static constexpr int kStreams = Plain::kStreams;
   static constexpr bool kLifts = true, kLastDiffers = false, kMarked = true;
-  static constexpr bool kReadsUnstaged = true;
   static constexpr bool kComposes = Plain::kComposes;
   static constexpr std::uint32_t kSays = mark::kFlags;
   Plain plain;
@@ -68,9 +68,11 @@ struct MarkedForwardSource {
 
   SCANRNN_HD bool runs() const { return ways.runs(false); }
   SCANRNN_HD scan::Stream<T> stream(int i) const { return plain.stream(i); }
-  SCANRNN_HD MarkedForwardSource from(Index row, Index t) const {
-    return {plain.from(row, t), marks, initial, ways};
+  template <int kSteps>
+  SCANRNN_HD Draws draw(Index row, Index t, Index count) const {
+    return plain.template draw<kSteps>(row, t, count);
   }
+  SCANRNN_HD void hold(const Draws& drawn) { plain.hold(drawn); }
   template <class Tiles>
   SCANRNN_HD MarkedForwardSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
     return {plain.staged(tiles, step, row, t), marks.staged(tiles.marks(kStreams)),
@@ -123,9 +125,9 @@ struct MarkedBackwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
   using Plain = BackwardSource<Cell, Memory, true>;
+  using Draws = typename Plain::Draws;
   static constexpr int kStreams = Plain::kStreams;
   static constexpr bool kLifts = true, kLastDiffers = false, kMarked = true;
-  static constexpr bool kReadsUnstaged = true;
   static constexpr bool kComposes = Plain::kComposes;
   static constexpr std::uint32_t kSays = mark::kFlags;
   Plain plain;  // without an initial state
@@ -135,15 +137,16 @@ struct MarkedBackwardSource {
 
   SCANRNN_HD bool runs() const { return ways.runs(false); }
   SCANRNN_HD scan::Stream<T> stream(int i) const { return plain.stream(i); }
-  SCANRNN_HD MarkedBackwardSource from(Index row, Index t) const {
-    return {plain.from(row, t), marks, initial, dfinal, ways};
+  template <int kSteps>
+  SCANRNN_HD Draws draw(Index row, Index t, Index count) const {
+    return plain.template draw<kSteps>(row, t, count);
   }
+  SCANRNN_HD void hold(const Draws& drawn) { plain.hold(drawn); }
   // What comes before a step that a sequence begins with is not read from a tile; of others, all is
   // there.
   template <class Tiles>
-  SCANRNN_HD MarkedBackwardSource staged(const Tiles& tiles, Index step, Index row, Index t) const {
-    const Plain& at = t == scan::kInside ? plain : plain.from(row, t);
-    return {at.staged(tiles, step, row, scan::kInside), marks.staged(tiles.marks(kStreams)),
+  SCANRNN_HD MarkedBackwardSource staged(const Tiles& tiles, Index step, Index row, Index) const {
+    return {plain.staged(tiles, step, row, scan::kInside), marks.staged(tiles.marks(kStreams)),
             initial.from(row), dfinal.from(row), ways};
   }
   SCANRNN_HD MarkedBackwardSource line(Index i) const {

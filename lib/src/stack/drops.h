@@ -34,10 +34,6 @@ struct Drops {
     return {{options.dropconnect, seed_of(call, kOfMatrix)}};
   }
   // Inside a layer call's recurrence; zoneout is there in inference, too, by its mean.
-  bool in_recurrence() const {
-    return options.zoneout > 0 || options.zoneout_cell > 0 ||
-           (training && options.state_dropout > 0);
-  }
   Masks in_recurrence(const LayerCall& call) const {
     Masks out;
     out.state = {{options.zoneout, seed_of(call, kOfState)}, training};
@@ -46,7 +42,7 @@ struct Drops {
     const Drop readout{{options.state_dropout, seed_of(call, kOfReadout)}};
     out.scale = readout.scale();
     out.readout_seed = readout.seed;
-    out.readout_threshold = readout.threshold();
+    out.readout_threshold = readout.short_threshold();
     return out;
   }
 

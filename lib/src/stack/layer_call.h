@@ -96,8 +96,6 @@ struct LayerCall {
   Index kept_width() const { return is_dense() ? info(cell).preactivations * hidden : width(); }
   bool is_dense() const { return info(cell).recurrence == dispatch::Recurrence::dense; }
   bool is_ragged() const { return layout != dispatch::Batch::rectangular; }
-  // Draws are made where a ragged batch's are, by kernels that know each token's place.
-  bool has_marks() const { return is_ragged() || masks; }
   int more_states() const { return info(cell).states - 1; }  // behind h
   Index tokens() const { return steps * batch; }
   bool feeds_first() const { return first_weight.rank > 0; }
@@ -222,7 +220,6 @@ struct Drop : Draw {
 // The draws of a tile, as the engine walks it.
 inline Masks walked(const LayerCall& call, const Tile& tile, bool reverse) {
   Masks out = call.masks;
-  out.hidden = call.hidden;
   out.line = 1;
   out.step = reverse ? -call.batch : call.batch;
   out.token = (tile.first_step + (reverse ? tile.steps - 1 : 0)) * call.batch + tile.first_line;

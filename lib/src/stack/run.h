@@ -57,13 +57,10 @@ class Run {
     return out;
   }
 
-  // Before the first layer call of a ragged batch, or of a linear cell with draws in its
-  // recurrence.
-  void prepare(const Ragged& ragged, const Drops& drops) {
-    if (info(o_.cell).recurrence == dispatch::Recurrence::dense || !drops.in_recurrence()) {
-      if (stack_.plan.problem.layout == dispatch::Batch::rectangular) return;
-      if (!ragged && !counting()) return;
-    }
+  // Before the first layer call of a ragged batch.
+  void prepare(const Ragged& ragged) {
+    if (stack_.plan.problem.layout == dispatch::Batch::rectangular) return;
+    if (!ragged && !counting()) return;
     tables_ = stack_.backend.prepare(stack_.plan, ragged, stack_.workspace);
   }
 

@@ -72,7 +72,7 @@ class Numbers:
         low = self.low + other.low
         return Numbers(self.high + other.high + (low < other.low).astype(jnp.uint32), low)
 
-    def __mul__(self, other: int) -> Numbers:
+    def __mul__(self, other: Any) -> Numbers:
         by = _number(other)
         high, low = _product(self.low, by.low)
         return Numbers(high + self.low * by.high + self.high * by.low, low)
@@ -82,7 +82,9 @@ class Numbers:
         return Numbers(self.high ^ other.high, self.low ^ other.low)
 
     def __rshift__(self, by: int) -> Numbers:
-        """By less than 32."""
+        """By at most 32."""
+        if by == 32:
+            return Numbers(jnp.zeros_like(self.high), self.high)
         return Numbers(self.high >> by, self.low >> by | self.high << (32 - by))
 
     def __lt__(self, other: int) -> Any:

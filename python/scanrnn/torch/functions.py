@@ -87,7 +87,7 @@ class Numbers:
     def __add__(self, other: Any) -> Numbers:
         return Numbers(self.bits + self._of(other))
 
-    def __mul__(self, other: int) -> Numbers:
+    def __mul__(self, other: Any) -> Numbers:
         return Numbers(self.bits * self._of(other))
 
     def __xor__(self, other: Any) -> Numbers:

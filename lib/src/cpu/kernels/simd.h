@@ -202,7 +202,7 @@ struct Lanes {
   using T = Scalar;
   using V = Vec<T>;
   using D = typename V::D;
-  static constexpr bool kAddsBias = true, kHasVectors = true;
+  static constexpr bool kAddsBias = true, kHasVectors = true, kTiles = false;
   static constexpr int kUnits = V::kLanes;
 
   SCANRNN_INLINE static void prefetch(const T* line, scan::Index row) {

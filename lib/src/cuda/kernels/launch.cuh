@@ -78,11 +78,12 @@ cudaError_t launch(const CudaSchedule& s, const Source& source, const Sink& sink
   }
 }
 
-// Each sequence of a ragged batch for itself, where the tables say so.
+// Each sequence for itself, where the ways of a ragged batch say so.
 template <class Memory, class Source, class Sink>
-cudaError_t launch_sequences(const CudaSchedule& s, const Source& source, const Sink& sink) {
-  if (!s.tables.ways.sequences) return cudaSuccess;
-  const SequenceSource<Source> each{source, *s.sequences, s.against_time, s.tables.ways};
+cudaError_t launch_sequences(const CudaSchedule& s, const RaggedWays& ways, const Source& source,
+                             const Sink& sink) {
+  if (!ways.sequences) return cudaSuccess;
+  const SequenceSource<Source> each{source, *s.sequences, s.against_time, ways};
   const SequenceSink<SequenceSource<Source>, Sink> out{sink, each};
   scan::Extent extent = s.extent;
   extent.lines = s.sequences->count;
@@ -92,6 +93,31 @@ cudaError_t launch_sequences(const CudaSchedule& s, const Source& source, const 
   } else {
     return launch_stepwise(s, extent, each, out, ends_of<Memory>(s));
   }
+}
+
+// A rectangular batch with draws: a scan over blocks, or its lines as the sequences that they are.
+// Elements cross blocks as they are, whatever the domain: a kernel for each would be one more for
+// every cell.
+template <class Memory, class Source, class Sink>
+cudaError_t launch_drawn(const CudaSchedule& s, const Source& source, const Sink& sink) {
+  if constexpr (Source::kComposes) {
+    if (s.across_blocks) {
+      using Across = scan::AffineOp<scan::Scalar<typename Memory::V>>;
+      return scan::launch_device<Across, kCudaDeviceWarps>(
+          s.extent, source, sink, ends_of<Memory>(s), s.workspace, {s.stream, s.units, s.shared});
+    }
+  }
+  return launch_sequences<Memory>(s, {true, false}, source, sink);
+}
+template <class Source, class Sink>
+std::size_t drawn_workspace(const CudaSchedule& s) {
+  if constexpr (Source::kComposes) {
+    using Across = scan::AffineOp<scan::Scalar<typename Source::V>>;
+    if (s.across_blocks) {
+      return scan::device_workspace<Across, kCudaDeviceWarps, Source, Sink>(s.extent);
+    }
+  }
+  return 0;
 }
 
 // The same over marks, by operators that know a cut; the marks say where states enter and leave.

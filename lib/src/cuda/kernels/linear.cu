@@ -35,9 +35,10 @@ template <class C>
 cudaError_t forward(const CudaSchedule& s, const ForwardKernelArgs<T>& a) {
   const auto source = forward_source<C>(s, a);
   const ForwardSink<C, Memory> sink{a.y, a.states, s.extent.rows};
+  if (s.drawn) return launch_drawn<Memory>(s, source, sink);
   if (!s.ragged) return launch<Memory>(s, source.undrawn(), sink);
   const auto ends = ends_of<Memory>(s);
-  const auto status = launch_sequences<Memory>(s, source, sink);
+  const auto status = launch_sequences<Memory>(s, s.tables.ways, source, sink);
   if (status != cudaSuccess || !s.tables.ways.tokens) return status;
   return launch_marked<Memory>(
       s, MarkedForwardSource<C, Memory>{source, s.marks, {ends.initial}, s.tables.ways},
@@ -47,9 +48,10 @@ template <class C>
 cudaError_t backward(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
   auto source = backward_source<C>(s, a);
   const BackwardSink<C, Memory> sink{a.dpreactivations, a.dskip, a.dvectors, s.extent.rows};
+  if (s.drawn) return launch_drawn<Memory>(s, source, sink);
   if (!s.ragged) return launch<Memory>(s, source.undrawn(), sink);
   const auto ends = ends_of<Memory>(s);
-  const auto status = launch_sequences<Memory>(s, source, sink);
+  const auto status = launch_sequences<Memory>(s, s.tables.ways, source, sink);
   if (status != cudaSuccess || !s.tables.ways.tokens) return status;
   source.initial = {};
   return launch_marked<Memory>(
@@ -63,6 +65,10 @@ std::size_t workspace(const CudaSchedule& s) {
     return std::max(
         marked_workspace<MarkedForwardSource<C, Memory>, MarkedForwardSink<C, Memory>>(s),
         marked_workspace<MarkedBackwardSource<C, Memory>, MarkedBackwardSink<C, Memory>>(s));
+  }
+  if (s.drawn) {
+    return std::max(drawn_workspace<ForwardSource<C, Memory, true>, ForwardSink<C, Memory>>(s),
+                    drawn_workspace<BackwardSource<C, Memory, true>, BackwardSink<C, Memory>>(s));
   }
   return std::max(workspace_of<ForwardSource<C, Memory>, ForwardSink<C, Memory>>(s),
                   workspace_of<BackwardSource<C, Memory>, BackwardSink<C, Memory>>(s));

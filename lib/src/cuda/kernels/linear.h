@@ -19,6 +19,7 @@ inline constexpr int kMaxCudaVariants = 3;
 template <class T>
 struct LayerUnits : scan::Units<T> {
   static constexpr bool kAddsBias = std::is_same<T, double>::value, kHasVectors = false;
+  static constexpr bool kTiles = true;
 };
 
 // What a launch walks, and how. `initial` and `final` are [lines][rows], their lines apart; both
@@ -35,7 +36,8 @@ struct CudaSchedule {
   const void* initial = nullptr;
   void* final = nullptr;
   Index initial_line = 0, final_line = 0;
-  bool ragged = false;  // there are marks and sequences, or will be; draws need them, too
+  bool ragged = false;  // there are marks and sequences, or will be
+  bool drawn = false;   // with draws in a batch that is not
   Marks marks;          // walked as the tokens are
   RaggedTables tables;
   const SequenceBounds* sequences = nullptr;

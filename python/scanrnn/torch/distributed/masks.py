@@ -3,8 +3,8 @@
 
 The library numbers the elements of a tensor, and drops one by a function of seed and number alone.
 A call on a part of the sequence would number its elements from zero, so the masks are made here,
-with the numbers of the whole. Where the library draws inside a recurrence, seed and number are
-added, so that another seed stands for other numbers.
+with the numbers of the whole. Where the library draws inside a recurrence, a seed's lower half is
+added to the number of a token, so that another seed stands for other numbers.
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ def of_matrix(seed: int, layer: int, direction: int) -> Numbers:
     return of_place(f, seed, OF["dropconnect"], 2 * layer + direction)
 
 
-def for_part(seed: int, name: str, place: int, number: int = 0) -> int:
+def for_part(seed: int, name: str, place: int, row: int = 0) -> int:
     """The seed, without a sign, by which a call on one layer draws by this share what a stack with
     `seed` draws at `place`: its layer or, of what has directions, 2 layer + direction.
 
-    The call's first element has this number in the stack's. Its numbers have to go on as the
-    stack's do; input_dropout has no others than those from 0 on.
+    The call's first token, or for state_dropout its first sequence, has this number in the
+    stack's. Its numbers have to go on as the stack's do; input_dropout has no others than those
+    from 0 on.
     """
-    drawn = int(of_place(f, seed, OF[name], place).bits) + number
-    return unmixed(drawn % 2**64) ^ key(OF[name], 0)
+    drawn = int(of_place(f, seed, OF[name], place).bits) % 2**64
+    upper, lower = divmod(drawn, 2**32)
+    return unmixed(upper * 2**32 + (lower + row) % 2**32) ^ key(OF[name], 0)
 
 
 # ---- masks

@@ -129,17 +129,17 @@ class Call(NamedTuple):
     def seed_of(self, unit: Unit) -> Tensor | None:
         """By which the library draws in the unit's call: by one share at most."""
         inside = drawn_inside(self.description, self.input_size)
-        place, number, hidden = 2 * unit.layer + unit.direction, 0, self.description.hidden_size
+        place, row = 2 * unit.layer + unit.direction, 0
         if "input_dropout" in inside:
             place = unit.layer
             inside = inside if self.drops_itself(unit.layer) else ()
         elif "state_dropout" in inside:
-            number = self.rows(unit)[0] * hidden
+            row = self.rows(unit)[0]
         else:
-            number = self.first_step * self.batch * hidden
+            row = self.first_step * self.batch
         if not inside:
             return None
-        seed = masks.for_part(self.dropped.seed, inside[0], place, number)
+        seed = masks.for_part(self.dropped.seed, inside[0], place, row)
         return torch.tensor(seed, dtype=torch.uint64)
 
     def steps_of(self, unit: Unit) -> tuple[Tensor | None, None, Tensor | None]:

@@ -80,12 +80,13 @@ __global__ void __launch_bounds__(kWarps* kLanes)
   int stage = 0;
   unsigned round = 0;
   for (Index t = warp * kSteps; t < extent.steps; t += kWarps * kSteps) {
+    const auto drawn = draw<kSteps>(in, row + unit, t, extent);
     await_copies<kStages - 1>();
     T* const tile = ring + stage * kTile;
     Chunk<Op, Source, kSteps> chunk;
     const auto total =
-        chunk.compose(staged<kSteps>(in, tile, row, t), staged_inside<kSteps>(in, tile, row, t),
-                      extent.steps - t, unit);
+        chunk.compose(staged<kSteps>(in, tile, row, t, drawn),
+                      staged_inside<kSteps>(in, tile, row, t, drawn), extent.steps - t, unit);
     __syncwarp();  // the tile has been read by every lane: it can be filled again
     feed.copy(in, tile, row, t + kStages * kWarps * kSteps);
     feed.skip(in, kWarps * kSteps);

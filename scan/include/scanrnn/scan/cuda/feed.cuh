@@ -8,6 +8,8 @@
 //   loaded, which spares what kLastDiffers costs
 //   Source::kReadsUnstaged, from(row, t)        where there is something that no stream has: it is
 //   counted from the tile's begin by staged(), or by from() before a staged() that is not told t
+//   Source::Draws, draw<steps>(row, t, count), hold(drawn)   where what is drawn for a row at the
+//   steps of a tile, `count` of which there are, is made once; a staged Source holds it
 //   Source::kMarked, marks                      where each step has a word that all rows share:
 //   marks.data, steps marks.step apart; they are a tile's, too, behind its streams. plain, of a
 //   Source and of its Sink, is the same for steps whose words have no bit of kSays (chunk.cuh says
@@ -187,11 +189,34 @@ struct Tiles {
   }
 };
 
+// What is drawn for a row at the steps of a tile.
+template <class Source, class = void>
+struct DrawnFor {
+  struct Type {};
+};
+template <class Source>
+struct DrawnFor<Source, std::void_t<typename Source::Draws>> {
+  using Type = typename Source::Draws;
+};
+template <class Source>
+using DrawnOf = typename DrawnFor<Source>::Type;
+template <int kSteps, class Source>
+__device__ __forceinline__ DrawnOf<Source> draw(const Source& line, Index row, Index t,
+                                                const Extent& extent) {
+  if constexpr (std::is_empty<DrawnOf<Source>>::value) {
+    return {};
+  } else {
+    return line.template draw<kSteps>(row, t, extent.steps - t);
+  }
+}
+
 // The line as its tile holds it: rows are lanes, steps count from the tile's first.
 template <int kSteps, class Source>
 __device__ __forceinline__ Source staged(const Source& line, const typename Source::T* tile,
-                                         Index row, Index t) {
-  return line.staged(Tiles<typename Source::T>{tile, kSteps * kLanes}, kLanes, row, t);
+                                         Index row, Index t, const DrawnOf<Source>& drawn) {
+  Source out = line.staged(Tiles<typename Source::T>{tile, kSteps * kLanes}, kLanes, row, t);
+  if constexpr (!std::is_empty<DrawnOf<Source>>::value) out.hold(drawn);
+  return out;
 }
 
 // The same for loads that leave out a line's last step.
@@ -201,11 +226,11 @@ template <class Source>
 struct ReadsUnstaged<Source, std::enable_if_t<Source::kReadsUnstaged>> : std::true_type {};
 template <int kSteps, class Source>
 __device__ __forceinline__ Source staged_inside(const Source& line, const typename Source::T* tile,
-                                                Index row, Index t) {
+                                                Index row, Index t, const DrawnOf<Source>& drawn) {
   if constexpr (ReadsUnstaged<Source>::value) {
-    return staged<kSteps>(line.from(row, t), tile, row, kInside);
+    return staged<kSteps>(line.from(row, t), tile, row, kInside, drawn);
   } else {
-    return staged<kSteps>(line, tile, row, kInside);
+    return staged<kSteps>(line, tile, row, kInside, drawn);
   }
 }
 

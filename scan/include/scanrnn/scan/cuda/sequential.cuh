@@ -58,11 +58,12 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   auto cursor = out.from(row + lane, 0);
   int stage = 0;
   for (Index t = 0; t < extent.steps; t += kSteps) {
+    const auto drawn = draw<kSteps>(in, row + unit, t, extent);
     await_copies<kSequentialStages - 1>();
     T* const tile = ring + stage * kTile;
     const Index left = extent.steps - t;
-    const Line here = staged<kSteps>(in, tile, row, t);
-    const Line within = staged_inside<kSteps>(in, tile, row, t);
+    const Line here = staged<kSteps>(in, tile, row, t, drawn);
+    const Line within = staged_inside<kSteps>(in, tile, row, t, drawn);
     const auto fill_again = [&] {
       __syncwarp();  // the tile has been read by every lane
       feed.copy(in, tile, row, t + kSequentialStages * kSteps);

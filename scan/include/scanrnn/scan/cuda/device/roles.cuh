@@ -159,21 +159,25 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
   [[maybe_unused]] auto* const kept_marks =
       reinterpret_cast<std::uint32_t*>(kept - lane + kSteps * kLanes);
   ChunkMarks marks;  // of the chunk that is walked next
+  [[maybe_unused]] DrawnOf<Source> drawn;
   for (unsigned i = 0;; ++i) {
     const Place ahead = shared.places[i % kPlaces];
     [[maybe_unused]] Lifted<V> fresh_steps[kKeepsSteps ? kSteps : 1];
     ChunkMarks fresh_marks;
+    DrawnOf<Source> fresh_drawn;
     if (ahead.tile < tiles) {
+      const Index row = first_row(ahead), t = first_step(ahead);
+      const int unit = unit_of(extent, row);
+      const auto in = source.line(ahead.line);
+      fresh_drawn = draw<kSteps>(in, row + unit, t, extent);  // while copies are on their way
       await_copies<1>();
-      const Index row = first_row(ahead);
       auto* const tile = ring + i % kInputs * kTile;
-      const auto here = staged<kSteps>(source.line(ahead.line), tile, row, first_step(ahead));
+      const auto here = staged<kSteps>(in, tile, row, t, fresh_drawn);
       fresh_marks = marks_of<kSteps>(here);
-      const auto total = compose<Wide, kSteps>(here, unit_of(extent, row), fresh_marks.said,
-                                               [&](int k, const auto& step) {
-                                                 if constexpr (kKeepsSteps)
-                                                   fresh_steps[k] = {step.a, step.b};
-                                               });
+      const auto total =
+          compose<Wide, kSteps>(here, unit, fresh_marks.said, [&](int k, const auto& step) {
+            if constexpr (kKeepsSteps) fresh_steps[k] = {step.a, step.b};
+          });
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
         shared.totals[i % kKept][warp][lane * kParts + p] = part(total, p);
@@ -203,8 +207,8 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
           last = walk<Wide, kSteps>(KeptSteps{here, kept}, marks.said, left, cursor, state);
         } else {
           const auto in = source.line(now.line);
-          const auto here = staged<kSteps>(in, tile, row, t);
-          const auto inside = staged_inside<kSteps>(in, tile, row, t);
+          const auto here = staged<kSteps>(in, tile, row, t, drawn);
+          const auto inside = staged_inside<kSteps>(in, tile, row, t, drawn);
           last = walk<Wide, kSteps>(TileSteps{here, inside, unit}, marks.said, left, cursor, state);
         }
         if (left <= kSteps) ends.last(now.line, row + lane, last);
@@ -224,6 +228,7 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
       }
     }
     marks = fresh_marks;
+    drawn = fresh_drawn;
   }
 }
 
