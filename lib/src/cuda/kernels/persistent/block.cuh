@@ -157,6 +157,7 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
     item.close_at(a, t + 1);
 #pragma unroll
     for (int i = 0; i < Unit::kRead; ++i) item.in[i] = ahead[i];
+    item.fetch_draws(a, t + 1);
     item.fetch_sums(a, t + 2, ahead);
   }
   item.close(a);

@@ -29,6 +29,7 @@ struct Item {
   bool live;      // an item past the last one takes part and leaves nothing
   DenseState<C, float> state;
   DenseVectors<C, float> vectors, dvectors;
+  UnitDraws draws;
   DenseSums<C, float> bias, values;  // values: the sums, backward their cotangents
   float direct;
   std::uint32_t in[kRead], before[kBeforeBlocks<C>], dy;
@@ -59,6 +60,7 @@ struct Item {
     });
     vectors = read_vectors<C, Memory>(a.vectors, live ? unit : 0, a.hidden);
     if constexpr (kBackward && C::kVectors > 0) vectors_to = own(a, a.dvectors);
+    draws = UnitDraws(a.masks, unit);
     direct = 0.0f;
     if constexpr (!kBackward) {
       bias = DenseSums<C, float>::template of_biases<Memory>(a.bias, a.recurrent_bias,
@@ -84,9 +86,13 @@ struct Item {
       resets.next();
     }
   }
+  __device__ __forceinline__ void fetch_draws(const Args& a, int t) {
+    if (draws && live && t < steps(a)) draws.make(a.draws(line, t));
+  }
   __device__ __forceinline__ bool cut() const { return kRagged && in[kRead - 1] != 0; }
   __device__ __forceinline__ void fetch(const Args& a, int t) {
     fetch_sums(a, t, in);
+    fetch_draws(a, t);
     if (!kBackward || !live || t >= steps(a)) return;
     dy = cotangents.data ? Bits<T>::load(cotangents.data) : 0;
     if (cotangents.data) cotangents.next();
@@ -120,7 +126,7 @@ struct Item {
         values.add_recurrent([&](int i) { return cut() ? 0.0f : products[i]; });
       }
       if (cut()) state = fresh_state<C, float>();
-      const auto after = dense_step<C, Memory>(values, vectors, state, a.draws(line, t), unit);
+      const auto after = dense_step<C, Memory>(values, vectors, state, draws, unit);
       state = DenseState<C, float>::of([&](int i) { return live ? after.at(i) : 0.0f; });
     } else {
       const auto sums = DenseSums<C, float>::of([&](int i) { return Bits<T>::value(in[i]); });
@@ -132,8 +138,7 @@ struct Item {
       }
       const auto from_before =
           state_before<C, float>(!cut(), [&](int i) { return Bits<T>::value(before[i]); });
-      const auto d =
-          dense_step_vjp<C, Memory>(sums, vectors, from_before, after, a.draws(line, t), unit);
+      const auto d = dense_step_vjp<C, Memory>(sums, vectors, from_before, after, draws, unit);
       direct = cut() ? 0.0f : d.before.h;
 #pragma unroll
       for (int i = 1; i < C::kStates; ++i) state.at(i) = cut() ? 0.0f : d.before.at(i);
