@@ -52,11 +52,17 @@ std::int64_t summed_words(const Problem& p, const Pass& pass) {
   return (pass.chain() ? 2 : 1) * sent_words(p, pass);
 }
 // Slots of an exchange of so many steps: one for what comes before them, and of a chain one for
-// each layer that begins later.
-std::int64_t slots_of(const Pass& pass, std::int64_t steps) { return steps + pass.layers; }
+// each layer that begins later. A step that resets h has two products.
+std::int64_t slots_of(const Problem& p, const Pass& pass, std::int64_t steps) {
+  return (p.resets ? 2 : 1) * steps + pass.layers;
+}
+// Words of the totals of a line's norms.
+std::int64_t total_words(const Problem& p) {
+  return by_lines(p) && p.normed ? kLineTotals * line_total_words(head_units(p)) : 0;
+}
 std::int64_t slot_bytes(const Problem& p, const PersistentShape& shape, const Pass& pass) {
   const std::int64_t chunks = ceiling(sent_words(p, pass), kChunkWords) * pass.layers;
-  return chunks * kChunkWords * kWordBytes * shape.heads *
+  return (chunks * kChunkWords + total_words(p)) * kWordBytes * shape.heads *
          std::max<std::int64_t>(1, std::min(p.batch, shape.lines));
 }
 
@@ -112,9 +118,13 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
     if (tile.unit_blocks == 1) step += 90 + 12 * lines;
     step += 5 * std::max(0, shape.slices - 64);  // that wait for the same words
   }
+  const int turns = p.resets ? 2 : 1;  // of a step
+  step *= turns;
+  // A warp adds up a line at a time.
+  if (by_lines(p) && p.normed) step += kLineTotals * (500 + 600 * eights);
   const double launches = static_cast<double>(ceiling(p.batch, shape.lines)) * rounds_of(p, shape);
   return launches * (static_cast<double>(step + 900 * (tile.items - 1)) +
-                     (pass.backward ? 53 : 45) * products);
+                     (pass.backward ? 53 : 45) * turns * products);
 }
 
 // The shape of a tile whose warps lie `along` times along the units; no tile where it has no room.
@@ -148,7 +158,8 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   out.lines = most * out.groups;
   out.layers = pass.layers;
   const std::int64_t slots = most_exchange_bytes(p) / slot_bytes(p, out, pass);
-  out.steps = std::max<std::int64_t>(1, slots - slots_of(pass, 0));
+  const std::int64_t before = slots_of(p, pass, 0), each = slots_of(p, pass, 1) - before;
+  out.steps = std::max<std::int64_t>(1, (slots - before) / each);
   out.tile = 0;
   return out;
 }
@@ -182,7 +193,8 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
 }
 
 template <class F>
-auto with_tiles(const Pass& pass, F&& f) {
+auto with_tiles(const Problem& p, const Pass& pass, F&& f) {
+  if (by_lines(p)) return pass.backward ? f(line_tiles<true>()) : f(line_tiles<false>());
   if (pass.chain()) {
     return pass.backward ? f(persistent_tiles<true, true>()) : f(persistent_tiles<false, true>());
   }
@@ -194,7 +206,7 @@ double clocks(const Problem& p, const PersistentShape& shape, bool backward) {
     return clocks(p, persistent_block(units, p.gates, p.storage_bytes), shape);
   }
   const Pass pass{backward, shape.layers};
-  return with_tiles(pass,
+  return with_tiles(p, pass,
                     [&](const auto& tiles) { return clocks(p, tiles[shape.tile], shape, pass); });
 }
 // Of a plan's layer calls, all of them, in what passes it has. Each part of a chain takes its
@@ -216,13 +228,14 @@ double clocks(const Plan& plan) {
 template <class F>
 void each_shape(const Problem& p, const DeviceLimits& device, const Pass& pass, F&& consider) {
   if (p.storage_bytes > 4 || p.hidden_size > kPersistentMaxHidden) return;
+  if (by_lines(p) && p.heads > 1) return;  // whose norms are of all heads
   // What a tile or block is cut to, where it has room, by its number.
   const auto number = [&](PersistentShape shape, int index, auto&& clocks_of) {
     if (shape.tile < 0) return;
     shape.tile = index;
     consider(shape, clocks_of(shape));
   };
-  with_tiles(pass, [&](const auto& tiles) {
+  with_tiles(p, pass, [&](const auto& tiles) {
     int index = 0;
     for (const PersistentTile& tile : tiles) {
       for (int along = 1; along <= kPersistentWarps; along *= 2) {
@@ -232,7 +245,7 @@ void each_shape(const Problem& p, const DeviceLimits& device, const Pass& pass, 
       ++index;
     }
   });
-  if (pass.backward || pass.chain()) return;
+  if (pass.backward || pass.chain() || by_lines(p)) return;
   int index = 0;
   for (const int unit_blocks : kPersistentBlockUnits) {
     const PersistentBlock block = persistent_block(unit_blocks, p.gates, p.storage_bytes);
@@ -357,7 +370,7 @@ void consider_at_once(Plan& plan) {
 std::int64_t exchange_bytes(const Problem& p, const PersistentShape& shape, bool backward) {
   if (shape.in_block) return 0;
   const Pass pass{backward, shape.layers};
-  return slots_of(pass, std::min(p.steps, shape.steps)) * slot_bytes(p, shape, pass);
+  return slots_of(p, pass, std::min(p.steps, shape.steps)) * slot_bytes(p, shape, pass);
 }
 
 }  // namespace scanrnn::dispatch

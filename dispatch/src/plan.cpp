@@ -25,8 +25,9 @@ Choice choose_dense(const Problem& problem, const Plan& plan) {
   const Strategy loop = Strategy::step_loop, whole = Strategy::persistent;
   const PersistentShape& shape = plan.persistent;
   if (problem.batch == 0 || problem.steps == 0) return {loop, loop, Reason::empty};
-  if (by_lines(problem)) return {loop, loop, Reason::whole_lines};
-  if (plan.device.processor == Processor::cpu) return {loop, loop, Reason::every_step};
+  const bool on_cpu = plan.device.processor == Processor::cpu;
+  if (by_lines(problem) && (on_cpu || shape.tile < 0)) return {loop, loop, Reason::whole_lines};
+  if (on_cpu) return {loop, loop, Reason::every_step};
   if (shape.tile < 0) return {loop, loop, Reason::not_on_chip};
   if (problem.steps < kPersistentMinSteps) return {loop, whole, Reason::few_steps};
   if (problem.batch > kMostLaunches * shape.lines) return {loop, whole, Reason::many_lines};
@@ -254,11 +255,9 @@ std::string misfit(const Problem& problem, const DeviceLimits& device) {
   if (device.processor == Processor::cpu) {
     return "it is one kernel that stays on a GPU; on the CPU step_loop keeps the weights in cache";
   }
-  if (by_lines(problem)) {
-    return problem.normed ? "layer_norm needs all sums of a line at each step, and its blocks have "
-                            "some of them each"
-                          : "with reset_after=False a step has two products with R, one after the "
-                            "other, and it makes one";
+  if (by_lines(problem) && problem.heads > 1) {
+    return std::string(problem.normed ? "layer_norm" : "reset_after=False") +
+           " has steps of whole lines, and it walks each head by itself";
   }
   if (problem.storage_bytes > 4) {
     return "its products are sums in float32, by tensor cores; float64 is too wide for them";
@@ -315,7 +314,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   std::memcpy(out.profile, profile.name, sizeof out.profile);
   std::memcpy(out.origin, profile.origin, sizeof out.origin);
   const bool dense = problem.recurrence == Recurrence::dense;
-  if (dense && !by_lines(problem) && device.processor == Processor::cuda) {
+  if (dense && device.processor == Processor::cuda) {
     out.persistent = persistent_shape(problem, device, false);
     if (problem.training) out.persistent_vjp = persistent_shape(problem, device, true);
   }
@@ -331,7 +330,6 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   out.strategy = choice.strategy;
   out.runner_up = choice.runner_up;
   out.reason = choice.reason;
-  if (by_lines(problem)) out.expected_us = out.runner_up_us = 0;
   if (!runs(out.runner_up, out) && problem.recurrence == Recurrence::diagonal) {
     const bool only = out.strategy == Strategy::direct || problem.normed;
     out.runner_up = only ? Strategy::fused_sequential : Strategy::direct;
@@ -348,6 +346,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
     out.strategy = problem.forced;
     out.reason = Reason::forced;
   }
+  if (by_lines(problem)) out.expected_us = out.runner_up_us = 0;  // costs are of other steps
   const bool parallel = out.strategy == Strategy::parallel_scan;
   if (device.processor == Processor::cuda) {
     out.across_blocks = parallel && across_blocks;

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "scanrnn/dispatch/tiles.h"
-#include "support/cases.h"
+#include "support/by_lines.h"
 #include "support/conform.h"
 #include "support/cuda.h"
 #include "support/unset.h"
@@ -210,9 +210,42 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   add("fused_lines_tf32", Strategy::step_loop, 2, 9).precision = MatmulPrecision::high;
 }
 
+// The options of a layer in a case's sizes and dtype.
+void take_options(Case& c, LayerOptions options) {
+  options.dtype = c.layer.dtype;
+  options.input_size = c.layer.input_size;
+  options.hidden_size = c.layer.hidden_size;
+  c.layer = options;
+  fit(c.layer);
+}
+
+void add_lines(Dtype dtype, std::vector<Small>& out) {
+  for (const LayerOptions& options : layers_by_lines()) {
+    if (!is_dense(options)) continue;
+    const std::string kernel = options.layer_norm ? "lines_normed" : "lines_reset";
+    const auto add = [&](const char* end, std::int64_t batch, std::int64_t hidden) -> Small& {
+      out.push_back({kernel + end, small_case(info(options.cell), dtype, Strategy::persistent, 6,
+                                              batch, hidden)});
+      take_options(out.back().c, options);
+      return out.back();
+    };
+    add("", 5, 200);
+    add("_odd", 11, 137);
+    // In several launches, of steps and of lines.
+    add("_parts", 5, 40).change = [](Plan& plan) {
+      for (dispatch::PersistentShape* shape : {&plan.persistent, &plan.persistent_vjp}) {
+        shape->steps = 2;
+        shape->lines = shape->groups = 2;
+      }
+    };
+    if (dtype == Dtype::float32) add("_tf32", 5, 200).precision = MatmulPrecision::high;
+  }
+}
+
 std::vector<Small> small_cases(std::initializer_list<Dtype> dtypes) {
   std::vector<Small> out;
   for (const Dtype dtype : dtypes) {
+    add_lines(dtype, out);
     for (const CellInfo& cell : cells()) {
       const bool dense = cell.recurrence == dispatch::Recurrence::dense;
       (dense ? add_dense : add_linear)(cell, dtype, out);
@@ -287,11 +320,11 @@ class CudaCutsTest : public CudaTest {};
 TEST_F(CudaCutsTest, EveryOne) {
   Random random(96);
   Context& context = shared_context(1);
-  for (const LayerOptions& options : all_variants()) {
+  for (const LayerOptions& options : with_layers_by_lines(all_variants())) {
     if (!is_dense(options)) continue;
     for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
       Case c = small_case(info(options.cell), dtype, Strategy::persistent, 7, 19, 300);
-      c.layer.variant = options.variant;
+      take_options(c, options);
       const Data data = random_data(c, random);
       const oracle::Answer want = oracle::run(c, data);
       const Plan picked =
@@ -311,85 +344,6 @@ TEST_F(CudaCutsTest, EveryOne) {
     }
   }
 }
-
-// The bare scan: h_t = h_{t-1} / 2 + 1 from 0 on, which is 2 - 2^(1-t).
-struct SmallScan {
-  const char* kernel;
-  Strategy strategy;
-  bool across_blocks;
-  std::int64_t steps, rows;
-  bool along_lanes = false;
-};
-std::ostream& operator<<(std::ostream& out, const SmallScan& s) { return out << s.kernel; }
-
-class CudaScanKernelsTest : public CudaTest, public testing::WithParamInterface<SmallScan> {};
-
-TEST_P(CudaScanKernelsTest, OnASmallCase) {
-  const SmallScan& s = GetParam();
-  Context& context = shared_context(1);
-  for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
-    for (const ScanForm form : {ScanForm::linear, ScanForm::log, ScanForm::log_output}) {
-      const bool log_form = form != ScanForm::linear, log_states = form == ScanForm::log_output;
-      Unset memory(context);
-      const std::vector<std::int64_t> sizes{s.steps, s.rows};
-      const auto count = static_cast<std::size_t>(s.steps * s.rows);
-      ScanArgs args;
-      args.a = memory.given(dtype, sizes, Values(count, log_form ? std::log(0.5) : 0.5));
-      args.b = memory.given(dtype, sizes, Values(count, log_form ? 0.0 : 1.0));
-      args.h = memory.unset(dtype, sizes);
-      if (log_states) args.sign_h = memory.unset(dtype, sizes);
-      args.form = form;
-      Plan plan = linear_scan_plan(context, {s.steps, 1, s.rows, dtype, form, true}, s.strategy);
-      plan.across_blocks = s.across_blocks;
-      plan.along_lanes = s.along_lanes;
-      args.workspace = memory.span(linear_scan_workspace(plan));
-      linear_scan(context, plan, args);
-      const Values got = memory.values(args.h);
-      for (std::size_t i = 0; i < got.size(); ++i) {
-        const double t = static_cast<double>(i / static_cast<std::size_t>(s.rows)) + 1;
-        const double h = log_states ? std::exp(got[i]) : got[i];
-        ASSERT_NEAR(h, 2 - std::exp2(1 - t), 0.02) << name(dtype) << " at " << i;
-      }
-      // The cotangents of the inputs: of the last step the given one, or its share.
-      ScanBackwardArgs back;
-      back.form = form;
-      back.a = args.a;
-      if (log_form) back.b = args.b;
-      back.h = args.h;
-      back.sign_h = args.sign_h;
-      back.dh = memory.given(dtype, sizes, Values(count, 1.0));
-      back.da = memory.unset(dtype, sizes);
-      back.db = memory.unset(dtype, sizes);
-      back.workspace = memory.span(linear_scan_workspace(plan));
-      linear_scan_backward(context, plan, back);
-      const Values db = memory.values(back.db), da = memory.values(back.da);
-      for (std::size_t i = 0; i < db.size(); ++i) {
-        const bool last = i + static_cast<std::size_t>(s.rows) >= db.size();
-        const double t = static_cast<double>(i / static_cast<std::size_t>(s.rows)) + 1;
-        const double share = log_states ? 2 - std::exp2(1 - t) : 1;
-        if (last) {
-          ASSERT_NEAR(db[i], 1 / share, 0.02) << name(dtype) << " at " << i;
-        }
-        ASSERT_TRUE(std::isfinite(da[i])) << name(dtype) << " at " << i;
-      }
-    }
-  }
-}
-// An odd number of rows has no pairs; so many as the last ones have them outside the device scan.
-const SmallScan kScans[] = {
-    {"sequential", Strategy::fused_sequential, false, 37, 70},
-    {"block", Strategy::parallel_scan, false, 150, 70},
-    {"device", Strategy::parallel_scan, true, 600, 70},
-    {"device_odd", Strategy::parallel_scan, true, 600, 71},
-    {"sequential_pairs", Strategy::fused_sequential, false, 3, 256 * 200},
-    {"block_pairs", Strategy::parallel_scan, false, 9, 256 * 200},
-    {"lanes", Strategy::parallel_scan, false, 1700, 1, true},
-    {"lanes_device", Strategy::parallel_scan, true, 20000, 3, true},
-    {"no_steps", Strategy::automatic, false, 0, 70},
-    {"no_rows", Strategy::automatic, false, 9, 0},
-};
-INSTANTIATE_TEST_SUITE_P(Kernels, CudaScanKernelsTest, testing::ValuesIn(kScans),
-                         [](const auto& of) { return std::string(of.param.kernel); });
 
 }  // namespace
 }  // namespace scanrnn::test

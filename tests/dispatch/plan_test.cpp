@@ -239,10 +239,17 @@ TEST(Plan, StepsOfWholeLines) {
           Problem p = wanted(normed);
           p.layout = layout;
           const Plan got = plan(p, device, *profile);
-          EXPECT_EQ(got.strategy, Strategy::step_loop);
-          EXPECT_EQ(got.runner_up, Strategy::step_loop);
-          EXPECT_EQ(got.reason, Reason::whole_lines);
           EXPECT_FALSE(got.fused_steps);
+          EXPECT_EQ(got.runner_up, Strategy::step_loop);
+          if (device.processor == Processor::cuda) {
+            EXPECT_EQ(got.strategy, Strategy::persistent);
+            EXPECT_EQ(got.reason, Reason::on_chip);
+            EXPECT_GE(got.persistent.tile, 0);
+            EXPECT_FALSE(got.persistent.in_block);
+            continue;
+          }
+          EXPECT_EQ(got.strategy, Strategy::step_loop);
+          EXPECT_EQ(got.reason, Reason::whole_lines);
           EXPECT_LT(got.persistent.tile, 0);
           const char* words = normed ? "all sums of a line" : "two products";
           EXPECT_NE(explain(got).find(words), std::string::npos) << explain(got);
@@ -251,6 +258,8 @@ TEST(Plan, StepsOfWholeLines) {
     }
     Problem forced = wanted(normed);
     forced.forced = Strategy::persistent;
+    EXPECT_EQ(misfit(forced, {Processor::cuda, 132, 227 << 10}), "");
+    forced.heads = 4;
     const std::string why = misfit(forced, {Processor::cuda, 132, 227 << 10});
     EXPECT_NE(why.find(normed ? "layer_norm" : "reset_after=False"), std::string::npos) << why;
   }

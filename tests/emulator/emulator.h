@@ -216,6 +216,10 @@ inline void ld_relaxed_gpu_global_v4_u32(unsigned& a, unsigned& b, unsigned& c, 
   c = __atomic_load_n(p + 2, __ATOMIC_RELAXED);
   d = __atomic_load_n(p + 3, __ATOMIC_RELAXED);
 }
+inline void st_relaxed_gpu_global_v2_u32(std::uint32_t* p, std::uint32_t x, std::uint32_t y) {
+  __atomic_store_n(p, x, __ATOMIC_RELAXED);
+  __atomic_store_n(p + 1, y, __ATOMIC_RELAXED);
+}
 inline void st_relaxed_gpu_global_u32(std::uint32_t* p, std::uint32_t x) {
   __atomic_store_n(p, x, __ATOMIC_RELAXED);
 }
@@ -254,6 +258,7 @@ inline void ld_shared_v4_u32(unsigned& a, unsigned& b, unsigned& c, unsigned& d,
   ld_shared_v4(a, b, c, d, p);
 }
 inline void ld_shared_f32(float& x, std::uint32_t p) { x = at<float>(p); }
+inline void rsqrt_approx_ftz_f32(float& y, float x) { y = 1.0f / std::sqrt(x); }
 
 inline void cp_async_cg_shared_global(std::uint32_t to, const void* from) {
   begin_copy(&at<char>(to), from, 16);

@@ -367,7 +367,7 @@ def test_layer_norm_is_its_equation(cell):
 
 @pytest.mark.parametrize("options", [{"reset_after": False}, {"layer_norm": True}])
 def test_a_plan_of_whole_lines_says_why(options):
-    rnn = layer("GRU", options, 64, dtype="float32")
+    rnn = layer("GRU", options, 64, dtype="float32", device="cpu")
     plan = rnn.plan(512, 8, training=True)
     assert (plan.strategy, plan.reason) == ("step_loop", "whole_lines")
     normed = "layer_norm" in options

@@ -257,6 +257,9 @@ class CpuBackend : public Backend {
     };
     step.call.y.dtype == Dtype::float64 ? run(double()) : run(float());
   }
+  void walk_lines(const dispatch::Plan&, const LineStep&, Index, Index, bool, Arena&) override {
+    throw value_error("plan: a walk by whole lines is one launch on CUDA alone");  // nor this
+  }
   Index most_steps(const dispatch::Plan&, const LayerCall& call) const override {
     const SequenceSteps steps(call);
     Index most = 0;

@@ -165,6 +165,10 @@ class CudaBackend : public Backend {
                                      line_args<T, V>(step), step.lines(), stream_));
     });
   }
+  void walk_lines(const dispatch::Plan& plan, const LineStep& step, Index first, Index end,
+                  bool backward, Arena& arena) override {
+    on_device(arena, [&] { cuda_walk_lines(plan, step, first, end, backward, arena, stream_); });
+  }
   // How long packed sequences are is told on the device.
   Index most_steps(const dispatch::Plan& plan, const LayerCall& call) const override {
     const Index longest = plan.problem.longest;

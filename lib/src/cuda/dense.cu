@@ -11,19 +11,6 @@ namespace scanrnn {
 namespace {
 
 template <class T>
-const CudaDenseTable<T>& kernels_of(Cell cell) {
-  switch (cell) {
-#define SCANRNN_DENSE_CELL(name, ...) \
-  case Cell::name:                    \
-    return cuda_dense_table<Cell::name, T>();
-#include "scanrnn/cells.def"
-    default:
-      break;
-  }
-  throw value_error("cell: there is no such cell");
-}
-
-template <class T>
 struct DenseRun : DenseProducts<T> {
   using Products = DenseProducts<T>;
   using Walk = CudaWalk<T>;
@@ -60,7 +47,7 @@ struct DenseRun : DenseProducts<T> {
   bool fed() const { return link && link->before; }
 
   void forward() {
-    const auto& kernels = kernels_of<T>(call.cell)[call.variant];
+    const auto& kernels = cuda_dense_kernels<T>(call.cell)[call.variant];
     const bool whole = dispatch::is_persistent(plan, false);
     const bool fused = !whole && plan.fused_steps;
     const bool ragged = call.is_ragged();
@@ -218,7 +205,7 @@ struct DenseRun : DenseProducts<T> {
     if (!arena.counting()) this->products_back();
   }
   void walk_back() {
-    const auto& kernels = kernels_of<T>(call.cell)[call.variant];
+    const auto& kernels = cuda_dense_kernels<T>(call.cell)[call.variant];
     const bool whole = dispatch::is_persistent(plan, true);
     Args args;
     this->take_carries();
@@ -308,7 +295,7 @@ void run_chain(const dispatch::Plan& plan, const std::vector<LayerCall>& calls, 
     backward ? runs.back().walk_back() : runs.back().forward();
   }
   if (arena.counting()) return;
-  const auto& kernels = kernels_of<T>(calls.front().cell)[calls.front().variant];
+  const auto& kernels = cuda_dense_kernels<T>(calls.front().cell)[calls.front().variant];
   const auto& shape = backward ? plan.persistent_vjp : plan.persistent;
   const auto bytes = dispatch::exchange_bytes(plan.problem, shape, backward);
   for (std::size_t launch = 0; launch < launches.front().size(); ++launch) {
@@ -347,8 +334,8 @@ void cuda_dense_step_stack(const dispatch::Plan& plan, const std::vector<LayerCa
     for (const LayerCall& call : calls) {
       DenseRun<T>{{plan, call, none, nullptr, stream}}.add_step(args, indices);
     }
-    SCANRNN_CUDA(
-        kernels_of<T>(first.cell)[first.variant].stack_step(args, plan.device.units, stream));
+    SCANRNN_CUDA(cuda_dense_kernels<T>(first.cell)[first.variant].stack_step(
+        args, plan.device.units, stream));
   });
 }
 void cuda_dense_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,

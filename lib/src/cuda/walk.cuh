@@ -9,6 +9,19 @@
 
 namespace scanrnn {
 
+template <class T>
+const CudaDenseTable<T>& cuda_dense_kernels(Cell cell) {
+  switch (cell) {
+#define SCANRNN_DENSE_CELL(name, ...) \
+  case Cell::name:                    \
+    return cuda_dense_table<Cell::name, T>();
+#include "scanrnn/cells.def"
+    default:
+      break;
+  }
+  throw value_error("cell: there is no such cell");
+}
+
 // Copies a [B,H] tensor, or `fresh` to all where it is absent.
 template <class From, class To>
 __global__ void convert(const From* from, Index from_line, To* to, Index to_line, Index batch,

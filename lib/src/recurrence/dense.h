@@ -123,26 +123,24 @@ struct DenseDraws {
     return {of(masks.state), of(masks.cell)};
   }
 };
-// Those of one unit that a kernel walks through all steps: what they go by is found once, and they
-// are made before the step is due.
-struct UnitDraws {
-  UnitNumbers state, cell;
-  bool any = false;
-  cell::StepState<float, 2> made{1.0f, 1.0f};
+// Those of one unit that were made before the step is due: a bit for each that stays as it was.
+struct MadeDraws {
+  const Masks& masks;
+  std::uint32_t stays;
 
-  UnitDraws() = default;
-  SCANRNN_HD UnitDraws(const Masks& masks, Index unit) : any(masks.state || masks.cell) {
-    if (masks.state.draws) state = masks.state.numbers(unit);
-    if (masks.cell.draws) cell = masks.cell.numbers(unit);
+  SCANRNN_HD static std::uint32_t make(const DenseDraws& of, Index unit) {
+    const auto stays = [&](const Zoneout& zone) {
+      return zone.draws && zone.update(zone.numbers(unit), of.token) == 0 ? 1u : 0u;
+    };
+    return stays(of.masks.state) + 2 * stays(of.masks.cell);
   }
-  SCANRNN_HD void make(const DenseDraws& of) {
-    if (of.masks.state) made.h = of.masks.state.update(state, of.token);
-    if (of.masks.cell) made.c = of.masks.cell.update(cell, of.token);
-  }
-  SCANRNN_HD explicit operator bool() const { return any; }
+  SCANRNN_HD explicit operator bool() const { return masks.state || masks.cell; }
   template <class Memory>
   SCANRNN_HD cell::StepState<float, 2> updates(Index) const {
-    return made;
+    const auto of = [](const Zoneout& zone, std::uint32_t bit) {
+      return zone.draws ? bit != 0 ? 0.0f : 1.0f : static_cast<float>(zone.mean);
+    };
+    return {of(masks.state, stays & 1), of(masks.cell, stays & 2)};
   }
 };
 

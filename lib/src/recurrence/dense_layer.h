@@ -16,7 +16,31 @@ inline RecurrentRows recurrent_rows(const LayerCall& call) {
   return {call.width() - own, own};
 }
 
-// The steps of each sequence in the order of a layer's walk, and where in memory they are.
+// The steps of a sequence in the order of a layer's walk, and where in memory they are.
+struct SequenceWalk {
+  Index line, first, count;  // where it begins in time, and its steps
+  bool reverse;
+  Strided<const std::uint8_t> reset;  // of each of its line's tokens, or absent
+
+  // Step t in time, on its line.
+  SCANRNN_HD Index step(Index t) const { return first + (reverse ? count - 1 - t : t); }
+  // The flag that no state comes into it, or null: of a walk against time the step walked before
+  // it says so.
+  SCANRNN_HD const std::uint8_t* cut_at(Index t) const {
+    if (!reset.data || (reverse && t == 0)) return nullptr;
+    return reset.at(step(reverse ? t - 1 : t));
+  }
+  SCANRNN_HD bool cut(Index t) const {
+    const std::uint8_t* const flag = cut_at(t);
+    return flag && *flag != 0;
+  }
+  template <class T>
+  SCANRNN_HD T* at(const Strided<T>& tokens, Index t) const {
+    return tokens.data ? tokens.at_line(line).at(step(t)) : nullptr;
+  }
+};
+
+// Those of each sequence.
 struct SequenceSteps {
   SequenceBounds all;
   Strided<const std::uint8_t> reset;  // of each token, or absent
@@ -30,19 +54,9 @@ struct SequenceSteps {
         reverse(call.reverse) {}
 
   SCANRNN_HD Index count(Index n) const { return all.length(n); }
-  // Step t of sequence n in time, on its line.
-  SCANRNN_HD Index step(Index n, Index t) const {
-    return reverse ? all.end(n) - 1 - t : all.first(n) + t;
-  }
   SCANRNN_HD Index line(Index n) const { return all.packed ? 0 : n; }
-  // Whether no state comes into it: of a walk against time the step walked before it says so.
-  SCANRNN_HD bool cut(Index n, Index t) const {
-    if (!reset.data || (reverse && t == 0)) return false;
-    return *reset.at_line(line(n)).at(step(n, reverse ? t - 1 : t)) != 0;
-  }
-  template <class T>
-  SCANRNN_HD T* at(const Strided<T>& tokens, Index n, Index t) const {
-    return tokens.data ? tokens.at_line(line(n)).at(step(n, t)) : nullptr;
+  SCANRNN_HD SequenceWalk of(Index n) const {
+    return {line(n), all.first(n), count(n), reverse, reset.at_line(line(n))};
   }
 };
 
@@ -58,9 +72,9 @@ struct EdgeSteps {
   // Where in time, on the line of the sequence; -1 where there is no such step, or no state comes
   // into it.
   SCANRNN_HD Index step(Index n) const {
-    const Index count = all.count(n);
-    if (count == 0 || (!last && all.cut(n, 0))) return -1;
-    return all.step(n, last ? count - 1 : 0);
+    const SequenceWalk own = all.of(n);
+    if (own.count == 0 || (!last && own.cut(0))) return -1;
+    return own.step(last ? own.count - 1 : 0);
   }
   SCANRNN_HD Index line(Index n) const { return all.line(n); }
 };

@@ -11,7 +11,7 @@
 
 #include "recurrence/dense.h"
 #include "recurrence/dense_layer.h"
-#include "recurrence/norm.h"
+#include "recurrence/line_unit.h"
 
 namespace scanrnn {
 
@@ -40,6 +40,7 @@ struct LineArgs {
   Strided<T> y, sums, cells, raw;  // raw: R h as it was, [.,G*H]; kept are sums, cells and raw
   // Backward: cotangents, and for the products for dR the h and r h of each step.
   Strided<T> dy, dsums, draw, dnorm, dnorm_c, before, reset;
+  Strided<W> moments;  // of R h and of c at each step, [.,4], for who does not work them out
   Strided<T> dh0, dc0;
 };
 
@@ -53,11 +54,12 @@ class Line {
   using Args = LineArgs<T, W>;
   using Sums = DenseSums<C, V>;
   using State = DenseState<C, V>;
+  using Unit = LineUnit<C, V>;
 
-  SCANRNN_HD Line(const Args& args, Index line, const Workers& workers)
-      : a(args), n(line), t(args.step), hidden(args.hidden), workers(workers) {
-    walks = t < a.lines.count(n);
-    cut = walks && a.lines.cut(n, t);
+  SCANRNN_HD Line(const Args& args, Index line, Index step, const Workers& workers)
+      : a(args), own(args.lines.of(line)), n(line), t(step), hidden(args.hidden), workers(workers) {
+    walks = t < own.count;
+    cut = walks && own.cut(t);
   }
 
   SCANRNN_HD void forward() const {
@@ -66,8 +68,8 @@ class Line {
     W* products = row_of(a.products, C::kGates);
     Moments<W> norm{};
     if (a.norm && fed) norm = moments<W>(workers, products, C::kGates * hidden);
-    const T* projected = a.lines.at(a.projected, n, t);
-    T* raw = a.lines.at(a.raw, n, t);
+    const T* projected = own.at(a.projected, t);
+    T* raw = own.at(a.raw, t);
     workers.rows(hidden, [&](Index row) {
       auto sums = Sums::template of_biases<Memory>(a.bias, a.recurrent_bias, row, hidden);
       sums.add_input([&](int i) { return Memory::read(projected + i * hidden, row, hidden); });
@@ -80,7 +82,8 @@ class Line {
       if constexpr (C::kStates == 2) {
         if (a.norm) return remember(row, sums, products);
       }
-      State before = state_before(row), after = C::template step<V>(seen(sums), before);
+      const State before = state_before(row);
+      const State after = C::template step<V>(Unit::seen(sums, a.resets), before);
       finish(row, sums, before, after);
     });
     if constexpr (C::kStates == 2) {
@@ -92,16 +95,14 @@ class Line {
   SCANRNN_HD void reset() const {
     if constexpr (C::kResets) {
       if (!walks) return;
-      const T* projected = a.lines.at(a.projected, n, t);
+      const T* projected = own.at(a.projected, t);
       const W* products = row_of(a.products, C::kGates);
       const bool fed = a.fed && !cut;
-      constexpr int kOwn = C::kPreactivations - C::kGates;
       workers.rows(hidden, [&](Index row) {
         auto sums = Sums::template of_biases<Memory>(a.bias, a.recurrent_bias, row, hidden);
         sums.add_input([&](int i) { return Memory::read(projected + i * hidden, row, hidden); });
         sums.add_recurrent([&](int i) {
-          return fed && i < C::kGates - kOwn ? Wide::read(products + i * hidden, row, hidden)
-                                             : V(0);
+          return fed && i < Unit::kInOrder ? Wide::read(products + i * hidden, row, hidden) : V(0);
         });
         Memory::write(row_of(a.next, 1), row, hidden,
                       C::template reset<V>(sums.gates(), state_before(row).h));
@@ -112,15 +113,15 @@ class Line {
   SCANRNN_HD void backward() const {
     T* fed = row_of(a.next, C::kGates);
     if (!walks) return clear(fed);
-    T* dsums = a.lines.at(a.dsums, n, t);
-    const T* sums = a.lines.at(a.sums, n, t);
+    T* dsums = own.at(a.dsums, t);
+    const T* sums = own.at(a.sums, t);
     if constexpr (C::kStates == 2) {
       if (a.norm) output_vjp(sums, dsums);
     }
     workers.rows(hidden, [&](Index row) {
       const auto of = Sums::template read<Memory>(sums, row, hidden);
       const State before = state_kept(row);
-      Memory::write(a.lines.at(a.before, n, t), row, hidden, before.h);
+      Memory::write(own.at(a.before, t), row, hidden, before.h);
       State d = state_cotangent(row);
       const auto past = draw_update_vjp<C, Memory>(draws(), row, d);
       auto back = step_vjp(row, of, before, d, dsums);
@@ -137,22 +138,48 @@ class Line {
     if (a.norm) product_vjp(fed);
   }
 
+  // Leaves the step's moments, of what forward has kept.
+  SCANRNN_HD void keep_moments() const {
+    if (!walks) return;
+    W* const to = own.at(a.moments, t);
+    const auto keep = [&](const Moments<W>& of, int first) {
+      workers.rows(1, [&](Index) {
+        to[first] = of.mean;
+        to[first + 1] = of.scale;
+      });
+    };
+    const T* raw = own.at(a.raw, t);
+    keep(moments_of<W>(workers, C::kGates * hidden,
+                       [&](Index i) { return Memory::read(raw, i, C::kGates * hidden); }),
+         0);
+    if constexpr (C::kStates == 2) {
+      const T* sums = own.at(a.sums, t);
+      keep(moments_of<W>(workers, hidden,
+                         [&](Index row) {
+                           const auto of = Sums::template read<Memory>(sums, row, hidden);
+                           return C::template remember<V>(C::template values<V>(of.gates()),
+                                                          state_kept(row).c);
+                         }),
+           2);
+    }
+  }
+
   // From the cotangent of what the last row blocks of R multiplied, in `products`, [N,H].
   SCANRNN_HD void reset_vjp() const {
     if constexpr (C::kResets) {
       if (!walks) return;
       const W* through = row_of(a.products, 1);
-      const T* sums = a.lines.at(a.sums, n, t);
+      const T* sums = own.at(a.sums, t);
       workers.rows(hidden, [&](Index row) {
         const auto gates = Sums::template read<Memory>(sums, row, hidden).gates();
         const V h = state_kept(row).h;
         const V d = cut ? V(0) : Wide::read(through, row, hidden);
         const auto back = C::template reset_vjp<V>(gates, h, d);
-        Memory::write(a.lines.at(a.reset, n, t), row, hidden, C::template reset<V>(gates, h));
+        Memory::write(own.at(a.reset, t), row, hidden, C::template reset<V>(gates, h));
         // The reset gate is the one whose cotangent the step has left out.
         C::template scatter<V>(back.gates, [&](int i, const V& value) {
           if (i > 0) return;
-          Memory::write(a.lines.at(a.dsums, n, t), row, hidden, value);
+          Memory::write(own.at(a.dsums, t), row, hidden, value);
           Memory::write(row_of(a.next, C::kGates), row, hidden, value);
         });
         W* carry = row_of(a.h, 1);
@@ -163,7 +190,7 @@ class Line {
 
   // The cotangent of an initial state that is carried: products have added to it.
   SCANRNN_HD void end() const {
-    if (a.lines.count(n) == 0) return;
+    if (own.count == 0) return;
     workers.rows(hidden, [&](Index row) {
       Memory::write(a.dh0.at_line(n).data, row, hidden, Wide::read(row_of(a.h, 1), row, hidden));
     });
@@ -176,13 +203,7 @@ class Line {
   }
   SCANRNN_HD DenseDraws draws() const {
     const Masks& masks = a.masks;
-    return {masks, masks.token + a.lines.line(n) * masks.line + a.lines.step(n, t) * masks.step};
-  }
-  SCANRNN_HD typename C::template Gates<V> seen(const Sums& sums) const {
-    if constexpr (C::kResets) {
-      if (a.resets) return C::template after_reset<V>(sums.gates());
-    }
-    return sums.gates();
+    return {masks, masks.token + own.line * masks.line + own.step(t) * masks.step};
   }
   SCANRNN_HD V read(const Strided<T>& state, Index row) const {
     return state.data ? Memory::read(state.at_line(n).data, row, hidden) : V(0);
@@ -201,16 +222,16 @@ class Line {
     return State::of([&](int i) {
       if (cut) return V(0);
       if (t == 0) return read(i == 0 ? a.h0 : a.c0, row);
-      return Memory::read(a.lines.at(i == 0 ? a.y : a.cells, n, t - 1), row, hidden);
+      return Memory::read(own.at(i == 0 ? a.y : a.cells, t - 1), row, hidden);
     });
   }
   SCANRNN_HD State state_cotangent(Index row) const {
-    const bool last = t + 1 == a.lines.count(n);
+    const bool last = t + 1 == own.count;
     auto d = State::of([&](int i) {
       if (last) return read(i == 0 ? a.hn : a.cn, row);
       return Wide::read(row_of(i == 0 ? a.h : a.c, 1), row, hidden);
     });
-    if (a.dy.data) d.h = d.h + Memory::read(a.lines.at(a.dy, n, t), row, hidden);
+    if (a.dy.data) d.h = d.h + Memory::read(own.at(a.dy, t), row, hidden);
     return d;
   }
   SCANRNN_HD void give_back(Index row, const State& d) const {
@@ -226,15 +247,14 @@ class Line {
   // The state after the step to where it goes.
   SCANRNN_HD void finish(Index row, const Sums& sums, const State& before, State after) const {
     draw_update<C, Memory>(draws(), row, before, after);
-    const bool last = t + 1 == a.lines.count(n);
+    const bool last = t + 1 == own.count;
     for (int i = 0; i < C::kStates; ++i) {
       Wide::write(row_of(i == 0 ? a.h : a.c, 1), row, hidden, after.at(i));
       const Strided<T>& end = i == 0 ? a.hn : a.cn;
       if (last && end.data) Memory::write(end.at_line(n).data, row, hidden, after.at(i));
     }
     Memory::write(row_of(a.next, 1), row, hidden, after.h);
-    const DenseSink<C, Memory> sink{a.lines.at(a.y, n, t), a.lines.at(a.sums, n, t),
-                                    a.lines.at(a.cells, n, t), hidden};
+    const DenseSink<C, Memory> sink{own.at(a.y, t), own.at(a.sums, t), own.at(a.cells, t), hidden};
     sink.store(row, sums, after);
   }
 
@@ -265,7 +285,8 @@ class Line {
   }
   // What tanh reads of the norm of c.
   SCANRNN_HD V normed(const V& norm, Index row) const {
-    return fma(norm, Memory::read(a.norm_c, row, hidden), Memory::read(a.norm_c_bias, row, hidden));
+    return Unit::normed(norm, Memory::read(a.norm_c, row, hidden),
+                        Memory::read(a.norm_c_bias, row, hidden));
   }
   // Leaves the cotangent of c through the output behind c, and that of the output gate's sum.
   SCANRNN_HD void output_vjp(const T* kept, T* dsums) const {
@@ -275,14 +296,13 @@ class Line {
       Wide::write(c, row, hidden, C::template remember<V>(by, state_kept(row).c));
     });
     const auto norm = moments<W>(workers, c, hidden);
-    T* dnorm_c = a.lines.at(a.dnorm_c, n, t);
+    T* dnorm_c = own.at(a.dnorm_c, t);
     workers.rows(hidden, [&](Index row) {
-      const auto by = C::template values<V>(Sums::template read<Memory>(kept, row, hidden).gates());
+      const auto sums = Sums::template read<Memory>(kept, row, hidden);
       State d = state_cotangent(row);
       draw_update_vjp<C, Memory>(draws(), row, d);
-      d.c = V(0);
       const V seen = normed(norm(Wide::read(c, row, hidden)), row);
-      const auto back = C::template output_vjp<V>(by, seen, d);
+      const auto back = Unit::output_vjp(sums, seen, d);
       Memory::write(dsums + (C::kGates - 1) * hidden, row, hidden, back.s);
       Memory::write(dnorm_c + hidden, row, hidden, back.c);
       Wide::write(dc, row, hidden, back.c);
@@ -298,44 +318,26 @@ class Line {
 
   SCANRNN_HD DenseCotangent<C, V> step_vjp(Index row, const Sums& sums, const State& before,
                                            const State& d, const T* dsums) const {
-    DenseCotangent<C, V> out;
-    const auto scatter = [&](const auto& gates) {
-      C::template scatter<V>(gates, [&](int i, const V& value) { out.sums.value[i] = value; });
-    };
     if constexpr (C::kStates == 2) {
       if (a.norm) {
         const V dc = d.c + Wide::read(row_of(a.remembered, 2) + hidden, row, hidden);
-        const auto back =
-            C::template remember_vjp<V>(C::template values<V>(sums.gates()), before.c, dc);
-        out.before = back.before;
-        scatter(back.gates);
-        out.sums.value[C::kGates - 1] = Memory::read(dsums + (C::kGates - 1) * hidden, row, hidden);
-        return out;
+        return Unit::remember_vjp(sums, before, dc,
+                                  Memory::read(dsums + (C::kGates - 1) * hidden, row, hidden));
       }
     }
-    const auto back = C::template step_vjp<V>(seen(sums), before, d);
-    out.before = back.before;
-    scatter(back.gates);
-    if constexpr (C::kResets) {  // sums of R's own are added to those of x
-      constexpr int kOwn = C::kPreactivations - C::kGates;
-      for (int i = 0; a.resets && i < kOwn; ++i) {
-        out.sums.value[C::kGates + i] = out.sums.value[C::kGates - kOwn + i];
-      }
-    }
-    return out;
+    return Unit::step_vjp(sums, before, d, a.resets);
   }
   // From the cotangents of the normed product those of R h.
   SCANRNN_HD void product_vjp(T* fed) const {
     const Index width = C::kGates * hidden;
-    T* draw = a.lines.at(a.draw, n, t);
-    T* dnorm = a.lines.at(a.dnorm, n, t);
+    T* draw = own.at(a.draw, t);
+    T* dnorm = own.at(a.dnorm, t);
     if (cut) {
       clear(fed), clear(draw);
       return clear(dnorm);
     }
-    norm_vjp<Memory, Wide, Memory>(workers, a.lines.at(a.raw, n, t), a.norm,
-                                   row_of(a.products, C::kGates), width,
-                                   [&](Index row, const V& back, const V& of_scale) {
+    norm_vjp<Memory, Wide, Memory>(workers, own.at(a.raw, t), a.norm, row_of(a.products, C::kGates),
+                                   width, [&](Index row, const V& back, const V& of_scale) {
                                      Memory::write(fed, row, width, back);
                                      Memory::write(draw, row, width, back);
                                      Memory::write(dnorm, row, width, of_scale);
@@ -347,6 +349,7 @@ class Line {
   }
 
   const Args& a;
+  const SequenceWalk own;
   const Index n, t, hidden;
   const Workers& workers;
   bool walks, cut;

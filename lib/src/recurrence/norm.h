@@ -30,15 +30,26 @@ struct Moments {
   }
 };
 
-template <class W, class Workers, class U>
-SCANRNN_HD Moments<W> moments(const Workers& workers, const U* values, Index count) {
+template <class W, class Workers, class F>
+SCANRNN_HD Moments<W> moments_of(const Workers& workers, Index count, F&& value) {
   const W n = static_cast<W>(count);
-  const W mean = workers.sum(count, [&](Index i) { return static_cast<W>(values[i]); }) / n;
+  const W mean = workers.sum(count, value) / n;
   const W variance = workers.sum(count, [&](Index i) {
-    const W apart = static_cast<W>(values[i]) - mean;
+    const W apart = value(i) - mean;
     return apart * apart;
   }) / n;
   return {mean, W(1) / scan::sqrt(variance + static_cast<W>(kNormEpsilon))};
+}
+template <class W, class Workers, class U>
+SCANRNN_HD Moments<W> moments(const Workers& workers, const U* values, Index count) {
+  return moments_of<W>(workers, count, [&](Index i) { return static_cast<W>(values[i]); });
+}
+
+// The cotangent of a value: `through` is that of its norm, `mean` and `along` are the means over
+// the row of all of those, and of their products with the norms.
+template <class V, class W>
+SCANRNN_HD V norm_back(const Moments<W>& norm, W mean, W along, const V& normed, const V& through) {
+  return V(norm.scale) * fma(V(-along), normed, through - V(mean));
 }
 
 // The adjoint at a row of values, where d is the cotangent of scale * norm: calls
@@ -58,8 +69,8 @@ SCANRNN_HD void norm_vjp(const Workers& workers, const typename Values::T* value
       workers.sum(count, [&](Index i) { return scaled(i) * norm(static_cast<W>(values[i])); }) / n;
   workers.rows(count, [&](Index row) {
     const V normed = norm(Values::read(values, row, count)), own = Of::read(d, row, count);
-    const V through = own * Memory::read(scale, row, count) - V(mean);
-    use(row, V(norm.scale) * fma(V(-along), normed, through), own * normed);
+    const V through = own * Memory::read(scale, row, count);
+    use(row, norm_back(norm, mean, along, normed, through), own * normed);
   });
 }
 

@@ -100,6 +100,10 @@ class Backend {
                                const TensorView& dfrom, const TensorView& dscale) = 0;
   // One phase of a step of all lines (stack/line_step.h).
   virtual void line_step(const LineStep& step) = 0;
+  // Steps [first,end) of all lines in the order of the walk, or back, as one call, where the plan
+  // says that it is one: what their phases would do, products included.
+  virtual void walk_lines(const dispatch::Plan& plan, const LineStep& step, Index first, Index end,
+                          bool backward, Arena& workspace) = 0;
   // As many steps as any sequence of the call has, or more where a device alone knows.
   virtual Index most_steps(const dispatch::Plan& plan, const LayerCall& call) const = 0;
   // The block-diagonal matrix [G*H,H] of the weights of heads, [G*H,H/heads]; or, with `back`, the

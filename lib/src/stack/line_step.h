@@ -19,7 +19,7 @@ struct LineStep {
   bool fed = false;
   void *h = nullptr, *c = nullptr, *products = nullptr, *remembered = nullptr, *next = nullptr;
   TensorView h0, c0, hn, cn, dh0, dc0;
-  TensorView y, sums, cells, dy, dsums, draw, dnorm, dnorm_c, before, reset;
+  TensorView y, sums, cells, dy, dsums, draw, dnorm, dnorm_c, before, reset, moments;
 
   Index lines() const { return call.is_ragged() ? call.sequences : call.batch; }
 };
@@ -59,6 +59,7 @@ LineArgs<T, W> line_args(const LineStep& of) {
   out.dy = tokens(of.dy), out.dsums = tokens(of.dsums), out.draw = tokens(of.draw);
   out.dnorm = tokens(of.dnorm), out.dnorm_c = tokens(of.dnorm_c);
   out.before = tokens(of.before), out.reset = tokens(of.reset);
+  out.moments = {static_cast<W*>(of.moments.data), of.moments.strides[1], of.moments.strides[0]};
   return out;
 }
 

@@ -29,10 +29,12 @@ class LineWalk {
     if (run_.training() && call.more_states() > 0) {
       step.cells = kept(call, call.states, call.hidden);
     }
-    count_product(scratch);
+    count(step, false, scratch);
     if (run_.counting()) return;
     const Index most = step.lines() > 0 ? backend_.most_steps(plan_, call) : 0;
-    for (step.step = 0; step.step < most; ++step.step) multiply_and_walk(step, scratch);
+    const Index looped = steps_of_loop(call, false, most);
+    for (step.step = 0; step.step < looped; ++step.step) multiply_and_walk(step, scratch);
+    if (looped < most) walk(step, looped, most, false, scratch);
     run_.pass_states(step.h0, step.hn, ragged_);
     run_.pass_states(step.c0, step.cn, ragged_);
   }
@@ -55,14 +57,17 @@ class LineWalk {
       step.draw = run_.tokens(scratch, width);
       step.dnorm = run_.tokens(scratch, width);
       if (call.more_states() > 0) step.dnorm_c = run_.tokens(scratch, 2 * call.hidden);
+      if (dispatch::is_persistent(plan_, true)) step.moments = moments(call, scratch);
     }
     for (TensorView* tokens :
          {&step.dsums, &step.before, &step.reset, &step.draw, &step.dnorm, &step.dnorm_c}) {
       if (*tokens) run_.clear_padding(*tokens, ragged_);
     }
-    count_product(scratch);
+    count(step, true, scratch);
     const Index most = run_.counting() || step.lines() == 0 ? 0 : backend_.most_steps(plan_, call);
-    for (Index t = most; t-- > 0;) {
+    const Index looped = steps_of_loop(call, true, most);
+    if (looped < most) walk(step, looped, most, true, scratch);
+    for (Index t = looped; t-- > 0;) {
       step.step = t;
       walk_back(step, scratch);
     }
@@ -115,10 +120,31 @@ class LineWalk {
     }
     step.next = scratch.take(bytes(lines * next, dtype));
   }
-  void count_product(Arena& scratch) const {
+  // Mean and scale of each norm of each step, of R h and of c.
+  TensorView moments(const LayerCall& call, Arena& scratch) const {
+    constexpr Index kValues = 4;
+    TensorView out = dense(nullptr, call.steps, call.batch, kValues, call.batch_major);
+    out.dtype = compute_type(call.y.dtype);
+    out.data = scratch.take(bytes(call.tokens() * kValues, out.dtype));
+    return out;
+  }
+  // What the calls of the backend work in.
+  void count(const LineStep& step, bool backward, Arena& scratch) const {
     if (!scratch.counting()) return;
     Arena memory = scratch.rest();
     backend_.product(Dtype::float32, 0, 0, 0, {}, {}, nullptr, 0, false, memory);
+    scratch.saw(memory);
+    if (dispatch::is_persistent(plan_, backward)) walk(step, 0, 0, backward, scratch);
+  }
+  // Steps that are walked one by one, the first ones: all, or what is fed with another state than
+  // h.
+  Index steps_of_loop(const LayerCall& call, bool backward, Index most) const {
+    if (!dispatch::is_persistent(plan_, backward)) return most;
+    return std::min<Index>(call.feeds_first() ? 1 : 0, most);
+  }
+  void walk(const LineStep& step, Index first, Index end, bool backward, Arena& scratch) const {
+    Arena memory = scratch.rest();
+    backend_.walk_lines(plan_, step, first, end, backward, memory);
     scratch.saw(memory);
   }
   void run(LineStep& step, LinePhase phase) const {

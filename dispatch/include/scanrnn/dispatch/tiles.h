@@ -104,6 +104,29 @@ constexpr const auto& persistent_tiles() {
   }
 }
 
+// And of one for a walk by whole lines, whose items have more to keep. At each step of one with
+// norms, so many totals of a line pass between the blocks: two words for each so many units, which
+// are one block's.
+inline constexpr PersistentTile kLinesForward[] = {{2, 2, 2, 1},    {2, 2, 2, 2},   {2, 3, 3, 1},
+                                                   {2, 4, 4, 1},    {2, 4, 4, 2},   {2, 6, 6, 1, 3},
+                                                   {2, 6, 6, 2, 4}, {2, 8, 8, 1, 5}};
+inline constexpr PersistentTile kLinesBackward[] = {
+    {2, 4, 4, 1},      {2, 8, 8, 1},      {2, 8, 4, 2, 4},    {2, 12, 12, 1, 2},
+    {2, 16, 16, 1, 6}, {2, 16, 8, 2, 10}, {2, 24, 12, 1, 12}, {2, 32, 8, 1, 16}};
+template <bool kBackward>
+constexpr const auto& line_tiles() {
+  if constexpr (kBackward) {
+    return kLinesBackward;
+  } else {
+    return kLinesForward;
+  }
+}
+inline constexpr int kLineTotals = 2, kLineTotalUnits = 16;
+// Words of one of them for a line, whole pieces of 16 bytes.
+constexpr std::int64_t line_total_words(std::int64_t units) {
+  return (units + 2 * kLineTotalUnits - 1) / (2 * kLineTotalUnits) * 4;
+}
+
 // Small layers, forward: a block that has all of R and walks a few lines by itself. Each of its
 // warps has one of these numbers times 8 units; of a thread's registers so many hold weights, and
 // what finds no room there stays in shared memory.

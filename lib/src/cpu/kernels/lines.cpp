@@ -36,7 +36,7 @@ struct OneThread {
 template <class Cell, class T>
 void line(LinePhase phase, const LineArgs<T, T>& args, Index n) {
   const OneThread<T> workers;
-  const Line<Cell, Lanes<T>, Lanes<T>, OneThread<T>> line(args, n, workers);
+  const Line<Cell, Lanes<T>, Lanes<T>, OneThread<T>> line(args, n, args.step, workers);
   switch (phase) {
     case LinePhase::reset:
       return line.reset();

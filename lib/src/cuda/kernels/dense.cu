@@ -21,7 +21,8 @@ constexpr CudaDenseKernels<T> kernels_of() {
   return {step::launch<step::forward<C, T, V>, T>,  step::launch_fused<C, T>,
           step::launch<step::backward<C, T, V>, T>, step::launch_stack<C, T>,
           Persistent::template run<false>,          Persistent::template run<true>,
-          Persistent::template run_chain<false>,    Persistent::template run_chain<true>};
+          Persistent::template run_chain<false>,    Persistent::template run_chain<true>,
+          Persistent::template run_lines<false>,    Persistent::template run_lines<true>};
 }
 template <template <class> class CellOf, class... Options>
 const CudaDenseTable<T>& table(cell::Variants<Options...>) {

@@ -11,7 +11,7 @@
 
 #include "cuda/gemm.h"
 #include "cuda/pool_rows.h"
-#include "recurrence/dense.h"
+#include "recurrence/line.h"
 #include "scanrnn/dispatch/stack_step.h"
 #include "scanrnn/scan/cuda/memory.cuh"
 #include "stack/layer_call.h"
@@ -39,17 +39,27 @@ struct WalkEnd {
   }
 };
 
-// What a walk over the steps reads and writes; of every kind as in recurrence.h, time in the order
-// of the walk. States are computed in V.
-template <class T, class V>
-struct CudaDenseArgs {
-  Index batch = 0, hidden = 0, steps = 0;
+// What a walk multiplies states by, and how a launch of it is shared out.
+template <class T>
+struct CudaRecurrent {
+  Index batch = 0, hidden = 0;
   const T* weight = nullptr;  // R, [G*H,H], rows weight_stride apart
   Index weight_stride = 0;
+  // W, [G*H,C], of a step that makes all of its products, and of a chain's walk, backward that of
+  // the layer above.
+  const T* input_weight = nullptr;
+  Index input_weight_stride = 0;
   // A persistent walk by heads, each a recurrence of its own of so many units: R is
   // [G*H,head_units] then, and a launch has some of the heads, from this one on. Of what its blocks
   // exchange each head has lines of its own; so many in all.
   Index head_units = 0, first_head = 0, head_lines = 0;
+};
+
+// What a walk over the steps reads and writes; of every kind as in recurrence.h, time in the order
+// of the walk. States are computed in V.
+template <class T, class V>
+struct CudaDenseArgs : CudaRecurrent<T> {
+  Index steps = 0;
   const T *bias = nullptr, *recurrent_bias = nullptr;  // forward: [G*H], or absent
   const T* vectors = nullptr;                          // [kVectors*H]
   // The tensors of the state, or of its cotangent, before the walk and after it: h, and as many
@@ -69,11 +79,9 @@ struct CudaDenseArgs {
   Strided<const T> initial;  // of `before` at the walk's first step in time; absent: a fresh state
 
   // The step loop. Forward, what a product gave: R h, [B,G*H], or absent where h is zero. A fused
-  // step makes its products itself: that with W, [G*H,C], where `sums` is absent. So does a chain's
-  // walk, backward with W of the layer above.
+  // step makes its products itself: that with W where `sums` is absent.
   const V* products = nullptr;
-  const T* input_weight = nullptr;
-  Index input_weight_stride = 0, input = 0;
+  Index input = 0;
   bool exact_products = false;  // of float64, and of float32 where TF32 is not allowed
   Strided<const T> x;
   T* fed = nullptr;  // backward: what the product reads, d(R h), [B,G*H]
@@ -152,6 +160,16 @@ struct CudaStackArgs {
 };
 static_assert(sizeof(CudaStackArgs<double, double>) <= 4096, "as large as arguments may be");
 
+// A walk by whole lines (recurrence/line.h) in one launch: lines from first_line on, of each steps
+// [first,end).
+template <class T, class V>
+struct CudaLineArgs : CudaRecurrent<T> {
+  explicit CudaLineArgs(const LineArgs<T, V>& walk) : walk(walk) {}
+
+  LineArgs<T, V> walk;
+  Index first_line = 0, first = 0, end = 0;
+};
+
 inline constexpr int kMaxDenseVariants = 2;
 
 template <class T>
@@ -174,6 +192,11 @@ struct CudaDenseKernels {
                        void* exchange, cudaStream_t);
   cudaError_t (*chain_vjp)(const CudaDenseArgs<T, V>*, int, const dispatch::PersistentShape&,
                            void* exchange, cudaStream_t);
+  // The same by whole lines, of a cell that is kByLines.
+  cudaError_t (*lines)(const CudaLineArgs<T, V>&, const dispatch::PersistentShape&, void* exchange,
+                       cudaStream_t);
+  cudaError_t (*lines_vjp)(const CudaLineArgs<T, V>&, const dispatch::PersistentShape&,
+                           void* exchange, cudaStream_t);
 };
 
 template <class T>
@@ -183,6 +206,8 @@ using CudaDenseTable = CudaDenseKernels<T>[kMaxDenseVariants];
 template <Cell cell, class T>
 const CudaDenseTable<T>& cuda_dense_table();
 
+struct LineStep;  // stack/line_step.h
+
 // As Backend's functions of that name; the calls are of one layer in one direction each.
 void cuda_dense_step_stack(const dispatch::Plan& plan, const std::vector<LayerCall>& calls,
                            const TensorView& indices, cudaStream_t stream);
@@ -190,7 +215,9 @@ void cuda_dense_forward(const dispatch::Plan& plan, const LayerCall& call, Arena
                         CudaGemm* gemm, cudaStream_t stream);
 void cuda_dense_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,
                          CudaGemm* gemm, cudaStream_t stream);
-// And as Backend::chain().
+// And as Backend::walk_lines(), chain().
+void cuda_walk_lines(const dispatch::Plan& plan, const LineStep& step, Index first, Index end,
+                     bool backward, Arena& arena, cudaStream_t stream);
 void cuda_dense_chain(const dispatch::Plan& plan, const std::vector<LayerCall>& calls,
                       bool backward, Arena& arena, CudaGemm* gemm, cudaStream_t stream);
 

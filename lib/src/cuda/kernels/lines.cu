@@ -51,12 +51,23 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ V shared[kWarps];
   const Block workers{shared};
   for (Index n = blockIdx.x; n < lines; n += gridDim.x) {
-    const Line<C, Memory, Wide, Block> line(args, n, workers);
+    const Line<C, Memory, Wide, Block> line(args, n, args.step, workers);
     if constexpr (phase == LinePhase::reset) line.reset();
     if constexpr (phase == LinePhase::forward) line.forward();
     if constexpr (phase == LinePhase::backward) line.backward();
     if constexpr (phase == LinePhase::reset_vjp) line.reset_vjp();
     if constexpr (phase == LinePhase::end) line.end();
+  }
+}
+
+// Of all lines' first steps, so many; a block takes a step.
+template <class C>
+__global__ void __launch_bounds__(kThreads)
+    keep_moments(const __grid_constant__ LineArgs<T, V> args, Index lines, Index steps) {
+  __shared__ V shared[kWarps];
+  const Block workers{shared};
+  for (Index i = blockIdx.x; i < lines * steps; i += gridDim.x) {
+    Line<C, Memory, Wide, Block>(args, i % lines, i / lines, workers).keep_moments();
   }
 }
 
@@ -104,30 +115,40 @@ cudaError_t launch(LinePhase phase, const LineArgs<T, V>& args, Index lines, cud
   return cudaErrorInvalidValue;  // which no walk asks for
 }
 
-using Launcher = cudaError_t (*)(LinePhase, const LineArgs<T, V>&, Index, cudaStream_t);
+template <class C>
+cudaError_t launch_moments(const LineArgs<T, V>& args, Index lines, Index steps,
+                           cudaStream_t stream) {
+  keep_moments<C><<<blocks_for(lines * steps), kThreads, 0, stream>>>(args, lines, steps);
+  return cudaGetLastError();
+}
+
+struct Launchers {
+  cudaError_t (*walk)(LinePhase, const LineArgs<T, V>&, Index, cudaStream_t) = nullptr;
+  cudaError_t (*moments)(const LineArgs<T, V>&, Index, Index, cudaStream_t) = nullptr;
+};
 
 template <class C>
-constexpr Launcher launcher() {
+constexpr Launchers launchers() {
   if constexpr (C::kByLines) {
-    return &launch<C>;
+    return {&launch<C>, &launch_moments<C>};
   } else {
-    return nullptr;
+    return {};
   }
 }
 template <template <class> class CellOf, class... Options>
-Launcher launcher_of(int variant, cell::Variants<Options...>) {
-  static constexpr Launcher kAll[] = {launcher<CellOf<Options>>()...};
+Launchers launchers_of(int variant, cell::Variants<Options...>) {
+  static constexpr Launchers kAll[] = {launchers<CellOf<Options>>()...};
   return kAll[variant];
 }
 
-Launcher launcher_of(Cell cell, int variant) {
+Launchers launchers_of(Cell cell, int variant) {
   switch (cell) {
 #define SCANRNN_DENSE_CELL(name, option, list, ...) \
   case Cell::name:                                  \
-    return launcher_of<cell::name>(variant, cell::list());
+    return launchers_of<cell::name>(variant, cell::list());
 #include "scanrnn/cells.def"
     default:
-      return nullptr;
+      return {};
   }
 }
 
@@ -136,8 +157,14 @@ Launcher launcher_of(Cell cell, int variant) {
 template <>
 cudaError_t cuda_line_step<T, V>(Cell cell, int variant, LinePhase phase,
                                  const LineArgs<T, V>& args, Index lines, cudaStream_t stream) {
-  const Launcher run = launcher_of(cell, variant);
+  const auto run = launchers_of(cell, variant).walk;
   return run ? run(phase, args, lines, stream) : cudaErrorInvalidValue;
+}
+template <>
+cudaError_t cuda_line_moments<T, V>(Cell cell, int variant, const LineArgs<T, V>& args, Index lines,
+                                    Index steps, cudaStream_t stream) {
+  const auto run = launchers_of(cell, variant).moments;
+  return run ? run(args, lines, steps, stream) : cudaErrorInvalidValue;
 }
 template <>
 cudaError_t cuda_norm<T>(const CudaNormArgs<T>& args, cudaStream_t stream) {

@@ -15,6 +15,11 @@ template <class T, class V = typename scan::Units<T>::V>
 cudaError_t cuda_line_step(Cell cell, int variant, LinePhase phase, const LineArgs<T, V>& args,
                            Index lines, cudaStream_t stream);
 
+// The moments of so many steps of each line.
+template <class T, class V = typename scan::Units<T>::V>
+cudaError_t cuda_line_moments(Cell cell, int variant, const LineArgs<T, V>& args, Index lines,
+                              Index steps, cudaStream_t stream);
+
 // Rows of [T,B,width], as norm.h names them.
 template <class T>
 struct CudaNormArgs {

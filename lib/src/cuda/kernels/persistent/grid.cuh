@@ -21,57 +21,24 @@
 // slot s of the n-th one is in row n + s of the exchange, where it adjoins the one that it reads.
 #pragma once
 
+#include "cuda/kernels/persistent/outbox.cuh"
 #include "cuda/kernels/persistent/products.cuh"
 
 namespace scanrnn::persistent {
 
-// Where a thread sends the values of an item, to every block of the group.
-template <class Cut>
-struct Outbox {
-  bool sends;
-  std::uint32_t* to[Cut::kSent];
-
-  __device__ __forceinline__ void open(const Share& share, std::uint32_t* exchange, int line,
-                                       int unit) {
-    sends = line < share.own.count && unit % Cut::kPerWord == 0 &&
-            unit / Cut::kPerWord < share.block_words;
-#pragma unroll
-    for (int i = 0; i < Cut::kSent; ++i) {
-      const int word = i * share.block_words + unit / Cut::kPerWord;
-      to[i] =
-          exchange + (Index{word / 16} * share.lines + share.first_line + line) * 16 + word % 16;
-    }
-  }
-  template <class Value>
-  __device__ __forceinline__ void send(const Value& value, Index slot) {
-#pragma unroll
-    for (int i = 0; i < Cut::kSent; ++i) {
-      std::uint32_t bits = Bits<typename Cut::Type>::of(value(i));
-      if (Cut::kPerWord == 2) bits |= __shfl_xor_sync(~0u, bits, 1) << 16;
-      if (sends) persistent::send(to[i], bits);
-      to[i] += slot;
-    }
-  }
-};
-
 // The items of this thread, where their partial sums are, and where what they give is sent.
 template <class Cut, int kItems>
 __device__ __forceinline__ void open_items(const typename Cut::Args& a, const Share& share,
-                                           std::uint32_t* exchange, std::uint32_t parts,
-                                           std::uint32_t line_bytes,
+                                           std::uint32_t* exchange,
                                            typename Cut::Unit (&items)[kItems],
-                                           Outbox<Cut> (&outboxes)[kItems],
-                                           std::uint32_t (&part)[kItems]) {
+                                           Outbox<Cut> (&outboxes)[kItems]) {
 #pragma unroll
   for (int j = 0; j < kItems; ++j) {
-    const int number = static_cast<int>(threadIdx.x) + j * kThreads;
-    const int local = number % share.units, unit = share.first_unit + local;
-    const int line = number / share.units;
+    const auto [line, local] = share.item(j);
+    const int unit = share.first_unit + local;
     items[j].open(a, share.own.template line<Cut::kRagged>(line), share.head.first + unit,
                   line < share.own.count && unit < share.head.units);
     outboxes[j].open(share, exchange, line, unit);
-    part[j] = parts +
-              (line < share.own.count ? line * line_bytes + local * sizeof(typename Cut::Part) : 0);
   }
 }
 
@@ -95,7 +62,8 @@ __device__ __forceinline__ void take_turns(const typename Cut::Args& a, int t, I
   if (Cut::kBackward || Cut::kChain || t + 1 < steps) {
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      outboxes[j].send([&](int i) { return items[j].sent(i); }, slot);
+      outboxes[j].send([&](int i) { return items[j].sent(i); });
+      outboxes[j].move(slot);
     }
   }
 #pragma unroll
@@ -157,7 +125,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto& a = of_block(args);
   extern __shared__ float4 memory[];
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-  const std::uint32_t parts = shared + Cut::Weights::kBytes;
   const Share share(a, shape, Cut::kSent, kChain);
   if constexpr (kRagged) {
     if (a.steps_of(share.own.template line<true>(0)) == 0) return;
@@ -171,35 +138,23 @@ __global__ void __launch_bounds__(kThreads, 1)
     read += share.first_read();
   }
 
-  typename Cut::Weights weights(shared);
-  load_weights<Cut>(a, share, weights);
-
-  const std::uint32_t line_bytes = 4u * shape.line_floats;
-  const std::uint32_t warp_bytes = (share.own.count + 1) / 2 * 2 * line_bytes;
+  Products<Cut, kFetched> products(a, share, shape, shared, read);
   typename Cut::Unit items[kItems];
   Outbox<Cut> outboxes[kItems];
   std::uint32_t part[kItems];
-  open_items<Cut>(a, share, sent, parts, line_bytes, items, outboxes, part);
-  const bool has_items =
-      static_cast<int>(threadIdx.x / 32 * 32) < share.units * share.own.count;  // this warp
+  open_items<Cut>(a, share, sent, items, outboxes);
+#pragma unroll
+  for (int j = 0; j < kItems; ++j) part[j] = products.part(share.item(j).line, share.item(j).unit);
+  const bool has_items = share.has_items();  // this warp
   if (has_items) {
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      outboxes[j].send([&](int) { return kBackward ? 0.0f : items[j].state.h; }, slot);
+      outboxes[j].send([&](int) { return kBackward ? 0.0f : items[j].state.h; });
+      outboxes[j].move(slot);
       items[j].fetch(a, 0);
     }
   }
 
-  const int first_word = share.warp_sum * kChunks * 16 + share.quad * 4;
-  const std::uint32_t* words_in =
-      read + (Index{share.warp_sum * kChunks} * share.lines + share.first_line + share.row) * 16 +
-      share.quad * 4;
-  const int chunk_words = share.lines * 16;
-  const std::uint32_t own_parts =
-      parts + share.warp_sum * warp_bytes + 2 * share.quad * line_bytes +
-      (share.warp_units * kUnitBlocks * 8 + share.row) * static_cast<int>(sizeof(Part));
-  const std::uint32_t half_bytes = share.warps_along_sum * warp_bytes;
-  std::uint32_t half = 0;  // which of two sets of partial sums, so that one barrier is enough
   // Backward ends with a product and no step: the cotangent of the state before the first one.
   const int turns = steps + kBackward;
   [[maybe_unused]] ActiveLines<Cut> active(a, share.own);
@@ -210,53 +165,21 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (active.count == 0) return;
       lines = active.count;
     }
-    const bool few = kSplit && lines <= dispatch::kPersistentFewLines, two = lines > 1;
-    for (int first = 0; first < lines; first += 8) {
-      const int line = few ? share.row % (two ? 2 : 1) : first + share.row;
-      typename Cut::Sums sum = {};
-#pragma unroll
-      for (int done = 0; done < kChunks; done += kFetched) {
-        uint4 v[kFetched];
-        bool waits[kFetched];
-#pragma unroll
-        for (int i = 0; i < kFetched; ++i) {
-          const int word = first_word + (done + i) * 16;
-          waits[i] = line < lines && word < share.words;
-          // After the last step nothing more comes from the layer before.
-          if (kChain && kBackward) waits[i] = waits[i] && (t < steps || word >= share.others);
-        }
-        receive(words_in + (line - share.row) * 16 + Index{done} * chunk_words, chunk_words, waits,
-                v);
-        if (!few) {
-          product<Cut>(weights, done, v, sum);
-        } else if (two) {
-          add_products<Cut, true>(weights, done, v, sum);
-        } else {
-          add_products<Cut, false>(weights, done, v, sum);
-        }
-      }
-      if (few) {
-        join_lanes<Cut>(share, two, sum);
-      } else {
-        join_chains<Cut>(sum);
-      }
-      if (first + 2 * share.quad < lines) {
-        leave<Cut>(sum, share, own_parts + half + first * line_bytes, line_bytes);
-      }
-    }
+    products.multiply(lines, [&](int word) {
+      // After the last step nothing more comes from the layer before.
+      return !kChain || !kBackward || t < steps || word >= share.others;
+    });
     __syncthreads();
-    words_in += slot;
+    products.words += slot;
     if (has_items) {
       Part totals[kItems];
 #pragma unroll
-      for (int j = 0; j < kItems; ++j) {
-        totals[j] = add_parts<Part>(part[j] + half, warp_bytes, share.warps_along_sum);
-      }
+      for (int j = 0; j < kItems; ++j) totals[j] = products.total(part[j]);
       take_turns<Cut>(a, t, slot, totals, items, outboxes);
 #pragma unroll
       for (int j = 0; j < kItems; ++j) items[j].fetch(a, t + 1);
     }
-    half = half_bytes - half;
+    products.next();
   }
 #pragma unroll
   for (int j = 0; j < kItems; ++j) items[j].close(a);

@@ -29,7 +29,7 @@ struct Item {
   bool live;      // an item past the last one takes part and leaves nothing
   DenseState<C, float> state;
   DenseVectors<C, float> vectors, dvectors;
-  UnitDraws draws;
+  std::uint32_t stays = 0;           // what is drawn for the next step
   DenseSums<C, float> bias, values;  // values: the sums, backward their cotangents
   float direct;
   std::uint32_t in[kRead], before[kBeforeBlocks<C>], dy;
@@ -60,7 +60,6 @@ struct Item {
     });
     vectors = read_vectors<C, Memory>(a.vectors, live ? unit : 0, a.hidden);
     if constexpr (kBackward && C::kVectors > 0) vectors_to = own(a, a.dvectors);
-    draws = UnitDraws(a.masks, unit);
     direct = 0.0f;
     if constexpr (!kBackward) {
       bias = DenseSums<C, float>::template of_biases<Memory>(a.bias, a.recurrent_bias,
@@ -87,7 +86,8 @@ struct Item {
     }
   }
   __device__ __forceinline__ void fetch_draws(const Args& a, int t) {
-    if (draws && live && t < steps(a)) draws.make(a.draws(line, t));
+    const auto draws = a.draws(line, t);
+    if (draws && live && t < steps(a)) stays = MadeDraws::make(draws, unit);
   }
   __device__ __forceinline__ bool cut() const { return kRagged && in[kRead - 1] != 0; }
   __device__ __forceinline__ void fetch(const Args& a, int t) {
@@ -126,7 +126,8 @@ struct Item {
         values.add_recurrent([&](int i) { return cut() ? 0.0f : products[i]; });
       }
       if (cut()) state = fresh_state<C, float>();
-      const auto after = dense_step<C, Memory>(values, vectors, state, draws, unit);
+      const auto after =
+          dense_step<C, Memory>(values, vectors, state, MadeDraws{a.masks, stays}, unit);
       state = DenseState<C, float>::of([&](int i) { return live ? after.at(i) : 0.0f; });
     } else {
       const auto sums = DenseSums<C, float>::of([&](int i) { return Bits<T>::value(in[i]); });
@@ -138,7 +139,8 @@ struct Item {
       }
       const auto from_before =
           state_before<C, float>(!cut(), [&](int i) { return Bits<T>::value(before[i]); });
-      const auto d = dense_step_vjp<C, Memory>(sums, vectors, from_before, after, draws, unit);
+      const auto d = dense_step_vjp<C, Memory>(sums, vectors, from_before, after,
+                                               MadeDraws{a.masks, stays}, unit);
       direct = cut() ? 0.0f : d.before.h;
 #pragma unroll
       for (int i = 1; i < C::kStates; ++i) state.at(i) = cut() ? 0.0f : d.before.at(i);

@@ -7,15 +7,19 @@
 
 #include "cuda/kernels/persistent/block.cuh"
 #include "cuda/kernels/persistent/grid.cuh"
+#include "cuda/kernels/persistent/lines.cuh"
 
 namespace scanrnn::persistent {
 
 template <class C, class T>
 struct Launcher {
   using Args = CudaDenseArgs<T, float>;
+  using LineWalkArgs = CudaLineArgs<T, float>;
   template <bool kChain>
   using Launch = cudaError_t (*)(const LaunchArgs<Args, kChain>&, const PersistentShape&, void*,
                                  cudaStream_t);
+  using LaunchLines = cudaError_t (*)(const LineWalkArgs&, const PersistentShape&, void*,
+                                      cudaStream_t);
 
   template <bool kBackward>
   static cudaError_t run(const Args& args, const PersistentShape& shape, void* exchange,
@@ -24,6 +28,27 @@ struct Launcher {
       if (shape.in_block) return run_in_block(args, shape, stream);
     }
     return run_grid<kBackward, false>(args, shape, exchange, stream);
+  }
+  // By whole lines, of a cell that can be walked so.
+  template <bool kBackward>
+  static cudaError_t run_lines(const LineWalkArgs& args, const PersistentShape& shape,
+                               void* exchange, cudaStream_t stream) {
+    using Indices = std::make_index_sequence<std::size(dispatch::line_tiles<kBackward>())>;
+    const auto run = [&](auto normed) {
+      if constexpr (std::is_same<T, float>::value) {
+        if (shape.split_products) {
+          return lines_of<kBackward, normed, true>(shape.tile, Indices())(args, shape, exchange,
+                                                                          stream);
+        }
+      }
+      return lines_of<kBackward, normed, false>(shape.tile, Indices())(args, shape, exchange,
+                                                                       stream);
+    };
+    if constexpr (C::kByLines) {
+      if (args.walk.norm) return run(std::true_type());
+      if constexpr (C::kResets) return run(std::false_type());
+    }
+    return cudaErrorInvalidConfiguration;  // the planner never asks for it
   }
   // Layers that follow one another in the walk, shape.layers of them at most.
   template <bool kBackward>
@@ -90,22 +115,47 @@ struct Launcher {
   static cudaError_t launch(const LaunchArgs<Args, kChain>& args, const PersistentShape& shape,
                             void* exchange, cudaStream_t stream) {
     const Args& first = first_of(args);
-    const auto of_tile = kernel_of<kBackward, kSplit, kChain, kTile>(first.lines != nullptr);
-    const Index most = (first.batch + shape.groups - 1) / shape.groups;
-    const int warps_along_sum = dispatch::kPersistentWarps / shape.warps_along_units;
-    constexpr PersistentTile tile = dispatch::persistent_tiles<kBackward, kChain>()[kTile];
     constexpr int kRows = kBackward ? 1 : kChain ? C::kPreactivations : C::kGates;
-    const auto bytes = static_cast<std::size_t>(persistent_shared_bytes(tile, kRows) +
-                                                sizeof(float) * 2 * warps_along_sum *
-                                                    ((most + 1) / 2 * 2) * shape.line_floats);
+    return launch_kernel(kernel_of<kBackward, kSplit, kChain, kTile>(first.lines != nullptr),
+                         dispatch::persistent_shared_bytes(
+                             dispatch::persistent_tiles<kBackward, kChain>()[kTile], kRows),
+                         first.batch, args, shape, exchange, stream);
+  }
+
+  template <bool kBackward, bool kNormed, bool kSplit, std::size_t... kTile>
+  static LaunchLines lines_of(int tile, std::index_sequence<kTile...>) {
+    static constexpr LaunchLines launches[] = {launch_lines<kBackward, kNormed, kSplit, kTile>...};
+    return launches[tile];
+  }
+  template <bool kBackward, bool kNormed, bool kSplit, std::size_t kTile>
+  static cudaError_t launch_lines(const LineWalkArgs& args, const PersistentShape& shape,
+                                  void* exchange, cudaStream_t stream) {
+    constexpr PersistentTile t = dispatch::line_tiles<kBackward>()[kTile];
+    return launch_kernel(lines<C, T, kBackward, kSplit, kNormed, t.unit_blocks, t.chunks,
+                               t.shared_chunks, t.fetched, t.items>,
+                         dispatch::persistent_shared_bytes(t, kBackward ? 1 : C::kGates),
+                         args.batch, args, shape, exchange, stream);
+  }
+
+  // Runs the kernel of a tile, which takes `own_bytes` of shared memory and the partial sums.
+  template <class LaunchedArgs>
+  static cudaError_t launch_kernel(void (*of_tile)(LaunchedArgs, PersistentShape, std::uint32_t*),
+                                   std::int64_t own_bytes, Index batch, const LaunchedArgs& args,
+                                   const PersistentShape& shape, void* exchange,
+                                   cudaStream_t stream) {
+    const Index most = (batch + shape.groups - 1) / shape.groups;
+    const int warps_along_sum = dispatch::kPersistentWarps / shape.warps_along_units;
+    const auto bytes = static_cast<std::size_t>(own_bytes) +
+                       sizeof(float) * 2 * static_cast<std::size_t>(warps_along_sum) *
+                           static_cast<std::size_t>((most + 1) / 2 * 2 * shape.line_floats);
     // All that there is: a limit that followed `bytes` could be lowered by another thread before
     // this one has launched.
     const cudaError_t status = cudaFuncSetAttribute(
         of_tile, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
     if (status != cudaSuccess) return status;
     auto* words = static_cast<std::uint32_t*>(exchange);
-    void* arguments[] = {const_cast<LaunchArgs<Args, kChain>*>(&args),
-                         const_cast<PersistentShape*>(&shape), &words};
+    void* arguments[] = {const_cast<LaunchedArgs*>(&args), const_cast<PersistentShape*>(&shape),
+                         &words};
     return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(of_tile), blocks_of(shape),
                                        kThreads, arguments, bytes, stream);
   }
@@ -120,6 +170,11 @@ struct Launcher<C, double> {
   template <bool>
   static cudaError_t run_chain(const CudaDenseArgs<double, double>*, int, const PersistentShape&,
                                void*, cudaStream_t) {
+    return cudaErrorInvalidConfiguration;
+  }
+  template <bool>
+  static cudaError_t run_lines(const CudaLineArgs<double, double>&, const PersistentShape&, void*,
+                               cudaStream_t) {
     return cudaErrorInvalidConfiguration;
   }
 };

@@ -10,8 +10,8 @@ namespace scanrnn::persistent {
 
 // The pieces of R of a chunk, whose first word of the sum is `first_word`.
 template <class Cut>
-__device__ __forceinline__ void load_chunk(const typename Cut::Args& a, const Share& share,
-                                           int first_word, int chunk,
+__device__ __forceinline__ void load_chunk(const CudaRecurrent<typename Cut::Type>& a,
+                                           const Share& share, int first_word, int chunk,
                                            typename Cut::Weights& weights) {
   const bool own = !Cut::kChain || first_word >= share.others;
   const auto rows = WeightRows<typename Cut::Type>::of(a, own);
@@ -38,8 +38,8 @@ __device__ __forceinline__ void load_chunk(const typename Cut::Args& a, const Sh
   }
 }
 template <class Cut>
-__device__ __forceinline__ void load_weights(const typename Cut::Args& a, const Share& share,
-                                             typename Cut::Weights& weights) {
+__device__ __forceinline__ void load_weights(const CudaRecurrent<typename Cut::Type>& a,
+                                             const Share& share, typename Cut::Weights& weights) {
 #pragma unroll
   for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
     const int first_word = (share.warp_sum * Cut::kChunks + chunk) * 16;
@@ -169,5 +169,84 @@ __device__ __forceinline__ Part add_parts(std::uint32_t at, std::uint32_t apart,
   }
   return ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]));
 }
+
+// A thread's share of the products of each turn.
+template <class Cut, int kFetched>
+struct Products {
+  using Part = typename Cut::Part;
+
+  const Share& share;
+  typename Cut::Weights weights;
+  const std::uint32_t* words;  // that this thread reads, of its row of the group's first lines
+  int first_word, chunk_words;
+  std::uint32_t parts, own_parts, line_bytes, warp_bytes;
+  std::uint32_t half = 0;  // which of two sets of partial sums, so that one barrier is enough
+
+  // `read` is the first row of the exchange that is read.
+  __device__ __forceinline__ Products(const CudaRecurrent<typename Cut::Type>& a,
+                                      const Share& share, const PersistentShape& shape,
+                                      std::uint32_t shared, const std::uint32_t* read)
+      : share(share), weights(shared) {
+    load_weights<Cut>(a, share, weights);
+    parts = shared + Cut::Weights::kBytes;
+    line_bytes = 4u * shape.line_floats;
+    warp_bytes = (share.own.count + 1) / 2 * 2 * line_bytes;
+    first_word = share.warp_sum * Cut::kChunks * 16 + share.quad * 4;
+    chunk_words = share.lines * 16;
+    words =
+        read +
+        (Index{share.warp_sum * Cut::kChunks} * share.lines + share.first_line + share.row) * 16 +
+        share.quad * 4;
+    own_parts =
+        parts + share.warp_sum * warp_bytes + 2 * share.quad * line_bytes +
+        (share.warp_units * Cut::kUnitBlocks * 8 + share.row) * static_cast<int>(sizeof(Part));
+  }
+  // Where the first of the partial sums of a unit of a line is.
+  __device__ __forceinline__ std::uint32_t part(int line, int unit) const {
+    return parts +
+           (line < share.own.count ? line * line_bytes + unit * static_cast<int>(sizeof(Part)) : 0);
+  }
+  // Waits for the words for which reads(word) says so, and leaves the partial sums of as many
+  // lines.
+  template <class Reads>
+  __device__ __forceinline__ void multiply(int lines, Reads&& reads) const {
+    const bool few = Cut::kSplit && lines <= dispatch::kPersistentFewLines, two = lines > 1;
+    for (int first = 0; first < lines; first += 8) {
+      const int line = few ? share.row % (two ? 2 : 1) : first + share.row;
+      typename Cut::Sums sum = {};
+#pragma unroll
+      for (int done = 0; done < Cut::kChunks; done += kFetched) {
+        uint4 v[kFetched];
+        bool waits[kFetched];
+#pragma unroll
+        for (int i = 0; i < kFetched; ++i) {
+          const int word = first_word + (done + i) * 16;
+          waits[i] = line < lines && word < share.words && reads(word);
+        }
+        receive(words + (line - share.row) * 16 + Index{done} * chunk_words, chunk_words, waits, v);
+        if (!few) {
+          product<Cut>(weights, done, v, sum);
+        } else if (two) {
+          add_products<Cut, true>(weights, done, v, sum);
+        } else {
+          add_products<Cut, false>(weights, done, v, sum);
+        }
+      }
+      if (few) {
+        join_lanes<Cut>(share, two, sum);
+      } else {
+        join_chains<Cut>(sum);
+      }
+      if (first + 2 * share.quad < lines) {
+        leave<Cut>(sum, share, own_parts + half + first * line_bytes, line_bytes);
+      }
+    }
+  }
+  // The sums that start at part(), once all warps have left theirs; until next().
+  __device__ __forceinline__ Part total(std::uint32_t part) const {
+    return add_parts<Part>(part + half, warp_bytes, share.warps_along_sum);
+  }
+  __device__ __forceinline__ void next() { half = share.warps_along_sum * warp_bytes - half; }
+};
 
 }  // namespace scanrnn::persistent

@@ -50,6 +50,16 @@ struct Share {
   int first_line, lines;        // of the exchange: the group's first one, and all there are
 
   __device__ __forceinline__ static int warp() { return threadIdx.x / 32; }
+  // A line of the group and a unit of the slice that this thread steps, the j-th of them; and
+  // whether any of its warp has one.
+  struct ItemAt {
+    int line, unit;
+  };
+  __device__ __forceinline__ ItemAt item(int j) const {
+    const int number = static_cast<int>(threadIdx.x) + j * kThreads;
+    return {number / units, number % units};
+  }
+  __device__ __forceinline__ bool has_items() const { return warp() * 32 < units * own.count; }
   template <class Args>
   __device__ __forceinline__ Share(const Args& a, const PersistentShape& shape, int sent,
                                    bool chain)

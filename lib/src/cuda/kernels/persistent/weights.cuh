@@ -26,8 +26,7 @@ struct WeightRows {
   const T* data;
   Index stride;
 
-  __device__ __forceinline__ static WeightRows of(const CudaDenseArgs<T, float>& a,
-                                                  bool recurrent) {
+  __device__ __forceinline__ static WeightRows of(const CudaRecurrent<T>& a, bool recurrent) {
     if (recurrent) return {a.weight, a.weight_stride};
     return {a.input_weight, a.input_weight_stride};
   }
@@ -36,7 +35,7 @@ struct WeightRows {
 // The word of it with the elements from `from` on of a head's unit's row of a gate, or, where
 // kColumns, of its column in the gate's rows. What does not exist is zero.
 template <bool kColumns, class T>
-__device__ __forceinline__ std::uint32_t load_word(const CudaDenseArgs<T, float>& a,
+__device__ __forceinline__ std::uint32_t load_word(const CudaRecurrent<T>& a,
                                                    const WeightRows<T>& weights,
                                                    const HeadShare& head, int gate, int unit,
                                                    int from, bool exists) {

@@ -20,14 +20,17 @@ __device__ __forceinline__ uint4 look(const std::uint32_t* p) {
                : "memory");
   return v;
 }
+// Brings a place into the second level cache that was cleared long ago.
+__device__ __forceinline__ void expect(const std::uint32_t* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 __device__ __forceinline__ bool absent(const uint4& v) {
   return max(max(v.x, v.y), max(v.z, v.w)) == kAbsent;
 }
-// Polls pieces of 16 bytes, `apart` words from one to the next, until no lane of the warp still
-// waits for a word. A piece that a lane does not wait for is zeros.
-template <int kCount>
-__device__ __forceinline__ void receive(const std::uint32_t* from, int apart, bool (&waits)[kCount],
-                                        uint4 (&v)[kCount]) {
+// Polls pieces of 16 bytes, at(i), until no lane of the warp still waits for a word. A piece that a
+// lane does not wait for is zeros.
+template <int kCount, class At>
+__device__ __forceinline__ void receive_at(At&& at, bool (&waits)[kCount], uint4 (&v)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) v[i] = make_uint4(0, 0, 0, 0);
   bool again;
@@ -35,7 +38,7 @@ __device__ __forceinline__ void receive(const std::uint32_t* from, int apart, bo
     again = false;
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      if (waits[i]) v[i] = look(from + std::int64_t{i} * apart);
+      if (waits[i]) v[i] = look(at(i));
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       waits[i] = waits[i] && absent(v[i]);
@@ -43,7 +46,19 @@ __device__ __forceinline__ void receive(const std::uint32_t* from, int apart, bo
     }
   } while (__any_sync(~0u, again));
 }
-// A NaN of all ones becomes another NaN.
+// The same of pieces that are `apart` words from one to the next.
+template <int kCount>
+__device__ __forceinline__ void receive(const std::uint32_t* from, int apart, bool (&waits)[kCount],
+                                        uint4 (&v)[kCount]) {
+  receive_at([&](int i) { return from + std::int64_t{i} * apart; }, waits, v);
+}
+// A NaN of all ones becomes another NaN. Two words at an even place go side by side.
+__device__ __forceinline__ void send(std::uint32_t* p, std::uint32_t first, std::uint32_t second) {
+  if (first == kAbsent) first = 0x7fffffffu;
+  if (second == kAbsent) second = 0x7fffffffu;
+  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p), "r"(first), "r"(second)
+               : "memory");
+}
 __device__ __forceinline__ void send(std::uint32_t* p, std::uint32_t word) {
   if (word == kAbsent) word = 0x7fffffffu;
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(word) : "memory");

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of the bare scan, as kernels_test.cpp has those of layers: each on a small case of
+// its own, in memory that nobody has set.
+#include "support/cuda.h"
+#include "support/unset.h"
+
+namespace scanrnn::test {
+namespace {
+
+using dispatch::Plan;
+using dispatch::Strategy;
+
+// The bare scan: h_t = h_{t-1} / 2 + 1 from 0 on, which is 2 - 2^(1-t).
+struct SmallScan {
+  const char* kernel;
+  Strategy strategy;
+  bool across_blocks;
+  std::int64_t steps, rows;
+  bool along_lanes = false;
+};
+std::ostream& operator<<(std::ostream& out, const SmallScan& s) { return out << s.kernel; }
+
+class CudaScanKernelsTest : public CudaTest, public testing::WithParamInterface<SmallScan> {};
+
+TEST_P(CudaScanKernelsTest, OnASmallCase) {
+  const SmallScan& s = GetParam();
+  Context& context = shared_context(1);
+  for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+    for (const ScanForm form : {ScanForm::linear, ScanForm::log, ScanForm::log_output}) {
+      const bool log_form = form != ScanForm::linear, log_states = form == ScanForm::log_output;
+      Unset memory(context);
+      const std::vector<std::int64_t> sizes{s.steps, s.rows};
+      const auto count = static_cast<std::size_t>(s.steps * s.rows);
+      ScanArgs args;
+      args.a = memory.given(dtype, sizes, Values(count, log_form ? std::log(0.5) : 0.5));
+      args.b = memory.given(dtype, sizes, Values(count, log_form ? 0.0 : 1.0));
+      args.h = memory.unset(dtype, sizes);
+      if (log_states) args.sign_h = memory.unset(dtype, sizes);
+      args.form = form;
+      Plan plan = linear_scan_plan(context, {s.steps, 1, s.rows, dtype, form, true}, s.strategy);
+      plan.across_blocks = s.across_blocks;
+      plan.along_lanes = s.along_lanes;
+      args.workspace = memory.span(linear_scan_workspace(plan));
+      linear_scan(context, plan, args);
+      const Values got = memory.values(args.h);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const double t = static_cast<double>(i / static_cast<std::size_t>(s.rows)) + 1;
+        const double h = log_states ? std::exp(got[i]) : got[i];
+        ASSERT_NEAR(h, 2 - std::exp2(1 - t), 0.02) << name(dtype) << " at " << i;
+      }
+      // The cotangents of the inputs: of the last step the given one, or its share.
+      ScanBackwardArgs back;
+      back.form = form;
+      back.a = args.a;
+      if (log_form) back.b = args.b;
+      back.h = args.h;
+      back.sign_h = args.sign_h;
+      back.dh = memory.given(dtype, sizes, Values(count, 1.0));
+      back.da = memory.unset(dtype, sizes);
+      back.db = memory.unset(dtype, sizes);
+      back.workspace = memory.span(linear_scan_workspace(plan));
+      linear_scan_backward(context, plan, back);
+      const Values db = memory.values(back.db), da = memory.values(back.da);
+      for (std::size_t i = 0; i < db.size(); ++i) {
+        const bool last = i + static_cast<std::size_t>(s.rows) >= db.size();
+        const double t = static_cast<double>(i / static_cast<std::size_t>(s.rows)) + 1;
+        const double share = log_states ? 2 - std::exp2(1 - t) : 1;
+        if (last) {
+          ASSERT_NEAR(db[i], 1 / share, 0.02) << name(dtype) << " at " << i;
+        }
+        ASSERT_TRUE(std::isfinite(da[i])) << name(dtype) << " at " << i;
+      }
+    }
+  }
+}
+// An odd number of rows has no pairs; so many as the last ones have them outside the device scan.
+const SmallScan kScans[] = {
+    {"sequential", Strategy::fused_sequential, false, 37, 70},
+    {"block", Strategy::parallel_scan, false, 150, 70},
+    {"device", Strategy::parallel_scan, true, 600, 70},
+    {"device_odd", Strategy::parallel_scan, true, 600, 71},
+    {"sequential_pairs", Strategy::fused_sequential, false, 3, 256 * 200},
+    {"block_pairs", Strategy::parallel_scan, false, 9, 256 * 200},
+    {"lanes", Strategy::parallel_scan, false, 1700, 1, true},
+    {"lanes_device", Strategy::parallel_scan, true, 20000, 3, true},
+    {"no_steps", Strategy::automatic, false, 0, 70},
+    {"no_rows", Strategy::automatic, false, 9, 0},
+};
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaScanKernelsTest, testing::ValuesIn(kScans),
+                         [](const auto& of) { return std::string(of.param.kernel); });
+
+}  // namespace
+}  // namespace scanrnn::test
