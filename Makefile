@@ -50,7 +50,7 @@ test-sanitize: .venv/ready
 
 # Every kernel of CUDA on this processor, translated to C++: right or wrong, but not how fast. It
 # needs CUDA's headers, not a GPU. EMULATED names other tests: all but a few can be run.
-EMULATED := Kernels/*:HalfKernels/*:BulkCopies/*:Seed*:AtOnceConformance.MatchesTheOracle
+EMULATED := Kernels/*:HalfKernels/*:BulkCopies/*:Seed*:AtOnceConformance.MatchesTheOracle:*DrawsAreThoseOfSteps
 test-emulated: export SCANRNN_TEST_DEVICE := cuda
 test-emulated: .venv/ready
 ifneq ($(NVCC),)

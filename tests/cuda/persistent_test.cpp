@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The persistent kernels of dense cells: every way in which a layer is cut into slices, groups,
 // launches and items, against the oracle and against the step loop.
-#include "support/cases.h"
+#include "support/by_lines.h"
 #include "support/conform.h"
 #include "support/cuda.h"
+#include "support/one_by_one.h"
 #include "support/thrown.h"
 
 namespace scanrnn::test {
@@ -37,7 +38,9 @@ class CudaPersistentTest : public CudaTest {
     const Data data = random_data(c, random);
     const Result got = library(c, data);
     c.way = Strategy::step_loop;
-    const Result want = library(c, data);
+    expect_near(c, got, library(c, data), tolerance);
+  }
+  static void expect_near(const Case& c, const Result& got, const Result& want, double tolerance) {
     EXPECT_TRUE(close("y", got.y, want.y, {tolerance, 0, 0})) << text(c);
     EXPECT_TRUE(close("h_n", got.hn, want.hn, {tolerance, 0, 0})) << text(c);
     for (std::size_t i = 0; i < c.more_states(); ++i) {
@@ -129,6 +132,28 @@ TEST_F(CudaPersistentTest, LargeHeads) {
         expect_near_step_loop(c, dtype == Dtype::float32 ? 1e-5 : 0.03);
       }
     }
+  }
+}
+
+// Draws are made for some steps at a time, in either direction, of whole lines or ragged ones.
+TEST_F(CudaPersistentTest, DrawsAreThoseOfSteps) {
+  Random random(97);
+  for (LayerOptions options : with_layers_by_lines(dense_variants())) {
+    if (!is_dense(options)) continue;
+    options.zoneout = 0.3;
+    if (info(options.cell).states == 2) options.zoneout_cell = 0.2;
+    options.bidirectional = true;
+    RaggedCase c = ragged_case(options, {37, 0, 20, 36}, false);
+    c.whole.layer.dtype = Dtype::float32;
+    const Data data = random_data(c.whole, random);
+    const auto result = [&](Strategy way) {
+      c.whole.way = way;
+      return at_once(c, data, false);
+    };
+    expect_near(c.whole, result(Strategy::persistent), result(Strategy::step_loop), 1e-5);
+    c.whole.layout = dispatch::Batch::rectangular;
+    c.whole.way = Strategy::persistent;
+    expect_near_step_loop(c.whole, 1e-5);
   }
 }
 

@@ -112,6 +112,7 @@ SCANRNN_HD DenseState<Cell, V> state_before(bool exists, F&& block) {
 struct DenseDraws {
   const Masks& masks;
   Index token;
+  Index step = 0;  // from one token to the next, where they are made ahead
 
   SCANRNN_HD explicit operator bool() const { return masks.state || masks.cell; }
   template <class Memory>
@@ -123,16 +124,21 @@ struct DenseDraws {
     return {of(masks.state), of(masks.cell)};
   }
 };
-// Those of one unit that were made before the step is due: a bit for each that stays as it was.
+// Those of one unit that were made before they are due, of so many steps at a time: to find where
+// its numbers begin takes longer than some of them do.
 struct MadeDraws {
+  static constexpr int kSteps = 16;
   const Masks& masks;
-  std::uint32_t stays;
+  std::uint32_t stays;  // whether h stays as it was, bit 0, and c, bit kSteps
 
+  // Those bits of the first of the steps; of the others they follow.
   SCANRNN_HD static std::uint32_t make(const DenseDraws& of, Index unit) {
     const auto stays = [&](const Zoneout& zone) {
-      return zone.draws && zone.update(zone.numbers(unit), of.token) == 0 ? 1u : 0u;
+      if (!zone.draws) return 0u;
+      const UnitNumbers numbers = zone.numbers(unit).walked(of.token, of.step);
+      return DrawnSteps::bits<kSteps>([&](int k) { return numbers.at(k) < zone.threshold; });
     };
-    return stays(of.masks.state) + 2 * stays(of.masks.cell);
+    return stays(of.masks.state) | stays(of.masks.cell) << kSteps;
   }
   SCANRNN_HD explicit operator bool() const { return masks.state || masks.cell; }
   template <class Memory>
@@ -140,7 +146,7 @@ struct MadeDraws {
     const auto of = [](const Zoneout& zone, std::uint32_t bit) {
       return zone.draws ? bit != 0 ? 0.0f : 1.0f : static_cast<float>(zone.mean);
     };
-    return {of(masks.state, stays & 1), of(masks.cell, stays & 2)};
+    return {of(masks.state, stays & 1), of(masks.cell, stays >> kSteps & 1)};
   }
 };
 

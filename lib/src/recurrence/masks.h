@@ -94,18 +94,19 @@ SCANRNN_HD typename Memory::V each_unit(Index row, F&& value) {
 // elsewhere, or, where nothing is drawn, its mean.
 struct Zoneout {
   double mean = 1;
-  bool draws = false;
+  bool applies = false, draws = false;
   Seed seed = {};
   std::uint32_t threshold = 0;
 
   Zoneout() = default;
   Zoneout(const Draw& of, bool draws)
       : mean(1 - of.share),
-        draws(draws && of.share > 0),
+        applies(of.share > 0),
+        draws(draws && applies),
         seed(of.seed),
         threshold(of.short_threshold()) {}
 
-  SCANRNN_HD explicit operator bool() const { return mean < 1; }
+  SCANRNN_HD explicit operator bool() const { return applies; }
   SCANRNN_HD UnitNumbers numbers(Index unit) const {
     return {seed.value(), static_cast<std::uint64_t>(unit)};
   }

@@ -110,10 +110,11 @@ struct CudaDenseArgs : CudaRecurrent<T> {
   }
   // The draws of step t of line i in this launch.
   SCANRNN_HD DenseDraws draws(Index i, Index t) const {
-    if (!lines) return {masks, masks.token + i * masks.line + t * masks.step};
+    if (!lines) return {masks, masks.token + i * masks.line + t * masks.step, masks.step};
     const RaggedLine own = lines[i];
     const Index step = against_time ? own.count - 1 - first_step - t : first_step + t;
-    return {masks, masks.token + own.line * masks.line + (own.first + step) * masks.step};
+    return {masks, masks.token + own.line * masks.line + (own.first + step) * masks.step,
+            against_time ? -masks.step : masks.step};
   }
   // Line i of a tensor of tokens, from this launch's first step on; of a ragged batch there is one.
   template <class U>

@@ -29,7 +29,7 @@ struct Item {
   bool live;      // an item past the last one takes part and leaves nothing
   DenseState<C, float> state;
   DenseVectors<C, float> vectors, dvectors;
-  std::uint32_t stays = 0;           // what is drawn for the next step
+  std::uint32_t stays = 0;           // what is drawn for the next steps
   DenseSums<C, float> bias, values;  // values: the sums, backward their cotangents
   float direct;
   std::uint32_t in[kRead], before[kBeforeBlocks<C>], dy;
@@ -86,8 +86,12 @@ struct Item {
     }
   }
   __device__ __forceinline__ void fetch_draws(const Args& a, int t) {
+    if (t % MadeDraws::kSteps != 0) return;
     const auto draws = a.draws(line, t);
     if (draws && live && t < steps(a)) stays = MadeDraws::make(draws, unit);
+  }
+  __device__ __forceinline__ MadeDraws drawn(const Args& a, int t) const {
+    return {a.masks, stays >> t % MadeDraws::kSteps};
   }
   __device__ __forceinline__ bool cut() const { return kRagged && in[kRead - 1] != 0; }
   __device__ __forceinline__ void fetch(const Args& a, int t) {
@@ -127,7 +131,7 @@ struct Item {
       }
       if (cut()) state = fresh_state<C, float>();
       const auto after =
-          dense_step<C, Memory>(values, vectors, state, MadeDraws{a.masks, stays}, unit);
+          dense_step<C, Memory>(values, vectors, state, drawn(a, t), unit);
       state = DenseState<C, float>::of([&](int i) { return live ? after.at(i) : 0.0f; });
     } else {
       const auto sums = DenseSums<C, float>::of([&](int i) { return Bits<T>::value(in[i]); });
@@ -140,7 +144,7 @@ struct Item {
       const auto from_before =
           state_before<C, float>(!cut(), [&](int i) { return Bits<T>::value(before[i]); });
       const auto d = dense_step_vjp<C, Memory>(sums, vectors, from_before, after,
-                                               MadeDraws{a.masks, stays}, unit);
+                                               drawn(a, t), unit);
       direct = cut() ? 0.0f : d.before.h;
 #pragma unroll
       for (int i = 1; i < C::kStates; ++i) state.at(i) = cut() ? 0.0f : d.before.at(i);

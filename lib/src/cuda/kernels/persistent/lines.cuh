@@ -8,7 +8,8 @@
 // The lines are the sequences as they are told; who has ended sends on, and leaves nothing.
 #pragma once
 
-#include "cuda/kernels/persistent/line_item.cuh"
+#include "cuda/kernels/persistent/line_backward.cuh"
+#include "cuda/kernels/persistent/line_forward.cuh"
 #include "cuda/kernels/persistent/line_totals.cuh"
 #include "cuda/kernels/persistent/outbox.cuh"
 #include "cuda/kernels/persistent/products.cuh"
@@ -145,7 +146,7 @@ struct LineTurns {
   }
   __device__ __forceinline__ void store_and_draw(int t, int first) {
     store_step(t - 1, first);
-    each([&](Item& item, int) { item.make_draws(a, t); });
+    each([&](Item& item, int) { item.make_draws(a, t, t == first); });
   }
   // The sums of a normed R h.
   __device__ __forceinline__ void sum_up(int t, int first) {
