@@ -25,6 +25,17 @@ struct Bits {
     const auto raw = static_cast<unsigned short>(bits);
     return static_cast<float>(*reinterpret_cast<const T*>(&raw));
   }
+  // A word of two elements.
+  __device__ static std::uint32_t of(float first, float second) {
+    const auto pair = pack(T(), first, second);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+
+ private:
+  __device__ static __half2 pack(__half, float a, float b) { return __floats2half2_rn(a, b); }
+  __device__ static __nv_bfloat162 pack(__nv_bfloat16, float a, float b) {
+    return __floats2bfloat162_rn(a, b);
+  }
 };
 template <>
 struct Bits<float> {

@@ -5,6 +5,7 @@
 
 #include "cuda/kernels/dense.h"
 #include "cuda/kernels/fragment.cuh"
+#include "cuda/kernels/persistent/words.cuh"
 
 namespace scanrnn::persistent {
 
@@ -84,6 +85,13 @@ struct Item {
       if (a.may_reset(line, t)) to[kValues] = *resets.data;
       resets.next();
     }
+    // A step forward is shorter than the way from memory to here, not than that from the second
+    // level cache.
+    constexpr int kAhead = 3;
+    if (kBackward || t + kAhead >= steps(a)) return;
+    const T* const later = sums.at(kAhead - 1);
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) expect(later + i * a.hidden);
   }
   __device__ __forceinline__ void fetch_draws(const Args& a, int t) {
     if (t % MadeDraws::kSteps != 0) return;
@@ -130,8 +138,7 @@ struct Item {
         values.add_recurrent([&](int i) { return cut() ? 0.0f : products[i]; });
       }
       if (cut()) state = fresh_state<C, float>();
-      const auto after =
-          dense_step<C, Memory>(values, vectors, state, drawn(a, t), unit);
+      const auto after = dense_step<C, Memory>(values, vectors, state, drawn(a, t), unit);
       state = DenseState<C, float>::of([&](int i) { return live ? after.at(i) : 0.0f; });
     } else {
       const auto sums = DenseSums<C, float>::of([&](int i) { return Bits<T>::value(in[i]); });
@@ -143,8 +150,8 @@ struct Item {
       }
       const auto from_before =
           state_before<C, float>(!cut(), [&](int i) { return Bits<T>::value(before[i]); });
-      const auto d = dense_step_vjp<C, Memory>(sums, vectors, from_before, after,
-                                               drawn(a, t), unit);
+      const auto d =
+          dense_step_vjp<C, Memory>(sums, vectors, from_before, after, drawn(a, t), unit);
       direct = cut() ? 0.0f : d.before.h;
 #pragma unroll
       for (int i = 1; i < C::kStates; ++i) state.at(i) = cut() ? 0.0f : d.before.at(i);

@@ -29,9 +29,14 @@ struct Outbox {
   __device__ __forceinline__ void send(const Value& value) const {
 #pragma unroll
     for (int i = kFirst; i < kEnd; ++i) {
-      std::uint32_t bits = Bits<typename Cut::Type>::of(value(i));
-      if (Cut::kPerWord == 2) bits |= __shfl_xor_sync(~0u, bits, 1) << 16;
-      if (sends) persistent::send(to[i], bits);
+      const float own = value(i);
+      std::uint32_t word;
+      if constexpr (Cut::kPerWord == 2) {
+        word = Bits<typename Cut::Type>::of(own, __shfl_xor_sync(~0u, own, 1));
+      } else {
+        word = Bits<typename Cut::Type>::of(own);
+      }
+      if (sends) persistent::send(to[i], word);
     }
   }
   // To the row so many words on.

@@ -20,8 +20,8 @@ __device__ __forceinline__ uint4 look(const std::uint32_t* p) {
                : "memory");
   return v;
 }
-// Brings a place into the second level cache that was cleared long ago.
-__device__ __forceinline__ void expect(const std::uint32_t* p) {
+// Brings a place into the second level cache that was written long ago.
+__device__ __forceinline__ void expect(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 __device__ __forceinline__ bool absent(const uint4& v) {
