@@ -79,13 +79,12 @@ inline constexpr int kPersistentWarps = 8;  // of a block
 // of tensor cores each.
 inline constexpr int kPersistentFewLines = 2;
 inline constexpr PersistentTile kPersistentForward[] = {
-    {2, 4, 4, 1},    {2, 4, 4, 2},    {3, 3, 3, 1},    {2, 3, 3, 1},   {4, 2, 2, 1}, {2, 2, 2, 1},
-    {2, 2, 2, 2},    {4, 1, 1, 1},    {2, 1, 1, 1},    {2, 1, 1, 2},   {1, 6, 6, 1}, {1, 8, 8, 2},
-    {2, 6, 6, 1, 2}, {2, 6, 6, 2, 2}, {2, 8, 8, 1, 4}, {2, 8, 8, 2, 4}};
+    {2, 4, 4, 1}, {2, 4, 4, 2}, {2, 4, 4, 4, 2}, {4, 2, 2, 1},    {2, 2, 2, 1},    {2, 2, 2, 2},
+    {1, 6, 6, 1}, {1, 8, 8, 2}, {2, 6, 6, 1, 2}, {2, 6, 6, 2, 2}, {2, 8, 8, 1, 4}, {2, 8, 8, 2, 4}};
 inline constexpr PersistentTile kPersistentBackward[] = {
-    {2, 16, 16, 1, 6}, {2, 16, 16, 2, 8}, {2, 12, 12, 1},     {2, 12, 12, 2, 2},
-    {4, 8, 8, 1},      {2, 8, 8, 1},      {2, 8, 8, 2},       {4, 4, 4, 1},
-    {2, 4, 4, 1},      {2, 4, 4, 2},      {2, 24, 12, 1, 12}, {2, 32, 8, 1, 16}};
+    {2, 16, 16, 1, 6},  {2, 16, 16, 2, 8}, {2, 12, 12, 1}, {2, 12, 12, 2, 2}, {4, 8, 8, 1},
+    {2, 8, 8, 1},       {2, 8, 8, 2},      {4, 4, 4, 1},   {2, 4, 4, 1},      {2, 4, 4, 2},
+    {2, 24, 12, 1, 12}, {2, 32, 8, 1, 16}, {4, 8, 8, 2, 2}};
 // The same of a kernel for a chain of layers, whose sums are twice as long.
 inline constexpr PersistentTile kChainForward[] = {
     {2, 4, 4, 1}, {2, 4, 4, 2}, {4, 2, 2, 1}, {2, 2, 2, 1}, {2, 2, 2, 2}};
@@ -131,6 +130,8 @@ constexpr std::int64_t line_total_words(std::int64_t units) {
 // warps has one of these numbers times 8 units; of a thread's registers so many hold weights, and
 // what finds no room there stays in shared memory.
 inline constexpr int kPersistentBlockUnits[] = {1, 2};
+// Bytes of a fragment's words of all lanes of a block's warps.
+inline constexpr std::int64_t kPersistentFragment = 32 * kPersistentWarps * 32;
 struct PersistentBlock {
   int lines;          // at most, so that a thread steps one unit of one line
   int chunks, tiles;  // of the sum, of 64 bytes each; of a warp's rows, of 16 each
@@ -145,8 +146,7 @@ constexpr PersistentBlock persistent_block(int unit_blocks, int gates, int eleme
   out.tiles = (unit_blocks * gates + 1) / 2;
   const int kept = kRegisters / (8 * out.tiles);
   out.shared_chunks = out.chunks > kept ? out.chunks - kept : 0;
-  const std::int64_t fragments = 32 * kPersistentWarps * 32;  // bytes of those of a chunk and tile
-  out.shared_bytes = out.shared_chunks * out.tiles * fragments +
+  out.shared_bytes = out.shared_chunks * out.tiles * kPersistentFragment +
                      2 * out.lines * (out.chunks + 1) * 64 +
                      kPersistentWarps * out.lines * (8 * unit_blocks + 1) * 16;
   return out;
@@ -154,8 +154,7 @@ constexpr PersistentBlock persistent_block(int unit_blocks, int gates, int eleme
 
 // Shared memory for the weights of a tile whose units have so many rows of them.
 constexpr std::int64_t persistent_shared_bytes(const PersistentTile& tile, int rows) {
-  constexpr std::int64_t kFragment = 32 * kPersistentWarps * 32;  // of all warps
-  return tile.shared_chunks * ((tile.unit_blocks * rows + 1) / 2) * kFragment;
+  return tile.shared_chunks * ((tile.unit_blocks * rows + 1) / 2) * kPersistentFragment;
 }
 inline constexpr int kPersistentMaxHidden = 1 << 20;  // 32-bit offsets inside a row of R
 // Registers of a multiprocessor that can hold weights.
