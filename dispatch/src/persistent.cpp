@@ -106,7 +106,7 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
   double step = 0;
   if (pass.backward) {
     const std::int64_t rounds = eights * (tile.chunks / tile.fetched);
-    const std::int64_t words = summed_words(p, pass) * lines * shape.warps_along_units;  // received
+    const std::int64_t words = sent_words(p, pass) * lines * shape.warps_along_units;  // waited for
     step = static_cast<double>(1460 + 360 * rounds + 110 * busy + 365 * (tile.items - 1) +
                                1230 * later) +
            0.074 * static_cast<double>(words) + 40 * products(tile.shared_chunks);
