@@ -4,7 +4,7 @@
 #include "support/by_lines.h"
 #include "support/conform.h"
 #include "support/cuda.h"
-#include "support/one_by_one.h"
+#include "support/ragged_case.h"
 #include "support/thrown.h"
 
 namespace scanrnn::test {
@@ -146,9 +146,15 @@ TEST_F(CudaPersistentTest, DrawsAreThoseOfSteps) {
     RaggedCase c = ragged_case(options, {37, 0, 20, 36}, false);
     c.whole.layer.dtype = Dtype::float32;
     const Data data = random_data(c.whole, random);
+    Context& context = shared_context(1);
+    const Arguments arguments(c, false, context);
+    const auto add = [&](auto& args) { args.ragged = arguments.ragged(); };
     const auto result = [&](Strategy way) {
       c.whole.way = way;
-      return at_once(c, data, false);
+      Buffers buffers(c.whole, data);
+      buffers.forward(context, Mode::training, 0, add);
+      buffers.backward(context, 0, add);
+      return buffers.result();
     };
     expect_near(c.whole, result(Strategy::persistent), result(Strategy::step_loop), 1e-5);
     c.whole.layout = dispatch::Batch::rectangular;
