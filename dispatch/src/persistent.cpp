@@ -123,7 +123,7 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
                                68 * spilled + 320 * (tile.items - 1) + 410 * later + shape.units) +
            30 * products(tile.shared_chunks);
     if (tile.unit_blocks == 1) step += static_cast<double>(140 + 14 * lines);
-    // That wait for the same words.
+    // Blocks that wait for the same words.
     step += 5 * shape.slices + 3 * std::max(0, shape.slices - 64);
   }
   const int turns = p.resets ? 2 : 1;  // of a step

@@ -75,6 +75,8 @@ struct PersistentTile {
   int shared_chunks = 0;  // how many of the chunks keep their weights in shared memory
 };
 inline constexpr int kPersistentWarps = 8;  // of a block
+// Bytes of a fragment's words of all lanes of a block's warps.
+inline constexpr std::int64_t kPersistentFragment = 32 * kPersistentWarps * 32;
 // Lines of a block up to which exact products in float32 are multiply-adds; of more, three products
 // of tensor cores each.
 inline constexpr int kPersistentFewLines = 2;
@@ -130,8 +132,6 @@ constexpr std::int64_t line_total_words(std::int64_t units) {
 // warps has one of these numbers times 8 units; of a thread's registers so many hold weights, and
 // what finds no room there stays in shared memory.
 inline constexpr int kPersistentBlockUnits[] = {1, 2};
-// Bytes of a fragment's words of all lanes of a block's warps.
-inline constexpr std::int64_t kPersistentFragment = 32 * kPersistentWarps * 32;
 struct PersistentBlock {
   int lines;          // at most, so that a thread steps one unit of one line
   int chunks, tiles;  // of the sum, of 64 bytes each; of a warp's rows, of 16 each
