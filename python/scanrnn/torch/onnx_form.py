@@ -39,6 +39,9 @@ def run(
         )
     beyond = set(told.own_options) - _OF_OPERATORS
     if told.cell not in ONNX_ROWS or ragged.reset is not None or beyond:
+        # torch 2.13 cuts a scan that wants derivatives in two, which fails where sizes are symbols.
+        x, *values = (value.detach() for value in (x, *h_0, *params))
+        h_0, params = values[: len(h_0)], values[len(h_0) :]
         return formulas.run(functions, x, h_0, params, ragged, 0, told, _scanned)
     return _operators(x, h_0, params, ragged.lengths, told)
 
