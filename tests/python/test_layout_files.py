@@ -83,16 +83,20 @@ def test_jax():
     agree(load(arrays, "keras", "LSTM"), rnn(X)[0])
 
 
-@pytest.mark.parametrize("cell", ["LSTM", "GRU", "SimpleRNN"])
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [("LSTM", {}), ("GRU", {}), ("GRU", {"reset_after": False}), ("SimpleRNN", {})],
+    ids=str,
+)
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.filterwarnings("ignore")
-def test_keras(cell, bidirectional, bias, monkeypatch):
+def test_keras(cell, options, bidirectional, bias, monkeypatch):
     pytest.importorskip("torch")
     if "KERAS_BACKEND" not in os.environ:
         monkeypatch.setenv("KERAS_BACKEND", "torch")
     keras = pytest.importorskip("keras")
-    theirs = getattr(keras.layers, cell)(H, return_sequences=True, use_bias=bias)
+    theirs = getattr(keras.layers, cell)(H, return_sequences=True, use_bias=bias, **options)
     if bidirectional:
         theirs = keras.layers.Bidirectional(theirs)
     y = theirs(X.swapaxes(0, 1))
@@ -100,24 +104,14 @@ def test_keras(cell, bidirectional, bias, monkeypatch):
     theirs.set_weights([random.uniform(-1, 1, v.shape) for v in theirs.get_weights()])
     y = keras.ops.convert_to_numpy(theirs(X.swapaxes(0, 1))).swapaxes(0, 1)
     name = cell.removeprefix("Simple")
-    rnn = load(theirs.get_weights(), "keras", name, bidirectional=bidirectional)
+    told = {} if bias else options  # which a bias tells by its shape
+    rnn = load(theirs.get_weights(), "keras", name, bidirectional=bidirectional, **told)
     agree(rnn, y)
     paths = {v.path: keras.ops.convert_to_numpy(v) for v in theirs.weights}
-    agree(load(paths, "keras", name), y)
+    agree(load(paths, "keras", name, **told), y)
     theirs.set_weights([*rnn.export("keras").values()])
     again = keras.ops.convert_to_numpy(theirs(X.swapaxes(0, 1))).swapaxes(0, 1)
     assert_close(again, y, 2e-6)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_keras_of_the_other_gru(monkeypatch):
-    monkeypatch.setenv("KERAS_BACKEND", os.environ.get("KERAS_BACKEND", "torch"))
-    pytest.importorskip("torch")
-    keras = pytest.importorskip("keras")
-    theirs = keras.layers.GRU(H, reset_after=False)
-    theirs.build((None, None, C))
-    with pytest.raises(ValueError, match="a GRU with reset_after=False is not here"):
-        load(theirs.get_weights(), "keras", "GRU")
 
 
 # ---- ONNX
