@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scanrnn
 from scanrnn.layouts import files
-from support import DEVICE, assert_close, make, normal
+from support import DEVICE, INFO, assert_close, make, normal
 
 C, H, T, B = 3, 4, 7, 2
 X = normal(T, B, C)
@@ -124,12 +124,14 @@ def model(onnx, rnn, cell, **attributes):
     for layer in range(rnn.num_layers):
         stack = f"{layer}." if rnn.num_layers > 1 else ""
         inputs = [last]
-        for name in ("W", "R", "B"):
+        for name in ("W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"):
             value = arrays.get(stack + name)
             inputs.append("" if value is None else f"{name}{layer}")
             if value is not None:
                 values.append(onnx.numpy_helper.from_array(value, inputs[-1]))
-        kind = {"linear_before_reset": 1} if cell == "GRU" else {}
+        while not inputs[-1]:
+            inputs.pop()
+        kind = {"linear_before_reset": int(rnn.reset_after)} if cell == "GRU" else {}
         kind |= {"direction": "bidirectional"} if rnn.bidirectional else {}
         told = {"hidden_size": H} | kind | attributes
         nodes.append(helper.make_node(cell, inputs, [f"Y{layer}"], name=f"n{layer}", **told))
@@ -145,23 +147,28 @@ def model(onnx, rnn, cell, **attributes):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
-@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [("LSTM", {}), ("PeepholeLSTM", {}), ("GRU", {}), ("GRU", {"reset_after": False}), ("RNN", {})],
+    ids=str,
+)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.filterwarnings("ignore")
-def test_onnx(cell, bias, layers, tmp_path):
+def test_onnx(cell, options, bias, layers, tmp_path):
     onnx = pytest.importorskip("onnx")
     reference = importlib.import_module("onnx.reference")
-    rnn = make(cell, C, H, num_layers=layers, bias=bias)
-    made = model(onnx, rnn, cell)
+    name, own = INFO[cell].made_by()
+    rnn = make(cell, C, H, num_layers=layers, bias=bias, **options)
+    made = model(onnx, rnn, name)
     onnx.checker.check_model(made)
     (y,) = reference.ReferenceEvaluator(made).run(None, {"X": X})
     agree(rnn, y)
     onnx.save(made, tmp_path / "stack.onnx")
-    same_layer(load(tmp_path / "stack.onnx", "onnx", cell), rnn)
-    both = make(cell, C, H, num_layers=layers, bias=bias, bidirectional=True)
-    onnx.save(model(onnx, both, cell), tmp_path / "both.onnx")
-    same_layer(load(tmp_path / "both.onnx", "onnx", cell), both)
+    same_layer(load(tmp_path / "stack.onnx", "onnx", name, **own), rnn)
+    both = make(cell, C, H, num_layers=layers, bias=bias, bidirectional=True, **options)
+    onnx.save(model(onnx, both, name), tmp_path / "both.onnx")
+    same_layer(load(tmp_path / "both.onnx", "onnx", name, **own), both)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -188,3 +195,60 @@ def test_onnx_nodes_that_are_refused(tmp_path):
     same_layer(load(path, "onnx", "RNN"), relu)
     with pytest.raises(ValueError, match=r"^nonlinearity: expected 'relu', since the file says so"):
         load(path, "onnx", "RNN", nonlinearity="tanh")
+
+
+# ---- the cases of ONNX's own tests
+
+
+def cases(monkeypatch, cell):
+    """By name: a node's attributes, its inputs and its outputs, each by name."""
+    onnx = pytest.importorskip("onnx")
+    module = importlib.import_module(f"onnx.backend.test.case.node.{cell.lower()}")
+    found = {}
+
+    def expect(node, inputs, outputs, name):
+        told = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        named = [[each for each in names if each] for names in (node.input, node.output)]
+        pairs = zip(named, (inputs, outputs), strict=True)
+        found[name] = told, *(dict(zip(*pair, strict=True)) for pair in pairs)
+
+    monkeypatch.setattr(module, "expect", expect)
+    made = getattr(module, cell)
+    for export in [name for name in dir(made) if name.startswith("export")]:
+        getattr(made, export)()
+    return found
+
+
+def outputs(cell, told, inputs):
+    """Those that a node has, by a layer that has its arrays."""
+    way, batch_first = told.get("direction", b"forward"), bool(told.get("layout", 0))
+    weights = {name: inputs[name] for name in ("W", "R", "B", "P") if name in inputs}
+    if cell == "GRU":
+        weights["linear_before_reset"] = told.get("linear_before_reset", 0)
+    own = {"peephole": "P" in inputs} if cell == "LSTM" else {}
+    rnn = load(weights, "onnx", cell, batch_first=batch_first, **own)
+    assert (rnn.hidden_size, rnn.bidirectional) == (told["hidden_size"], way == b"bidirectional")
+    # A layer that walks backwards alone is one that walks reversed time.
+    x, turned = inputs["X"], 1 if batch_first else 0
+    x = np.flip(x, turned) if way == b"reverse" else x
+    first = [inputs[name] for name in ("initial_h", "initial_c") if name in inputs]
+    h_0 = tuple(first) if len(first) > 1 else first[0] if first else None
+    y, states = rnn(x, h_0, lengths=inputs.get("sequence_lens"))
+    y = np.flip(y, turned) if way == b"reverse" else y
+    y = y.reshape(*y.shape[:2], -1, rnn.hidden_size)
+    y = y if batch_first else y.swapaxes(1, 2)
+    states = states if isinstance(states, tuple) else (states,)
+    states = [part.swapaxes(0, 1) if batch_first else part for part in states]
+    return dict(zip(("Y", "Y_h", "Y_c"), (y, *states), strict=False))
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+def test_cases_of_onnx(cell, monkeypatch):
+    found = cases(monkeypatch, cell)
+    ways = {told.get("direction", b"forward") for told, _, _ in found.values()}
+    assert len(found) >= 6
+    assert ways == {b"forward", b"reverse", b"bidirectional"}
+    for name, (told, inputs, wanted) in found.items():
+        got = outputs(cell, told, inputs)
+        for which, value in wanted.items():
+            assert_close(got[which], value, 2e-6, f"{name}: {which}")
