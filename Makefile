@@ -2,7 +2,7 @@
 # What a person runs: make demo | test | docs | wheel | bench | profiles | figures | format | lint. Each
 # sets up what it needs first, on a Debian that has git, make and python3: packages by apt-get, where they
 # are missing, and .venv.
-.PHONY: demo test test-cpp test-sanitize test-emulated test-python test-cuda test-many test-ptx sanitize-cuda wheel bench \
+.PHONY: demo test test-cpp test-sanitize test-emulated test-python test-originals test-cuda test-many test-ptx sanitize-cuda wheel bench \
   bench-gpu bench-engine profiles figures docs docs-links format lint clean
 .NOTPARALLEL:
 
@@ -33,7 +33,7 @@ demo: .venv/installed
 test: test-cpp test-sanitize test-emulated test-python lint
 
 # Teams of the tests are larger than the machine on purpose, so a thread that waits should not spin.
-test-cpp test-sanitize test-emulated test-python test-cuda: export OMP_WAIT_POLICY := passive
+test-cpp test-sanitize test-emulated test-python test-originals test-cuda: export OMP_WAIT_POLICY := passive
 
 test-cpp: .venv/ready
 	cmake --preset release -DSCANRNN_BUILD_BENCH=ON -DPython_EXECUTABLE=$(PYTHON)
@@ -63,6 +63,13 @@ endif
 
 test-python: .venv/installed .venv/frameworks
 	python -m pytest
+
+# The tests that compare with other libraries, none of which may be missing.
+ORIGINALS := jax_models keras layout_files torch_models torch_onnx
+test-originals: export SCANRNN_REQUIRE_ORIGINALS := 1
+test-originals: .venv/installed
+	pip install --quiet --group torch --group jax --group originals
+	python -m pytest $(ORIGINALS:%=tests/python/test_%.py)
 
 # The same tests on the GPU, and those that are only there, and the programs of the documentation. No
 # test may be skipped.

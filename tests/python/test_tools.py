@@ -150,6 +150,9 @@ import pytest
 def test_of_a_library():
     pytest.importorskip("no_such_library")
 
+def test_beside_an_original():
+    pytest.importorskip("onnx_of_nobody")
+
 @pytest.mark.skipif(True, reason="there is a CUDA device")
 def test_for_other_machines():
     raise AssertionError
@@ -157,23 +160,32 @@ def test_for_other_machines():
 MODULE = "import pytest\npytest.skip('no GPU', allow_module_level=True)\n"
 
 
-@pytest.mark.parametrize("required", ["", "1"])
-def test_a_skip_is_a_failure_where_a_gpu_is_required(tmp_path, required):
+@pytest.mark.parametrize(
+    ("required", "last", "reasons"),
+    [
+        ("", "4 skipped", []),
+        (
+            "SCANRNN_REQUIRE_GPU",
+            "1 failed, 2 skipped, 1 error",
+            ["could not import 'no_such_library'", "no GPU"],
+        ),
+        (
+            "SCANRNN_REQUIRE_ORIGINALS",
+            "1 failed, 3 skipped",
+            ["could not import 'onnx_of_nobody'"],
+        ),
+    ],
+)
+def test_a_skip_is_a_failure_where_it_is_required(tmp_path, required, last, reasons):
     shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
     (tmp_path / "test_skips.py").write_text(SKIPS)
     (tmp_path / "test_module.py").write_text(MODULE)
     command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", str(tmp_path)]
-    environment = os.environ | {"SCANRNN_REQUIRE_GPU": required}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SCANRNN_REQUIRE_")}
     done = subprocess.run(
-        [*command, "--continue-on-collection-errors"],
-        capture_output=True, text=True, env=environment, cwd=tmp_path,
+        [*command, "--continue-on-collection-errors"], capture_output=True, text=True,
+        env=environment | ({required: "1"} if required else {}), cwd=tmp_path,
     )  # fmt: skip
-    last = done.stdout.splitlines()[-1]
-    if required:
-        assert "1 failed, 1 skipped, 1 error" in last, done.stdout
-        assert (
-            "SCANRNN_REQUIRE_GPU is 1. Skipped: could not import 'no_such_library'" in done.stdout
-        )
-        assert "SCANRNN_REQUIRE_GPU is 1. Skipped: no GPU" in done.stdout
-    else:
-        assert "3 skipped" in last, done.stdout
+    assert last in done.stdout.splitlines()[-1], done.stdout
+    for reason in reasons:
+        assert f"{required} is 1. Skipped: {reason}" in done.stdout
