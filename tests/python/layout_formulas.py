@@ -123,11 +123,12 @@ def keras_rnn(x, kernel, recurrent_kernel, bias):
 # ---- TensorFlow's cells of version 1
 
 
-def tensorflow_lstm(x, kernel, bias, forget_bias=1.0):
+def tensorflow_lstm(x, kernel, bias, forget_bias=1.0, w_i_diag=0, w_f_diag=0, w_o_diag=0):
     def step(x, h, c):
         i, j, f, o = np.split(np.concatenate([x, h], axis=-1) @ kernel + bias, 4, axis=-1)
-        c = c * sigmoid(f + forget_bias) + sigmoid(i) * np.tanh(j)
-        return np.tanh(c) * sigmoid(o), c
+        kept = c * sigmoid(f + forget_bias + w_f_diag * c)
+        c = kept + sigmoid(i + w_i_diag * c) * np.tanh(j)
+        return np.tanh(c) * sigmoid(o + w_o_diag * c), c
 
     return run(step, x, len(bias) // 4, 2)
 

@@ -246,8 +246,9 @@ def test_peepholes_of_onnx_and_tensorflow():
     i, f, o = np.split(rnn.weight_ch_l0, 3)
     np.testing.assert_array_equal(rnn.export("onnx")["P"], np.concatenate([i, o, f])[None])
     told = rnn.export("tensorflow")
-    for name, wanted in (("w_i_diag", i), ("w_f_diag", f), ("w_o_diag", o)):
-        np.testing.assert_array_equal(told[name], wanted)
+    wanted = formulas.tensorflow_lstm(x_of(), **told)
+    agrees(rnn, wanted)
+    agrees(load(told, "tensorflow", "PeepholeLSTM"), wanted)
 
 
 def test_stacks():

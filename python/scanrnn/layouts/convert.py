@@ -107,7 +107,7 @@ def _cell_of(cls: Any, options: Mapping[str, Any]) -> CellInfo:
 
 
 def _forget_bias(layout: str, kind: Layout, cell: CellInfo, given: float | None) -> float:
-    adds = kind.forget_bias is not None and cell.name == "LSTM"
+    adds = kind.forget_bias is not None and cell.made_by()[0] == "LSTM"  # with peepholes, too
     if given is None:
         return kind.forget_bias if adds and kind.forget_bias else 0.0
     if not adds:
