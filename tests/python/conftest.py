@@ -28,7 +28,16 @@ hypothesis.settings.load_profile("default")
 
 # The reasons of tests that are for other machines, and of a library that not every torch can load.
 MAY_SKIP = ("there is a CUDA device", "GPUs, there are", "could not import 'torchaudio'")
-ORIGINALS = ("equinox", "flax", "keras", "onnx", "optax", "safetensors", "transformers")
+ORIGINALS = (
+    "equinox",
+    "flax",
+    "keras",
+    "onnx",
+    "optax",
+    "safetensors",
+    "tensorflow",
+    "transformers",
+)
 
 
 def required_by(reason):

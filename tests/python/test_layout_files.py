@@ -114,6 +114,24 @@ def test_keras(cell, options, bidirectional, bias, monkeypatch):
     assert_close(again, y, 2e-6)
 
 
+@pytest.mark.parametrize("cell", ["LSTM", "PeepholeLSTM"])
+@pytest.mark.filterwarnings("ignore")
+def test_tensorflow(cell):
+    """Its operator, since its cells of version 1 are in no release of today."""
+    tensorflow = pytest.importorskip("tensorflow")
+    name, own = INFO[cell].made_by()
+    rnn = make(cell, C, H)
+    arrays, zeros = rnn.export("tensorflow"), np.zeros((B, H), np.float32)
+    peepholes = {f"wc{gate}": arrays.get(f"w_{gate}_diag", zeros[0]) for gate in "ifo"}
+    found = tensorflow.raw_ops.BlockLSTM(
+        seq_len_max=np.int64(T), x=X, cs_prev=zeros, h_prev=zeros, w=arrays["kernel"],
+        b=arrays["bias"], **peepholes, forget_bias=1.0, cell_clip=-1.0,
+        use_peephole=own.get("peephole", False),
+    )  # fmt: skip
+    agree(rnn, found.h)
+    agree(load(arrays, "tensorflow", name, **own), found.h)
+
+
 # ---- ONNX
 
 
