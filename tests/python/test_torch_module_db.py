@@ -83,8 +83,8 @@ def test_first_and_second_derivatives(name, at):
         return (unpacked(y), *tensors(states))
 
     flat = [value.detach().requires_grad_() for value in (*tensors(args), *ours.parameters())]
-    assert torch.autograd.gradcheck(call, flat, fast_mode=True)
-    assert torch.autograd.gradgradcheck(call, flat, fast_mode=True)
+    assert torch.autograd.gradcheck(call, flat, fast_mode=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(call, flat, fast_mode=True, check_batched_grad=True)
 
 
 def scattered(value):

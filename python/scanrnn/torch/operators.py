@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .batched import of_batches
+
 library = torch.library.Library("scanrnn", "DEF")
 
 
@@ -37,6 +39,7 @@ class Operator:
         name = f"scanrnn::{self._name}"
         for device_type in ("CPU", "CUDA"):
             library.impl(self._name, work, device_type)
+        gradient = of_batches(gradient)
         torch.library.register_fake(name, fake, lib=library)
         torch.library.register_autograd(name, gradient, setup_context=setup, lib=library)
         torch.library.register_vmap(name, mapped, lib=library)

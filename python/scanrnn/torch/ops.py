@@ -23,6 +23,7 @@ from ..call import log
 from ..description import Batch, Description, Planned
 from ..ragged import PACKED, Ragged, of_sequence
 from . import onnx_form
+from .batched import of_batches
 from .operators import Operator
 from .second import Call, backward_vjp
 from .switches import followed
@@ -273,6 +274,7 @@ class _Eager(torch.autograd.Function):
         return out[: 1 + description.states]
 
     @staticmethod
+    @of_batches
     def backward(ctx: Any, *cotangents: Any) -> Any:
         # With create_graph the operator, which has a derivative.
         plain = not torch.is_grad_enabled() and is_eager([d for d in cotangents if d is not None])

@@ -18,6 +18,7 @@ from ..adjoint import scan_vjp
 from ..arrays.identify import of_torch
 from ..arrays.torch import Torch
 from ..scan_call import LINEAR, LOG_OUTPUT, ScanCall
+from .batched import of_batches
 from .operators import Operator
 from .tensors import is_eager
 
@@ -150,6 +151,7 @@ class _Eager(torch.autograd.Function):
         return out
 
     @staticmethod
+    @of_batches
     def backward(ctx: Any, dh: Tensor | None, _: Any) -> Any:
         # With create_graph the operator, which has a derivative.
         plain = dh is None or (not torch.is_grad_enabled() and is_eager([dh]))

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of cotangents, as `torch.autograd.grad` has them with `is_grads_batched`.
+
+Its tensors are of an older vmap than torch.func's, which stands in for it here: that one calls what
+an operator has for vmap.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
+_LISTS = (list, tuple)
+_LEVELS = 64  # as many as torch has
+
+
+def of_batches(gradient: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradient, a function of a context and cotangents, for batches of them, too."""
+
+    @functools.wraps(gradient)
+    def wrapped(ctx: Any, *cotangents: Any) -> Any:
+        for value in cotangents:  # as fast as can be, since it runs in every backward
+            if value is not None and (
+                _is_batched(value) if type(value) not in _LISTS else _any_batched(value)
+            ):
+                return _nested(functools.partial(gradient, ctx), cotangents)
+        return gradient(ctx, *cotangents)
+
+    return wrapped
+
+
+def _any_batched(values: Sequence[Any]) -> bool:
+    return any(value is not None and _is_batched(value) for value in values)
+
+
+def _nested(call: Callable[..., Any], cotangents: Sequence[Any]) -> Any:
+    """Takes and gives tensors and None, some of them in lists."""
+    values, given = pytree.tree_flatten(cotangents)
+    flat: list[Any] = []
+    found: Any = None
+
+    def tensors(*values: Any) -> list[Tensor]:
+        nonlocal found
+        flat[:], found = pytree.tree_flatten(call(*pytree.tree_unflatten(values, given)))
+        return [value for value in flat if value is not None]
+
+    mapped = iter(_mapped(tensors, values))
+    of_batch = [value if value is None else next(mapped) for value in flat]
+    return pytree.tree_unflatten(of_batch, found)
+
+
+def _mapped(call: Callable[..., list[Tensor]], values: list[Any]) -> list[Tensor]:
+    """What the call gives for each of a batch, or of batches of batches."""
+    levels: list[int] = []
+    for level in range(1, _LEVELS + 1):
+        if not _any_batched(values):
+            break
+        of_level = [value is not None and _has(value, level) for value in values]
+        if any(of_level):
+            levels.append(level)
+            call = torch.func.vmap(call, tuple(0 if has else None for has in of_level))
+            values = [
+                torch._remove_batch_dim(value, level, 1, 0) if has else value
+                for value, has in zip(values, of_level, strict=True)
+            ]
+    out = call(*values)
+    for axis, level in zip(range(len(levels))[::-1], levels, strict=True):  # torch wants them so
+        out = [torch._add_batch_dim(value, axis, level) for value in out]
+    return out
+
+
+def _has(value: Tensor, level: int) -> bool:
+    """A tensor without this level would be expanded. A thread of a backward knows no level."""
+    return len({torch._remove_batch_dim(value, level, n, 0).shape[0] for n in (1, 2)}) == 1
