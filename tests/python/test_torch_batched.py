@@ -10,6 +10,7 @@ from test_scan_torch import Case
 from test_torch_second import shares
 from test_torch_transforms import Seen
 from torch_support import (
+    COMPILES,
     LENGTHS,
     flat,
     input_of,
@@ -122,6 +123,28 @@ def test_operators():
 def test_under_vmap(cell):
     rnn, x = module(cell, 2, 3), tensor(4, 5, 2, 2, grad=True)
     check(flat(torch.vmap(rnn)(x)), [x, *rnn.parameters()])
+
+
+def by_checkpoint(call):
+    return functools.partial(torch.utils.checkpoint.checkpoint, call, use_reentrant=False)
+
+
+def compiled(call):
+    torch.compiler.reset()
+    return torch.compile(call, backend="aot_eager")
+
+
+@COMPILES
+@pytest.mark.parametrize("way", [by_checkpoint, compiled])
+def test_ways_to_call(way):
+    rnn, case, x = module("GRU", 2, 3), Case("log", (5, 2)), tensor(5, 2, 2, grad=True)
+    for call, given, leaves in (
+        (lambda v: flat(rnn(v)), [x], [x, *rnn.parameters()]),
+        (lambda *v: [case.scan(*v)], case.leaves, case.leaves),
+    ):
+        out = call(*given)
+        batches = cotangents(out)
+        same(by_batch(way(call)(*given), leaves, batches), by_one(out, leaves, batches))
 
 
 def test_batches_of_batches():

@@ -29,19 +29,29 @@ def of_batches(gradient: Callable[..., Any]) -> Callable[..., Any]:
             if value is not None and (
                 _is_batched(value) if type(value) not in _LISTS else _any_batched(value)
             ):
-                return _nested(functools.partial(gradient, ctx), cotangents)
+                return by_vmap(functools.partial(gradient, _Read(ctx)), cotangents)
         return gradient(ctx, *cotangents)
 
     return wrapped
 
 
+class _Read:
+    """A context whose tensors have been read: a checkpoint runs forward again when they are."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx, self.saved_tensors = ctx, ctx.saved_tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
 def _any_batched(values: Sequence[Any]) -> bool:
-    return any(value is not None and _is_batched(value) for value in values)
+    return any(isinstance(value, Tensor) and _is_batched(value) for value in values)
 
 
-def _nested(call: Callable[..., Any], cotangents: Sequence[Any]) -> Any:
-    """Takes and gives tensors and None, some of them in lists."""
-    values, given = pytree.tree_flatten(cotangents)
+def by_vmap(call: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """What the call gives, tensors and None, some of them in lists, for each of a batch."""
+    values, given = pytree.tree_flatten(args)
     flat: list[Any] = []
     found: Any = None
 
@@ -56,12 +66,12 @@ def _nested(call: Callable[..., Any], cotangents: Sequence[Any]) -> Any:
 
 
 def _mapped(call: Callable[..., list[Tensor]], values: list[Any]) -> list[Tensor]:
-    """What the call gives for each of a batch, or of batches of batches."""
+    """The same of lists, and for batches of batches."""
     levels: list[int] = []
     for level in range(1, _LEVELS + 1):
         if not _any_batched(values):
             break
-        of_level = [value is not None and _has(value, level) for value in values]
+        of_level = [isinstance(value, Tensor) and _has(value, level) for value in values]
         if any(of_level):
             levels.append(level)
             call = torch.func.vmap(call, tuple(0 if has else None for has in of_level))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batched import of_batches
+from .batched import by_vmap, of_batches
 
 library = torch.library.Library("scanrnn", "DEF")
 
@@ -39,6 +39,7 @@ class Operator:
         name = f"scanrnn::{self._name}"
         for device_type in ("CPU", "CUDA"):
             library.impl(self._name, work, device_type)
+        library.impl(self._name, lambda *args: by_vmap(self, args), "Batched")
         gradient = of_batches(gradient)
         torch.library.register_fake(name, fake, lib=library)
         torch.library.register_autograd(name, gradient, setup_context=setup, lib=library)
