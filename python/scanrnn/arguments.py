@@ -5,18 +5,16 @@ was wanted; nothing is ever cast."""
 from __future__ import annotations
 
 import functools
+import inspect
 import numbers
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
-
-if TYPE_CHECKING:
-    from .registry import CellInfo
+from . import _core, registry
 
 Array = npt.NDArray[Any]
 
@@ -85,19 +83,35 @@ def strategy_name(value: Any) -> str | None:
     return str(value)
 
 
-def domain(cell: CellInfo, value: Any) -> str:
+def domain(cell: registry.CellInfo, value: Any) -> str:
     """Cells that are no scan have none, but a class may be one for cells of both kinds."""
     if text("domain", value) != "log" and cell.recurrence != "linear":
-        raise ValueError(f"domain: {cell.name} is no scan and has no choice, got {value!r}")
+        raise ValueError(f"domain: {cell.as_made()} is no scan and has no choice, got {value!r}")
     return str(value)
 
 
-def own_options(known: Mapping[str, Any], owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def refuse_others(owner: type, known: Container[str], given: Iterable[str]) -> None:
+    """Raises where a layer's class was given by keyword what it does not take."""
+    other = next((name for name in given if name not in known), None)
+    if other is None:
+        return
+    cells = owners_of(other)
+    sizes = ("input_size", "hidden_size")
+    taken = (name for name in inspect.signature(owner).parameters if name not in sizes)
+    advice = f"it is an option of {cells}" if cells else f"expected one of {_listed(taken)}"
+    raise TypeError(f"{owner.__name__}: unexpected argument {other!r}: {advice}")
+
+
+def owners_of(option: str) -> str:
+    """The classes of the cells that have this option, in words; "" where none or every one has."""
+    has = registry.classes(lambda cell: cell.takes(option))
+    return "" if all(has.values()) else ", ".join(name for name in has if has[name])
+
+
+def own_options(known: Mapping[str, Any], owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that only this cell's class has, of all that was given beyond the others."""
     as_the_default: dict[type, Any] = {bool: flag, int: integer, float: real, str: text}
-    others = [name for name in given if name not in known]
-    if others:
-        raise TypeError(f"{owner}: unexpected argument {others[0]!r}")
+    refuse_others(owner, known, given)
     out = {}
     for name, default in known.items():
         value = given.get(name, default)

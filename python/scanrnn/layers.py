@@ -67,7 +67,9 @@ class Layer:
     device: str
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        bound = inspect.signature(type(self)).bind(*args, **kwargs)
+        signature = inspect.signature(type(self))
+        arguments.refuse_others(type(self), signature.parameters, kwargs)
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         options: dict[str, Any] = bound.arguments
         seed = arguments.seed_value(options.pop("seed"))
@@ -78,7 +80,7 @@ class Layer:
         options["dropout"] = arguments.real("dropout", options["dropout"])
         known = self._cell.own_options()
         own = {name: options[name] for name in known}
-        options |= arguments.own_options(known, type(self).__name__, own)
+        options |= arguments.own_options(known, type(self), own)
         if "domain" in options:
             options["domain"] = arguments.domain(self._cell.chosen(options), options["domain"])
         options["device"] = arguments.text("device", options["device"])
@@ -274,7 +276,7 @@ def _restore(kind: type[Layer], options: dict[str, Any], params: dict[str, Array
 def make_class(cell: CellInfo) -> type[Layer]:
     """The class of a cell: its constructor is torch's, plus the cell's own options and ours."""
     options = _TORCHS | cell.own_options()
-    if cell.recurrence == "linear":
+    if cell.takes("domain"):
         options["domain"] = "log"
     options |= {"dtype": "float32", "device": "auto", "seed": None}
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

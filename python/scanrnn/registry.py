@@ -71,6 +71,10 @@ class CellInfo(NamedTuple):
         numbers = {name: value for name, value in self.options if name != "zoneout_cell"}
         return variant | dict.fromkeys(self._made_of_it(), False) | numbers
 
+    def takes(self, option: str) -> bool:
+        """Whether its class has this option, which not every cell's has."""
+        return option in self.own_options() or (option == "domain" and self.recurrence == "linear")
+
     def is_drawn(self, option: str) -> bool:
         """Whether it is a share that training draws by."""
         return option.endswith("dropout") or option in ("dropconnect", "zoneout")
@@ -83,6 +87,11 @@ class CellInfo(NamedTuple):
     def made_by(self) -> tuple[str, dict[str, Any]]:
         """The class that makes it, and the options by which it does."""
         return (self.base, {self.option: True}) if self.base else (self.name, {})
+
+    def as_made(self) -> str:
+        """The same in words."""
+        name, options = self.made_by()
+        return " with ".join([name, *(f"{option}=True" for option in options)])
 
 
 class DeviceInfo(NamedTuple):

@@ -221,7 +221,9 @@ def test_a_layer_says_what_it_is(cell):
 def test_options_that_make_another_cell():
     with raises(TypeError, "peephole: expected True or False, got 1"):
         sj.SRU(4, 6, peephole=1)
-    with raises(ValueError, "domain: PeepholeSRU is no scan and has no choice, got 'linear'"):
+    with raises(
+        ValueError, "domain: SRU with peephole=True is no scan and has no choice, got 'linear'"
+    ):
         sj.SRU(4, 6, peephole=True, domain="linear")
     with raises(ValueError, "hidden_size: RGLRU reads x of its own unit.* input_size, 4, got 6"):
         sj.RGLRU(4, 6)

@@ -267,39 +267,6 @@ def test_torch_and_jax_give_the_same(cell, options, hidden):
     assert_close(np.asarray(gradient), leaf.grad.cpu().numpy(), 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("cell", "options", "words"),
-    [
-        ("LSTM", {"num_heads": 4}, r"num_heads: expected a divisor of hidden_size, 6, got 4"),
-        ("LSTM", {"num_heads": 0}, r"num_heads: expected a divisor of hidden_size, 6, got 0"),
-        ("LSTM", {"proj_size": 6}, r"proj_size: expected a number in \[0, hidden_size\).*got 6"),
-        ("LSTM", {"proj_size": -1}, r"proj_size: expected a number in \[0, hidden_size\).*got -1"),
-        ("LSTM", {"proj_size": 2, "num_heads": 2}, r"num_heads: expected 1 with proj_size"),
-        (
-            "LSTM",
-            {"proj_size": 2, "zoneout": 0.1},
-            r"zoneout: expected 0 for h .*zoneout=\(0, p\), got 0.1",
-        ),
-        ("LSTM", {"zoneout": (0.1, 1.0)},
-         r"^zoneout: expected probabilities in \[0, 1\), got \(0.1, 1.0\)"),
-        ("SRU", {"projection_size": -1}, r"projection_size: expected a number >= 0, got -1"),
-        ("SRU", {"rescale": 1}, r"rescale: expected True or False, got 1"),
-        ("SRU", {"highway_bias": float("inf")}, r"highway_bias: expected a finite number"),
-        ("GRU", {"proj_size": 2}, r"proj_size"),
-        ("MinGRU", {"num_heads": 2}, r"num_heads"),
-        ("LSTM", {"reset_after": False}, r"reset_after"),
-        ("SLSTM", {"layer_norm": True}, r"layer_norm"),
-        ("GRU", {"reset_after": 0}, r"reset_after: expected True or False, got 0"),
-        ("GRU", {"reset_after": False, "layer_norm": True},
-         r"layer_norm: expected False with reset_after=False, .*got True"),
-        ("PeepholeLSTM", {"layer_norm": True}, r"layer_norm: expected False with peephole, "),
-    ],
-)  # fmt: skip
-def test_bad_options_are_named(cell, options, words):
-    with pytest.raises((ValueError, TypeError), match=words):
-        make(cell, 5, 6, **options)
-
-
 # ---- steps of whole lines: GRU's reset before the product, layer_norm
 
 

@@ -219,7 +219,9 @@ def test_errors():
         st.MinGRU(4, 6, peephole=False)
     with raises(TypeError, "peephole: expected True or False, got 'no'"):
         st.SRU(4, 6, peephole="no")
-    with raises(ValueError, "domain: PeepholeSRU is no scan and has no choice, got 'linear'"):
+    with raises(
+        ValueError, "domain: SRU with peephole=True is no scan and has no choice, got 'linear'"
+    ):
         st.SRU(4, 6, peephole=True, domain="linear")
     with raises(ValueError, "hidden_size: RGLRU reads x of its own unit.* input_size, 4, got 6"):
         st.RGLRU(4, 6)

@@ -49,7 +49,7 @@ class Layer:
         strategy: str | None = None,
         **own: Any,
     ) -> None:
-        options = arguments.own_options(self._cell.own_options(), type(self).__name__, own)
+        options = arguments.own_options(self._cell.own_options(), type(self), own)
         cell = self._cell.chosen(options)
         self.__dict__.update(options, _cell=cell, _own=options)
         arguments.domain(cell, domain)

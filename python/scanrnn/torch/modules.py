@@ -55,9 +55,10 @@ class Recurrent(nn.Module):
             own["proj_size"] = proj_size
         elif proj_size != 0:
             raise ValueError(
-                f"proj_size: expected 0, {self._cell.name} has no projections, got {proj_size}"
+                f"proj_size: expected 0, {self._cell.name} has no projections, got {proj_size}: "
+                f"it is an option of {arguments.owners_of('proj_size')}"
             )
-        self._own = arguments.own_options(known, type(self).__name__, own)
+        self._own = arguments.own_options(known, type(self), own)
         self._cell = cell = self._cell.chosen(self._own)
         self._options = options_text(cell, self._own)
         self.input_size = arguments.integer("input_size", input_size)
