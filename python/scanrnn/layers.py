@@ -187,7 +187,7 @@ class Layer:
         handed back. Where the index is -1 the row is skipped, and its y is 0.
         """
         ragged = None if state_indices is None else Ragged(state_indices=state_indices)
-        return Run(self._stack, x_t, h, None, False, 0, True, ragged).forward()
+        return Run(self._stack, x_t, h, one_step=True, ragged=ragged).forward()
 
     def plan(
         self,
