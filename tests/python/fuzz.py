@@ -96,9 +96,9 @@ def draw(seed):
         steps *= 12
     if random.random() < 0.2:
         steps, batch = chosen((0, batch), (steps, 0), (0, 0), (0, batch), (steps, 0))
-    forced = dense_strategies(dtype) if dense else strategies(cell)
-    if by_lines(options):
-        forced = ["step_loop" if dense else "fused_sequential"]
+    forced = dense_strategies(options) if dense else strategies(cell)
+    if by_lines(options) and not dense:
+        forced = ["fused_sequential"]
     strategy = chosen(None, None, *forced)
     batch = None if random.random() < 0.1 else batch
     state, training = bool(random.random() < 0.6), bool(random.random() < 0.6)
@@ -149,8 +149,12 @@ def smooth(variants):
     return [name for name in variants if name not in ("g", "relu")]
 
 
-def dense_strategies(dtype):
-    return ["step_loop"] if DEVICE == "cpu" or dtype == "float64" else ["step_loop", "persistent"]
+def dense_strategies(options):
+    """A persistent kernel walks each head by itself, and a step of whole lines reads all of them."""
+    loops = by_lines(options) and options.get("num_heads", 1) > 1
+    if DEVICE == "cpu" or options["dtype"] == "float64" or loops:
+        return ["step_loop"]
+    return ["step_loop", "persistent"]
 
 
 def libraries(dtype):

@@ -184,6 +184,21 @@ def test_every_kind_of_case_is_drawn():
     assert {call for _, call in drawn} == {call for _, call in fuzz_errors.KINDS}
 
 
+def test_steps_of_whole_lines_are_forced_both_ways(monkeypatch):
+    """As drawn for a GPU, whose persistent kernels walk no heads of whole lines and no float64."""
+    monkeypatch.setattr(fuzz, "DEVICE", "cuda")
+    monkeypatch.setattr(fuzz, "there", lambda name: False)
+    cases = [fuzz.draw(seed) for seed in range(3000)]
+    lines = [case for case in cases if fuzz.by_lines(case.options) and case.cell != "IndRNN"]
+    walked = [case for case in lines if case.strategy == "persistent"]
+    assert {case.cell for case in walked} == {"RNN", "LSTM", "GRU"}
+    assert {"layer_norm", "reset_after"} <= {name for case in walked for name in case.options}
+    assert all(case.options.get("num_heads", 1) == 1 for case in walked)
+    assert all(case.options["dtype"] != "float64" for case in walked)
+    assert any(case.options.get("num_heads", 1) > 1 for case in lines)
+    assert {case.strategy for case in lines} == {None, "step_loop", "persistent"}
+
+
 # In float32, whose bounds are tight: one element is off by a thousandth.
 @pytest.mark.parametrize("what", ["y", "finals", "dx", "dparams"])
 def test_a_wrong_element_is_found_and_told(monkeypatch, what):

@@ -154,7 +154,7 @@ def test_an_empty_sequence_passes_its_state(cell, options, hidden):
     assert none[0].shape[1] == 0
 
 
-@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU", "SLSTM"])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_heads_are_cells_of_their_own(cell, bidirectional):
     heads, units, C = 3, 4, 5
