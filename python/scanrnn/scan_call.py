@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from . import arguments
+from .arguments import Array
 
 # Of a and b; of log a and log |b|; of the same, and the states are logarithms with signs, too.
 LINEAR, LOG, LOG_OUTPUT = "linear", "log", "log_output"
@@ -91,8 +95,9 @@ class Operands(Protocol):
     def bools(self, name: str, value: Any) -> Any:
         """The same of bools, which may also be NumPy's, on the host."""
 
-    def check_signs(self, name: str, value: Any) -> None:
-        """Raises where one is not +-1 and looking costs no wait."""
+    def signs(self, value: Any) -> Array | None:
+        """Those to check, on the host; None where looking would wait for a device, or at nothing
+        that is there."""
 
 
 def checked(
@@ -128,7 +133,9 @@ def checked(
         if value is None:
             return None
         value = like(name, value, wanted)
-        library.check_signs(name, value)
+        signs = library.signs(value)
+        if signs is not None:
+            _check_signs(name, signs)
         return value
 
     b = like(names[1], operands[names[1]], shape)
@@ -143,6 +150,21 @@ def checked(
         h_0 = like("h_0", h_0, beside)
     reset = None if reset is None else _reset(library, reset, shape, axis)
     return ScanCall(form, reverse, axis, a, b, sign_b, reset, h_0, sign_h_0)
+
+
+def checks_devices() -> bool:
+    """Whether values on a device are looked at, too, which waits for it: as the core decides."""
+    return os.environ.get("SCANRNN_CHECK") == "1"
+
+
+def _check_signs(name: str, signs: Array) -> None:
+    wrong = np.abs(signs) != 1
+    if wrong.any():
+        at = tuple(map(int, np.argwhere(wrong)[0]))
+        raise ValueError(
+            f"{name}: expected +1 and -1 alone, got {signs[at]} at {at}: copysign(1, b) has a "
+            "sign for zeros, too"
+        )
 
 
 def _axis(value: Any, first: str, shape: tuple[int, ...]) -> int:

@@ -48,7 +48,7 @@ def scan_log(
 
     The states are values, and so is h_0. With `log_output` they are the pair (log|h|, sign h), and
     h_0 is the pair (log|h_0|, sign), whose sign None is +1: such states may leave the range of
-    their dtype. Signs other than +-1 are an error in NumPy's arrays; a device's are not looked at.
+    their dtype. Signs other than +-1 are an error, of arrays on a device only with SCANRNN_CHECK=1.
     """
     operands = {"log_a": log_a, "log_b": log_b, "sign_b": sign_b}
     h, sign_h = _scan(operands, h_0, reverse, axis, reset, device, log_output)

@@ -150,7 +150,7 @@ def smooth(variants):
 
 
 def dense_strategies(options):
-    """A persistent kernel walks each head by itself, and a step of whole lines reads all of them."""
+    """A persistent kernel walks each head by itself, but a whole line is that of all heads."""
     loops = by_lines(options) and options.get("num_heads", 1) > 1
     if DEVICE == "cpu" or options["dtype"] == "float64" or loops:
         return ["step_loop"]

@@ -163,3 +163,35 @@ def test_errors():
         sj.scan_log(a, a, None, a[0], log_output=True)
     with raises(ValueError, "a: expected an array, got list"):
         sj.scan([1.0], a)
+
+
+@pytest.mark.parametrize("scan_log", [sj.scan_log, scanrnn.scan_log])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_signs_that_are_known_are_checked(scan_log, dtype):
+    a = jnp.zeros((4, 3), dtype)
+
+    def with_sign(value):
+        return jnp.ones_like(a).at[2, 1].set(value)
+
+    for value in (0.0, 0.5, -2.0, float("nan")):
+        words = rf"sign_b: expected \+1 and -1 alone, got {value} at \(2, 1\)"
+        with raises(ValueError, words):
+            scan_log(a, a, with_sign(value))
+        with raises(ValueError, rf"h_0\[1\]: expected \+1 and -1 alone, got {value} at \(1,\)"):
+            scan_log(a, a, None, (a[0], with_sign(value)[2]), log_output=True)
+    scan_log(a, a, with_sign(-1), (a[0], with_sign(-1)[2]), log_output=True)
+
+
+def test_signs_that_are_traced_are_not_looked_at():
+    a = jnp.zeros((4, 3))
+    signs = a + 0.5
+    jax.jit(sj.scan_log)(a, a, signs)
+    jax.vmap(sj.scan_log)(a[None], a[None], signs[None])
+    jax.make_jaxpr(sj.scan_log)(a, a, signs)
+    for known in (signs, np.asarray(signs)):  # though the call is traced
+        with raises(ValueError, r"sign_b: expected \+1 and -1 alone, got 0.5 at \(0, 0\)"):
+            jax.jit(lambda a, known=known: sj.scan_log(a, a, known))(a)
+        with raises(ValueError, r"sign_b: expected \+1 and -1 alone, got 0.5 at \(0, 0\)"):
+            jax.grad(lambda a, known=known: sj.scan_log(a, a, known).sum())(a)
+    signs = jnp.sign(signs)
+    same(jax.jit(lambda a: sj.scan_log(a, a, signs))(a), sj.scan_log(a, a, signs))

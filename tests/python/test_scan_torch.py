@@ -8,7 +8,7 @@ import scanrnn
 from support import DEVICE, assert_close, normal, tolerance
 from test_errors import raises
 from test_torch_transforms import Seen
-from torch_support import COMPILES, same, st, tensor, torch
+from torch_support import COMPILES, GPU, same, st, tensor, torch
 
 FORMS = ["linear", "complex", "log", "log_output"]
 
@@ -234,3 +234,76 @@ def test_eager_mode_is_the_operator():
         assert seen.names == ["scan", "scan_backward"]
         for ours, theirs in zip(plain, looked_at, strict=True):
             assert torch.equal(ours, theirs)
+
+
+# ---- signs
+
+
+ALONE = r"^{}: expected \+1 and -1 alone, got {} at \({}\)"
+PLAIN = torch.zeros(4, 3)
+
+
+def with_sign(value, dtype=torch.float32, device="cpu"):
+    signs = torch.ones(4, 3, dtype=dtype, device=device)
+    signs[2, 1] = value
+    return signs
+
+
+@pytest.mark.parametrize("scan_log", [st.scan_log, scanrnn.scan_log])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_signs_on_the_cpu_are_checked(scan_log, dtype):
+    a = PLAIN.to(dtype)
+    for value in (0.0, 0.5, -2.0, float("nan")):
+        with pytest.raises(ValueError, match=ALONE.format("sign_b", value, "2, 1")):
+            scan_log(a, a, with_sign(value, dtype))
+        sign_h = with_sign(value, dtype)[2]
+        with pytest.raises(ValueError, match=ALONE.format(r"h_0\[1\]", value, "1,")):
+            scan_log(a, a, None, (a[0], sign_h), log_output=True)
+    signs = with_sign(-1.0, dtype)
+    scan_log(a, a, signs, (a[0], signs[2]), log_output=True)
+    scan_log(a[:0], a[:0], signs[:0])
+
+
+def test_signs_are_checked_whatever_their_memory():
+    signs = with_sign(0.5).repeat(2, 2)[::2, ::2]
+    with pytest.raises(ValueError, match=ALONE.format("sign_b", 0.5, "1, 2")):
+        st.scan_log(PLAIN, PLAIN, signs)
+    with pytest.raises(ValueError, match=ALONE.format("sign_b", -0.5, "2, 1")):
+        st.scan_log(PLAIN, PLAIN, torch.complex(PLAIN, with_sign(0.5)).conj().imag)
+    with pytest.raises(ValueError, match=ALONE.format("sign_b", 0.5, "2, 1")):
+        st.scan_log(PLAIN, PLAIN, with_sign(0.5).requires_grad_())
+
+
+@COMPILES
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_signs_are_not_looked_at_where_a_call_is_traced():
+    def states(signs):
+        return st.scan_log(PLAIN, PLAIN, signs)
+
+    class Module(torch.nn.Module):
+        def forward(self, signs):
+            return states(signs)
+
+    signs = with_sign(0.5)
+    torch.compile(states, fullgraph=True, backend="aot_eager")(signs)
+    torch.compiler.reset()
+    torch.export.export(Module(), (signs,))
+    torch.vmap(states)(signs[None])
+    torch.fx.experimental.proxy_tensor.make_fx(states)(signs)
+    torch.jit.trace(states, signs, check_trace=False)
+    assert st.scan_log(*[PLAIN.to("meta")] * 3).is_meta
+
+
+@GPU
+@pytest.mark.parametrize("scan_log", [st.scan_log, scanrnn.scan_log])
+def test_signs_on_a_gpu_are_checked_on_request(monkeypatch, scan_log):
+    a, signs = PLAIN.to(DEVICE), with_sign(0.5, device=DEVICE)
+    monkeypatch.delenv("SCANRNN_CHECK", raising=False)
+    scan_log(a, a, signs)
+    monkeypatch.setenv("SCANRNN_CHECK", "1")
+    with pytest.raises(ValueError, match=ALONE.format("sign_b", 0.5, "2, 1")):
+        scan_log(a, a, signs)
+    scan_log(a, a, signs.sign())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):  # where there are no values to look at
+        scan_log(a, a, signs)

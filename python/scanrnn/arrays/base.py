@@ -46,8 +46,10 @@ class ArrayLibrary:
         """`value` itself, as memory that a call reads and writes, or an error likewise."""
         raise NotImplementedError
 
-    def check_signs(self, name: str, value: Any) -> None:
-        """Raises where one is not +-1 and looking costs no wait."""
+    def signs(self, value: Any) -> Array | None:
+        """Those to check, on the host; None where looking would wait for a device, or at nothing
+        that is there."""
+        return None
 
     def for_layer(self, name: str, device: str) -> ArrayLibrary:
         """What a layer on `device` works with; raises unless it can read these arrays."""

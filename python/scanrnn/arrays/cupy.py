@@ -13,7 +13,7 @@ import numpy as np
 from .. import _core
 from ..arguments import Array
 from ..call import Call
-from ..scan_call import ScanCall
+from ..scan_call import ScanCall, checks_devices
 from . import dlpack
 from .in_place import InPlace
 from .memory import Placing
@@ -60,6 +60,14 @@ class CuPy(Placing, InPlace):
     ) -> tuple[Any, Any, Any]:
         with self.on_device():
             return super().scan_backward(call, h, sign_h, dh, wanted)
+
+    def signs(self, value: Any) -> Array | None:
+        if not checks_devices():
+            return None
+        with self.on_device():
+            # A graph that is being captured has no values yet.
+            capturing = self.cupy.cuda.get_current_stream().is_capturing()
+            return None if capturing else value.get()
 
     def spread(self, value: Any, shape: Sequence[int]) -> Any:
         return self.cupy.broadcast_to(value, tuple(shape))

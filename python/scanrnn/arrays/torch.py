@@ -52,6 +52,11 @@ class Torch(InPlace):
             way = "neg" if value.is_neg() else "conj"
             raise TypeError(f"{name}: expected a plain tensor: pass it by .resolve_{way}()")
 
+    def signs(self, value: Any) -> Array | None:
+        from .eager import signs_of  # which imports torch
+
+        return signs_of(value)
+
     def stream(self) -> int:
         if self.device == "cpu":
             return 0

@@ -20,6 +20,7 @@ from ..arguments import Array
 from ..description import Batch, Description, Planned
 from ..ragged import Ragged
 from ..registry import cuda_available
+from ..scan_call import checks_devices
 from . import second
 
 for _name, (_cpu, _cuda) in _core.jax_targets().items():
@@ -245,5 +246,11 @@ class Operands:
         values: Array = arguments.integers(name, value)
         return values
 
-    def check_signs(self, name: str, value: Any) -> None:
-        """Looking would wait for the device, and nothing is there where it is traced."""
+    def signs(self, value: Any) -> Array | None:
+        if isinstance(value, np.ndarray):
+            return value
+        if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array):
+            return None
+        on_host = all(device.platform == "cpu" for device in value.devices())
+        looks = value.is_fully_addressable and (on_host or checks_devices())
+        return np.asarray(value) if looks else None

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .. import _core
 from ..arguments import short_name
+from ..arrays.eager import is_eager
 from ..call import log
 from ..description import Batch, Description, Planned
 from ..ragged import PACKED, Ragged, of_sequence
@@ -27,7 +28,7 @@ from .batched import of_batches
 from .operators import Operator
 from .second import Call, backward_vjp
 from .switches import followed
-from .tensors import device_of, is_eager, ready, stream_of, workspace
+from .tensors import device_of, ready, stream_of, workspace
 
 # What both operators of a layer are told about it; `description` packs the same.
 _DESCRIPTION = (

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from ..arrays.eager import is_eager
 from ..ragged import Ragged
-from .tensors import is_eager
 
 
 class Order(NamedTuple):

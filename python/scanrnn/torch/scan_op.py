@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from ..adjoint import scan_vjp
+from ..arrays.eager import is_eager
 from ..arrays.identify import of_torch
 from ..arrays.torch import Torch
 from ..scan_call import LINEAR, LOG_OUTPUT, ScanCall
 from .batched import of_batches
 from .operators import Operator
-from .tensors import is_eager
 
 # reset has as many axes as a, each of a's size or of size 1. sign_h is empty but for log_output.
 _HOW = "str form, bool reverse, int axis"

@@ -14,9 +14,9 @@ from torch.autograd import forward_ad
 
 from .. import _core, arguments
 from ..arguments import Array
+from ..arrays.eager import is_eager, signs_of
 from ..arrays.in_place import walkable
 
-_PLAIN = (torch.nn.Parameter, Tensor)
 DEVICE_TYPES = ("cpu", "cuda", "meta")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -40,22 +40,6 @@ def ready(value: Tensor) -> Tensor:
     if value.is_contiguous() or walkable(value.shape, value.stride()):
         return value
     return value.contiguous()
-
-
-def is_eager(values: list[Tensor]) -> bool:
-    """Whether nobody looks on: a compiler, a tracer, a transformation, a mode, a kind of tensor."""
-    if (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-    ):
-        return False
-    for value in values:  # noqa: SIM110 a loop, since it runs for every argument of every call
-        if type(value) not in _PLAIN or value.is_meta:
-            return False
-    return True
 
 
 class Operands:
@@ -108,8 +92,8 @@ class Operands:
         values = value.numpy()
         return values
 
-    def check_signs(self, name: str, value: Any) -> None:
-        """Looking would wait for the device."""
+    def signs(self, value: Any) -> Array | None:
+        return signs_of(value)
 
 
 def workspace(like: Tensor, size: int) -> Tensor | None:
