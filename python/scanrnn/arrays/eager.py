@@ -32,12 +32,14 @@ def signs_of(value: Tensor) -> Array | None:
     """Those to check before a scan, on the host; None where nobody looks."""
     if not is_eager([value]) or value.layout != torch.strided:
         return None
-    if value.device.type != "cpu":
+    if not value.is_cpu:
         looks = value.is_cuda and checks_devices()
         # A graph that is being captured has no values yet.
         if not looks or torch.cuda.is_current_stream_capturing():
             return None
-    value = value.detach().cpu().resolve_neg()
+        value = value.cpu()
+    if value.requires_grad or value.is_neg():
+        value = value.detach().resolve_neg()
     # NumPy has no bfloat16.
-    signs: Array = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    signs: Array = (value.float() if value.dtype is torch.bfloat16 else value).numpy()
     return signs
