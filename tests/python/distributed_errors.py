@@ -54,6 +54,17 @@ def errors(world):
     refuses(
         ValueError, "input: expected a device that the group serves", lambda: model(x.to("meta"))
     )
+    elsewhere, spread = (module("MinLSTM", 4, 8, 2) for _ in range(2))
+    elsewhere.to("meta")
+    words = f"input: expected device meta, where the parameters are, got {x.device}: move one of"
+    refuses(TypeError, words, lambda: sd.TimeSharded(elsewhere)(x))
+    # The device is named before anything that is to be beside it.
+    refuses(TypeError, words, lambda: sd.TimeSharded(elsewhere)(x, reset=marks.to("meta")))
+    spread.bias_ih_l1 = torch.nn.Parameter(spread.bias_ih_l1.to("meta"))
+    words = f"bias_ih_l1: expected device {x.device}, where the other parameters are, got meta"
+    refuses(TypeError, words, lambda: sd.TimeSharded(spread)(x))
+    refuses(TypeError, f"h_0: expected device {x.device}, where the parameters are, got meta",
+            lambda: model(x, hx.to("meta")))  # fmt: skip
     refuses(TypeError, "h_0: expected a tensor, got tuple", lambda: model(x, (hx, hx)))
     refuses(ValueError, "cu_seqlens: expected None where time is split",
             lambda: model(x[0], cu_seqlens=torch.tensor([0, 3])))  # fmt: skip

@@ -49,6 +49,8 @@ class Asked:
         self._check_kinds()
         rnn._check_input(self.x, packed=False)
         self.ranks.check_device("input", self.x.device)
+        self.params = [getattr(rnn, name) for name in rnn._names]
+        self._check_params()
         self.single = self.x.dim() == 2
         self._ragged()
         if self.single:
@@ -59,8 +61,6 @@ class Asked:
         self.steps, self.batch = int(batch.steps), int(batch.sequences)
         shapes = self.description.state_shapes(self.batch)
         self.states = [] if self.hx is None else rnn._states(shapes, self.hx, self.single)
-        self.params = [getattr(rnn, name) for name in rnn._names]
-        self._check_params()
         refuse_transforms("TimeSharded", self.x, *self.states, *self.params)
         target = modules._autocast_dtype(self.x)
         if target is not None:
@@ -105,6 +105,15 @@ class Asked:
                     f"{name}: expected a plain parameter, got {type(value).__name__}: apply "
                     "fully_shard to the TimeSharded or to what contains it, not to its module"
                 )
+        first = self.params[0]
+        for name, value in zip(self.rnn._names, self.params, strict=True):
+            if value.device != first.device:
+                raise TypeError(
+                    f"{name}: expected device {first.device}, where the other parameters are, got "
+                    f"{value.device}: move the module with .to()"
+                )
+        if self.x.device != first.device:  # such as another rank's GPU
+            raise self.rnn._other_device("input", self.x, first)
 
     def _described(self) -> Description:
         rnn, told = self.rnn, self.rnn._description()
