@@ -161,7 +161,7 @@ def test_types():
             TypeError, match=r"^cls: expected a class of scanrnn, such as scanrnn\."
         ):
             scanrnn.load(LSTM, "haste", cls)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'heads'"):
+    with pytest.raises(TypeError, match=r"^LSTM: unexpected argument 'heads': expected one of"):
         scanrnn.load(LSTM, "haste", scanrnn.LSTM, heads=2)
 
 
