@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 from distributed_batch import CASES as BATCH
 from distributed_compare import SHARE, compare, ragged, refused, span
-from distributed_errors import dies, errors
-from distributed_mesh import data_parallel, fully_sharded
+from distributed_errors import dies, errors, places
+from distributed_mesh import CASES as MESH
+from distributed_mesh import THIN
 from scanrnn.torch.distributed import agree
 from support import ALL_CELLS, DENSE, INFO
 from torch_support import WIDE, flat, module, same, st, tensor
@@ -325,13 +326,14 @@ CELLS = {f"cell-{name}": functools.partial(cell_of, name=name) for name in ALL_C
 DROPPED = {f"drops-{name}": functools.partial(drops_of, name=name) for name in ALL_CELLS}
 CALLS = (
     options_of_cells, shapes, precisions, what_is_not_there, another_control_group,
-    order, without_gradients, gradients_of_some, bits, checkpoints, scans, errors,
+    order, without_gradients, gradients_of_some, bits, checkpoints, scans, errors, places,
 )  # fmt: skip
 MOST = shapes, gradients_of_some, bits, order, scans
 SUITES = {
     "all": CELLS | DROPPED | {case.__name__: case for case in CALLS},
     "most": CELLS | {case.__name__: case for case in MOST},
     "batch": BATCH,
-    "mesh": {"data_parallel": data_parallel, "fully_sharded": fully_sharded},
+    "mesh": MESH,
+    "thin mesh": THIN,
     "dies": {"dies": dies},
 }

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is refused, on every rank, and what becomes of a rank whose neighbour dies."""
 
+import copy
 import functools
 import os
 import time
 
+import pytest
 import scanrnn.torch.distributed as sd
 import torch
 from distributed_compare import refused
+from scanrnn.torch.distributed import agree
 from torch_support import module, same, state, tensor
 
 
@@ -56,14 +59,15 @@ def errors(world):
     )
     elsewhere, spread = (module("MinLSTM", 4, 8, 2) for _ in range(2))
     elsewhere.to("meta")
-    words = f"input: expected device meta, where the parameters are, got {x.device}: move one of"
+    theirs = f"{x.device.type}:{world.size - 1}" if x.device.type == "cuda" else x.device
+    words = f"input: expected device meta, where the parameters are, got {theirs}: move one of"
     refuses(TypeError, words, lambda: sd.TimeSharded(elsewhere)(x))
     # The device is named before anything that is to be beside it.
     refuses(TypeError, words, lambda: sd.TimeSharded(elsewhere)(x, reset=marks.to("meta")))
     spread.bias_ih_l1 = torch.nn.Parameter(spread.bias_ih_l1.to("meta"))
-    words = f"bias_ih_l1: expected device {x.device}, where the other parameters are, got meta"
+    words = f"bias_ih_l1: expected device {theirs}, where the other parameters are, got meta"
     refuses(TypeError, words, lambda: sd.TimeSharded(spread)(x))
-    refuses(TypeError, f"h_0: expected device {x.device}, where the parameters are, got meta",
+    refuses(TypeError, f"h_0: expected device {theirs}, where the parameters are, got meta",
             lambda: model(x, hx.to("meta")))  # fmt: skip
     refuses(TypeError, "h_0: expected a tensor, got tuple", lambda: model(x, (hx, hx)))
     refuses(ValueError, "cu_seqlens: expected None where time is split",
@@ -95,16 +99,42 @@ def errors(world):
     same([model(x)[0].sum() * 0], [torch.zeros(())])  # and all ranks are still together
 
 
+def places(world):
+    """Two ranks on one GPU, and a rank that alone goes on to another one; without GPUs ranks say so
+    of the CPU."""
+    rnn, x = module("MinLSTM", 4, 8, 2), tensor(3, 3, 4)
+    model = sd.TimeSharded(rnn)
+    model(x)
+    last = world.size - 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agree, "place_of", lambda device: [str(device), "GPU-5"])
+        words = rf"device: expected a GPU of its own .*{x.device.type}\S* on rank {last}"
+        refused(ValueError, words, lambda: model(x))
+        refused(ValueError, words, lambda: sd.scan(x, x))
+        other = "cuda:99" if world.rank == last else str(x.device)
+        patch.setattr(agree, "place_of", lambda device: [other, ""])
+        words = rf"device: expected the ranks .* to stay .*cuda:99 after {x.device.type}\S* on rank"
+        refused(ValueError, words, lambda: model(x))
+    if x.device.type == "cuda":  # all of them on the first GPU
+        there = copy.deepcopy(rnn).to("cuda:0"), x.to("cuda:0")
+        words = "device: expected a GPU of its own .*cuda:0 on rank 0 and cuda:0 on rank 1"
+        refused(ValueError, words, lambda: sd.TimeSharded(there[0])(there[1]))
+    same([model(x)[0].sum() * 0], [torch.zeros(())])
+
+
 def dies(world):
-    """In the middle of backward; the other ends with an error, and the file says how soon."""
+    """Before backward. With gloo the others' hosts wait, and learn who is gone; with NCCL their
+    streams do, until NCCL's watchdog ends the process, or the call after it finds out."""
     rnn = module("LSTM", 4, 8, 2)
-    y, _ = sd.TimeSharded(rnn)(tensor(5, 3, 4))
-    if world.rank == 1:
+    model, x, last = sd.TimeSharded(rnn), tensor(5, 3, 4), world.size - 1
+    y, _ = model(x)
+    if world.rank == last:
         os._exit(3)
     start = time.monotonic()
-    try:
+    words = rf"of the group came to no end: rank {last} has ended"
+    if world.backend == "gloo":
+        refused(RuntimeError, words, lambda: y.sum().backward())
+    else:
         y.sum().backward()
-    except RuntimeError:
-        assert time.monotonic() - start < 2 * world.timeout.total_seconds()
-        return
-    raise AssertionError("backward came to an end without the other rank")
+        refused(RuntimeError, words, lambda: model(x))
+    assert time.monotonic() - start < 2 * world.timeout.total_seconds()

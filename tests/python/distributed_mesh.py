@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time split over one dimension of a mesh, the batch over the other: DDP and FSDP2."""
+"""Time split over one dimension of a mesh, the batch over the other: DDP and FSDP2. Where
+there are two ranks, one dimension has both."""
+
+import functools
 
 import scanrnn.torch.distributed as sd
 import torch
@@ -8,11 +11,13 @@ from distributed_batch import Model, loss_of
 from distributed_compare import refused
 from torch_support import WIDE, module, same, tensor
 
+STEPS = {1: [slice(0, 10)], 2: [slice(0, 3), slice(3, 10)]}  # by ranks in time
 
-def mesh_of(world):
+
+def mesh_of(world, shape):
     from torch.distributed.device_mesh import init_device_mesh
 
-    return init_device_mesh(world.device.type, (2, 2), mesh_dim_names=("batch", "time"))
+    return init_device_mesh(world.device.type, shape, mesh_dim_names=("batch", "time"))
 
 
 def made(group=None):
@@ -27,7 +32,8 @@ def whole_and_part(world, mesh):
     x = tensor(10, 4, 6)
     loss_of(one(x)).backward()
     row, column = mesh["batch"].get_local_rank(), mesh["time"].get_local_rank()
-    mine = x[[slice(0, 3), slice(3, 10)][column], 2 * row : 2 * row + 2]
+    rows = 4 // mesh["batch"].size()
+    mine = x[STEPS[mesh["time"].size()][column], rows * row : rows * (row + 1)]
     return one, mine
 
 
@@ -40,8 +46,8 @@ def summed_over_time(model, group):
             dist.all_reduce(grad, group=group)
 
 
-def data_parallel(world):
-    mesh = mesh_of(world)
+def data_parallel(world, shape):
+    mesh = mesh_of(world, shape)
     one, mine = whole_and_part(world, mesh)
     model = made(mesh["time"].get_group()).to(world.device, WIDE)
     model = torch.nn.parallel.DistributedDataParallel(
@@ -55,10 +61,10 @@ def data_parallel(world):
         same([got.grad], [want.grad], 1e-10)
 
 
-def fully_sharded(world):
+def fully_sharded(world, shape):
     from torch.distributed.fsdp import fully_shard
 
-    mesh = mesh_of(world)
+    mesh = mesh_of(world, shape)
     one, mine = whole_and_part(world, mesh)
     model = made(mesh["time"].get_group()).to(world.device, WIDE)
     fully_shard(model.rnn, mesh=mesh["batch"])
@@ -70,3 +76,14 @@ def fully_sharded(world):
     inner = made(mesh["time"].get_group()).to(world.device, WIDE)
     fully_shard(inner.rnn.module, mesh=mesh["batch"])
     refused(TypeError, "expected a plain parameter, got DTensor: apply", lambda: inner(mine))
+
+
+def _cases(*shapes):
+    return {
+        f"{case.__name__} {shape[0]} x {shape[1]}": functools.partial(case, shape=shape)
+        for case in (data_parallel, fully_sharded)
+        for shape in shapes
+    }
+
+
+CASES, THIN = _cases((2, 2)), _cases((1, 2), (2, 1))

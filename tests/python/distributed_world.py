@@ -25,9 +25,11 @@ ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # which other ranks would be waited for
 }
 LIMIT = 300  # seconds for a world, of which it takes far fewer
 TIMEOUT = 60  # seconds for one exchange
+TIMEOUTS = {"dies": 15}  # where one of them is to run out
 STACK = 55  # seconds until a process writes where it waits
 
 
@@ -119,7 +121,7 @@ def main(rank, size, store, folder, suite):
     import torch.distributed as dist
 
     cases = importlib.import_module("distributed_cases")
-    world = World(int(rank), int(size))
+    world = World(int(rank), int(size), TIMEOUTS.get(suite, TIMEOUT))
     world.join(store)
     found = {}
     for name, case in cases.SUITES[suite].items():

@@ -11,7 +11,8 @@ import scanrnn.jax
 from support import construct
 
 jax.config.update("jax_enable_x64", True)
-SIZE = int(sys.argv[1])
+LEAST, MOST = map(int, sys.argv[1:3])
+SIZE = min(MOST, len(jax.devices()))
 
 
 def mesh():
@@ -188,8 +189,8 @@ CASES = (
 )  # fmt: skip
 
 if __name__ == "__main__":
-    if len(jax.devices()) < SIZE:
-        print(f"wants {SIZE} GPUs, there are {len(jax.devices())}")
+    if SIZE < LEAST:
+        print(f"wants {LEAST} GPUs, there are {SIZE}")
         sys.exit()
     for case in CASES:
         case()

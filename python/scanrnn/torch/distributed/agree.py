@@ -15,8 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .lost import named
+from .places import Place, check_apart, check_moves, place_of
+
 SIZE = 2048
 ERROR = "error"  # the only key of a rank that refuses
+PLACE = "place"  # of the rank's tensors; differs from rank to rank
 Told = dict[str, Any]
 _BETWEEN = b"\n"  # what JSON has nowhere
 _SERVED = {"nccl": "cuda", "gloo": "cpu"}
@@ -38,10 +42,12 @@ class Ranks:
                 f"one, got {type(self.group).__name__}"
             )
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.places: list[Place] = []  # of all ranks, when they have agreed
         if self.rank < 0:
             raise ValueError("group: expected a group that this process is in")
 
-    def check_device(self, name: str, device: torch.device) -> None:
+    def place(self, name: str, device: torch.device) -> Place:
+        """Where the tensors are; `name` is one of them."""
         backends = self._backends()
         served = [kind for kind, own in backends.items() if _SERVED.get(own) == kind]
         if device.type not in served:
@@ -49,6 +55,7 @@ class Ranks:
                 f"{name}: expected a device that the group serves, {' or '.join(served)} with "
                 f"backend {' and '.join(sorted(set(backends.values())))}, got {device}"
             )
+        return place_of(device)
 
     def _backends(self) -> dict[str, str]:
         """Their names by the kind of device."""
@@ -74,7 +81,8 @@ class Ranks:
     ) -> list[dict[str, Any]]:
         """What every rank's `prepare` gives, in the order of time. A rank whose `prepare` raises
         raises the same, all others a RuntimeError that names it. Values that are not the same on
-        all ranks, but for those of the keys `differing`, are a ValueError that names the key."""
+        all ranks, but for those of the keys `differing`, are a ValueError that names the key; so
+        are places where the ranks cannot meet."""
         problem: Exception | None = None
         try:
             told = prepare()
@@ -91,6 +99,10 @@ class Ranks:
                 raise RuntimeError(f"rank {rank} of the group refused the call: {same[ERROR]}")
         for key in told if any(same is not every[0][0] for same, _ in every) else ():
             _check_same(key, [same.get(key) for same, _ in every])
+        if PLACE in own and self.size > 1:
+            self.places = [other[PLACE] for _, other in every]
+            check_apart(self.places)
+            check_moves(self.group, self.places)
         return [told | other for _, other in every]
 
     def _gathered(self, told: Told, own: Told) -> list[tuple[Told, Told]]:
@@ -103,7 +115,8 @@ class Ranks:
             raise AssertionError(f"{len(message)} bytes say what a call is, {SIZE} are there")
         mine = torch.frombuffer(bytearray(message.ljust(SIZE)), dtype=torch.uint8)
         every = torch.empty(self.size, SIZE, dtype=torch.uint8)
-        dist.all_gather(list(every.unbind()), mine, self._control())
+        with named(self.group, "the agreement on a call"):
+            dist.all_gather(list(every.unbind()), mine, self._control())
         came, read, found = every.numpy().tobytes(), {}, []
         for start in range(0, len(came), SIZE):
             same, _, other = came[start : start + SIZE].partition(_BETWEEN)

@@ -16,14 +16,14 @@ from .. import modules, tensors
 from ..modules import Recurrent
 from . import groups as cutting
 from . import masks
-from .agree import Ranks
+from .agree import PLACE, Ranks
 from .exchange import Link, refuse_transforms
 from .groups import Groups, Work
 from .parts import Call, Dropped, Steps, drawn_inside, info, may_split_units
 from .schedule import Shape
 from .stack import Sharded, Wanted
 
-DIFFERING = ("steps", "wants_x", "seed")  # from rank to rank
+DIFFERING = ("steps", "wants_x", "seed", PLACE)  # from rank to rank
 
 
 class Asked:
@@ -48,7 +48,7 @@ class Asked:
         rnn = self.rnn
         self._check_kinds()
         rnn._check_input(self.x, packed=False)
-        self.ranks.check_device("input", self.x.device)
+        place = self.ranks.place("input", self.x.device)
         self.params = [getattr(rnn, name) for name in rnn._names]
         self._check_params()
         self.single = self.x.dim() == 2
@@ -84,6 +84,7 @@ class Asked:
             "requires_grad of h_0": [value.requires_grad for value in self.states],
             "requires_grad of parameters": "".join(str(int(p.requires_grad)) for p in self.params),
             "steps": self.steps,
+            PLACE: place,
             "wants_x": grads and self.x.requires_grad,
             # A number of torch's own generator, so that manual_seed and checkpointing govern it.
             "seed": int(torch.randint(2**62, (), device="cpu")) if self.drops else 0,

@@ -10,7 +10,6 @@ that waits for a message would hold multiprocessors, and a persistent kernel wan
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,10 +19,12 @@ from torch import Tensor
 
 from ..tensors import refuse_forward_mode
 from .agree import Ranks
+from .lost import named
+from .places import meet
 from .schedule import Shape, Unit, turns_of
 
 Messages = list[tuple[int, Tensor]]  # whom they go to, or come from
-_met: weakref.WeakKeyDictionary[Any, set[torch.device]] = weakref.WeakKeyDictionary()
+_STATE = "the exchange of a state"
 
 
 class Posted(NamedTuple):
@@ -31,10 +32,14 @@ class Posted(NamedTuple):
 
     message: Tensor
     work: Any  # None of an empty one
+    group: Any
+    peer: int
 
     def wait(self) -> Tensor:
+        """With gloo the host waits, with NCCL the stream does."""
         if self.work is not None:
-            self.work.wait()
+            with named(self.group, _STATE, self.peer):
+                self.work.wait()
         return self.message
 
 
@@ -44,10 +49,8 @@ class Link:
     def __init__(self, ranks: Ranks, device: torch.device, dtype: torch.dtype) -> None:
         self.group, self.rank, self.size = ranks.group, ranks.rank, ranks.size
         self.device, self.dtype = device, dtype
-        met = _met.setdefault(self.group, set())
-        if self.size > 1 and device not in met:  # some ranks alone cannot be the first to meet
-            met.add(device)
-            dist.all_reduce(torch.zeros(1, device=device), group=self.group)
+        if self.size > 1 and meet(self.group, ranks.places):  # P2P alone cannot be the first
+            self.add(torch.zeros(1, device=device))
 
     def walk(
         self,
@@ -86,29 +89,36 @@ class Link:
             for peer, message in messages
             if message.numel()
         ]
-        works = dist.batch_isend_irecv(operations) if operations else []
+        peers = {operation.group_peer for operation in operations}
+        with named(self.group, _STATE, peers.pop() if len(peers) == 1 else None):
+            works = dist.batch_isend_irecv(operations) if operations else []
         # gloo has a work for each, to be waited for once; NCCL has one for all.
         own = iter(works if len(works) == len(operations) else works * len(operations))
-        every = [message for _, message in (*sent, *received)]
-        return [Posted(message, next(own) if message.numel() else None) for message in every]
+        return [
+            Posted(message, next(own) if message.numel() else None, self.group, peer)
+            for peer, message in (*sent, *received)
+        ]
 
     # ---- what all ranks have
 
     def spread(self, value: Tensor, rank: int) -> None:
         """In place: that of `rank`; contiguous."""
         if self.size > 1 and value.numel():
-            dist.broadcast(_raw(value), group=self.group, group_src=rank)
+            with named(self.group, "the broadcast of the last states"):
+                dist.broadcast(_raw(value), group=self.group, group_src=rank)
 
     def add(self, value: Tensor) -> None:
         """In place: the sum of all ranks', with the same bits on each of them."""
         if self.size > 1 and value.numel():
-            dist.all_reduce(value, group=self.group)
+            with named(self.group, "the sum"):
+                dist.all_reduce(value, group=self.group)
 
     def firsts(self, rows: Tensor) -> list[Tensor]:
         """Every rank's."""
         every = [torch.empty_like(rows) for _ in range(self.size)]
         if self.size > 1 and rows.numel():
-            dist.all_gather(every, rows, self.group)
+            with named(self.group, "the exchange of resets"):
+                dist.all_gather(every, rows, self.group)
         return every if self.size > 1 else [rows]
 
 

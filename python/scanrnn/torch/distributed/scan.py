@@ -16,7 +16,7 @@ from ...arrays.torch import Torch
 from ...scan_call import LINEAR, ScanCall, checked
 from .. import tensors
 from . import groups as cutting
-from .agree import Ranks
+from .agree import PLACE, Ranks
 from .exchange import Link, refuse_graph, refuse_transforms
 from .groups import Groups, Work
 from .schedule import Shape, Unit, following
@@ -47,7 +47,7 @@ def scan(
 
     def prepared() -> dict[str, Any]:
         like = tensors.Operands("a_local", a_local)
-        ranks.check_device("a_local", a_local.device)
+        place = ranks.place("a_local", a_local.device)
         call = checked(like, {"a_local": a_local, "b_local": b_local}, h_0, False, 0, None)
         refuse_transforms("scan", *call[3:])
         found.append(call)
@@ -62,10 +62,11 @@ def scan(
             "grad mode": grads,
             "requires_grad of h_0": h_0 is not None and h_0.requires_grad,
             "steps": a_local.shape[0],
+            PLACE: place,
             "wanted": grads and any(v is not None and v.requires_grad for v in call[3:]),
         }
 
-    every = ranks.agree(prepared, ("steps", "wanted"))
+    every = ranks.agree(prepared, ("steps", "wanted", PLACE))
     steps = max(one["steps"] for one in every)
     lines = math.prod(a_local.shape[1:])
     wanted = any(one["wanted"] for one in every)
