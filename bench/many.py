@@ -8,14 +8,18 @@ The same problem runs on one device, without ranks, and on each number of ranks,
 scaling). A run counts from a barrier to the end of its last rank. What the ranks find is compared
 with what the one device found, first: the state at the end and, with backward, the gradients of
 parameters or, of a scan, of h_0. A problem for which one device has no memory is measured on more
-of them, and not compared.
+of them, and not compared. What does not fit is known before, by an estimate: a rank that runs out
+of memory in the middle of a walk would leave the others waiting.
 
 Progress goes to stderr. Where a rank waits for another one longer than --timeout seconds, every
-rank writes where it stands, and all of them end.
+rank writes where it stands, and all of them end. Rows are saved as they come. After a wrong
+result the command goes on, and ends with an error.
 
 A row says into how many groups the ranks cut their work, and the share of its slots that a rank of
 such a pipeline works in. `efficiency` is what was measured: one device's time over that of the
-ranks times their number.
+ranks times their number. `peak_bytes` is that of torch's allocator, by rank, inputs included, and
+`memory` the largest over one device's. `exchange_us` is a slot of the same pipeline without its
+work, from launch to message.
 """
 
 from __future__ import annotations
@@ -23,7 +27,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import faulthandler
-import functools
 import os
 import re
 import sys
@@ -31,28 +34,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import scanrnn.torch
 import torch
 import torch.distributed as dist
+from many_runs import BLOCKS, DTYPES, SCAN_GROUPS, Messages, Problem, Run, World, shapes_from
 from rows import Row
 from scanrnn import _core
-from scanrnn.registry import cells
 from scanrnn.tools import measure
-from scanrnn.torch import distributed as sd
 from torch import Tensor
 
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 PASSES = ("forward", "forward_backward")
-
-
-class Problem(NamedTuple):
-    kind: str  # a cell, or "scan"
-    B: int
-    T: int
-    H: int
-    dtype: str
 
 
 PROBLEMS = [
@@ -61,102 +53,21 @@ PROBLEMS = [
     Problem("MinGRU", 1, 2**20, 1024, "bfloat16"),
     Problem("MinLSTM", 1, 2**20, 1024, "bfloat16"),
     Problem("SRU", 1, 2**20, 1024, "bfloat16"),
-    Problem("scan", 1, 2**22, 1024, "float32"),
     Problem("LSTM", 64, 4096, 1024, "bfloat16"),
+    Problem("MinGRU", 1, 10**7, 256, "bfloat16"),  # some 60 GiB on one device
+    Problem("scan", 1, 2**22, 1024, "float32"),  # some 100 GiB on one device
 ]
 BOUNDS = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.1}  # of the largest value
 
 
-class World(NamedTuple):
-    """This process among the others; `groups` of the first so many ranks."""
-
-    rank: int
-    device: torch.device
-    blocks: int  # of steps: each has random numbers of its own, so that parts are parts of one
-    groups: dict[int, Any]
-    start: float  # by time.time(), that of the command
-    timeout: float
-
-    def says(self, stage: str) -> None:
-        """What is done next, and by when it has to be."""
-        faulthandler.dump_traceback_later(0.9 * self.timeout)
-        if self.rank == 0:
-            print(f"{time.time() - self.start:7.1f} s  {stage}", file=sys.stderr, flush=True)
-
-    def numbers(self, problem: Problem, seed: int, rank: int, ranks: int) -> Tensor:
-        """[T_local,B,H] of normal numbers."""
-        own, steps = self.blocks // ranks, problem.T // self.blocks
-        parts = []
-        for block in range(rank * own, (rank + 1) * own):
-            generator = torch.Generator(self.device).manual_seed(1000 * seed + block)
-            shape = steps, problem.B, problem.H
-            values = torch.randn(shape, generator=generator, device=self.device)
-            parts.append(values.to(DTYPES[problem.dtype]))
-        return torch.cat(parts)
-
-
-class Run:
-    """One way to work on a problem: `call` once, and what is compared after it."""
-
-    def __init__(self, world: World, problem: Problem, training: bool, ranks: int) -> None:
-        self.training, self.ranks, self.count = training, ranks, 0
-        torch.manual_seed(0)
-        make = self._scan if problem.kind == "scan" else self._layer
-        make(world, problem)
-        for leaf in self.leaves:
-            leaf.requires_grad_(training)
-
-    def _layer(self, world: World, problem: Problem) -> None:
-        options = {"device": world.device, "dtype": DTYPES[problem.dtype]}
-        rnn = getattr(scanrnn.torch, problem.kind)(problem.H, problem.H, **options)
-        x = world.numbers(problem, 1, world.rank, self.ranks)
-        model = rnn if self.ranks == 1 else sd.TimeSharded(rnn, world.groups[self.ranks])
-        self.leaves = [*rnn.parameters(), x]
-        self.compared = [*rnn.parameters()]
-
-        def call() -> tuple[Tensor, list[Tensor]]:
-            y, h_n = model(x)
-            return y, list(h_n) if isinstance(h_n, tuple) else [h_n]
-
-        self.call = call
-        self.model = None if self.ranks == 1 else model
-
-    def _scan(self, world: World, problem: Problem) -> None:
-        a, b = (world.numbers(problem, s, world.rank, self.ranks) for s in (1, 2))
-        a.sigmoid_()
-        h_0 = torch.ones(problem.B, problem.H, device=world.device, dtype=a.dtype)
-        self.leaves, self.compared = [a, b, h_0], [h_0]
-        scan = scanrnn.torch.scan
-        if self.ranks > 1:
-            scan = functools.partial(sd.scan, group=world.groups[self.ranks])
-        self.call = lambda: (scan(a, b, h_0), [])
-        self.model = None
-
-    def once(self) -> list[Tensor]:
-        """What is compared: the last states of the last rank, and gradients."""
-        with torch.set_grad_enabled(self.training):
-            y, finals = self.call()
-            if not self.training:
-                return [y[-1], *finals]
-            for leaf in self.leaves:
-                leaf.grad = None
-            y.backward(torch.ones_like(y))
-        return [y[-1].detach(), *(f.detach() for f in finals), *(v.grad for v in self.compared)]
-
-
-def seconds(world: World, run: Run | None) -> float:
+def seconds(world: World, run: Run | Messages | None) -> float:
     """From a barrier to the end of the last rank; None of a rank that has no part in it."""
-
-    def wait() -> None:
-        if world.device.type == "cuda":
-            torch.cuda.synchronize(world.device)
-
-    wait()
+    world.wait()
     dist.barrier()
     start = time.perf_counter()
     if run is not None:
         kept = run.once()
-        wait()
+        world.wait()
         del kept
     took = torch.tensor(time.perf_counter() - start, device=world.device, dtype=torch.float64)
     took *= run is not None
@@ -184,73 +95,109 @@ def attempt(world: World, make: Callable[[], Any]) -> tuple[Any, str]:
         made = make()
     except (RuntimeError, MemoryError) as problem:
         why = f"{type(problem).__name__}: {problem}".splitlines()[0][:200]
-    said: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(said, why)
-    return made, next((one for one in said if one), "")
+    return made, next((one for one in gathered(why) if one), "")
+
+
+def gathered(value: Any) -> list[Any]:
+    """Every rank's."""
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, value)
+    return every
+
+
+def fits(world: World, problem: Problem, training: bool, ranks: int) -> None:
+    wanted, free = problem.bytes(training, ranks), world.free()
+    if wanted > free and world.rank < ranks:
+        raise MemoryError(f"wants about {wanted / 2**30:.0f} GiB, {free / 2**30:.0f} are free")
+
+
+class Started:
+    """A problem's runs by their numbers of ranks, and the rows that they begin."""
+
+    def __init__(self, world: World, problem: Problem, training: bool) -> None:
+        self.world, self.problem, self.training = world, problem, training
+        self.head: Row = {"bench": "many", "cell": problem.kind, "pass": PASSES[training]}
+        self.head |= {"layout": "TBH", "B": problem.B, "T": problem.T, "C": problem.H}
+        self.head |= {"H": problem.H, "dtype": problem.dtype}
+        self.runs: dict[int, Run | None] = {}
+        self.rows: dict[int, Row] = {}
+        self.wanted: list[Tensor] = []
+
+    def first(self, ranks: int) -> None:
+        """The first call: its memory, and whether what it finds is right."""
+        row = self.rows[ranks] = self.head | {"ranks": ranks}
+        _, why = attempt(self.world, lambda: fits(self.world, self.problem, self.training, ranks))
+        made, problem = (None, "") if why else attempt(self.world, lambda: self._made(ranks))
+        if why or problem:
+            row["failed"] = why or problem
+            return
+        run, found, peak = made if made is not None else (None, None, 0)
+        self.runs[ranks] = run
+        peaks = gathered(peak)[:ranks]
+        if any(peaks):
+            row["peak_bytes"] = peaks
+        if ranks == 1:
+            self.wanted = found or shapes_from(self.world, self.problem, self.training)
+            for value in self.wanted:
+                dist.broadcast(value, 0)
+        elif self.wanted:
+            error = compared(self.world, ranks, found, self.wanted)
+            row["max_error"] = float(f"{error:.2g}")
+            if error > BOUNDS[self.problem.dtype]:
+                row["failed"] = "wrong result"
+        if run is not None and run.model is not None:
+            row["groups"] = len(run.model.cut)
+
+    def _made(self, ranks: int) -> tuple[Run, list[Tensor], int] | None:
+        if self.world.rank >= ranks:
+            return None
+        if self.world.device.type != "cuda":
+            run = Run(self.world, self.problem, self.training, ranks)
+            return run, [value.clone() for value in run.once()], 0
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        run = Run(self.world, self.problem, self.training, ranks)
+        found = [value.clone() for value in run.once()]
+        self.world.wait()
+        return run, found, torch.cuda.max_memory_allocated() - before
+
+    def exchange(self, ranks: int, turns: int) -> float:
+        """Microseconds of a slot of messages alone."""
+        groups, messages = gathered(self.rows[ranks].get("groups", SCAN_GROUPS))[0], None
+        if self.world.rank < ranks:
+            messages = Messages(self.world, self.problem, ranks, groups)
+        slots = gathered(messages and messages.slots)[0]
+        times = [1e6 * seconds(self.world, messages) / slots for _ in range(turns + 3)]
+        return round(measure.Timing.of(times[3:]).ms, 2)
 
 
 def problem_rows(world: World, problem: Problem, training: bool, args: Any) -> list[Row]:
     """A row for each number of ranks; they take turns."""
-    head: Row = {"bench": "many", "cell": problem.kind, "pass": PASSES[training], "layout": "TBH"}
-    head |= {"B": problem.B, "T": problem.T, "C": problem.H, "H": problem.H, "dtype": problem.dtype}
-    runs: dict[int, Run | None] = {}
-    rows: dict[int, Row] = {}
-    wanted: list[Tensor] = []
     name = " ".join(map(str, (*problem, PASSES[training])))
+    started = Started(world, problem, training)
     for ranks in args.ranks:
         world.says(f"{name}: once on {ranks}")
-
-        def first(ranks: int = ranks) -> tuple[Run, list[Tensor]] | None:
-            if world.rank >= ranks:
-                return None
-            run = Run(world, problem, training, ranks)
-            return run, [value.clone() for value in run.once()]
-
-        made, why = attempt(world, first)
-        rows[ranks] = head | {"ranks": ranks}
-        if why:
-            rows[ranks] |= {"failed": why}
-            continue
-        run, found = made if made is not None else (None, None)
-        runs[ranks] = run
-        if ranks == 1:
-            wanted = found or shapes_from(world, problem, training)
-            for value in wanted:
-                dist.broadcast(value, 0)
-        elif wanted:
-            error = compared(world, ranks, found, wanted)
-            if error > BOUNDS[problem.dtype]:
-                raise AssertionError(f"wrong result: {rows[ranks]}: {error:.2g}")
-            rows[ranks]["max_error"] = float(f"{error:.2g}")
-        if run is not None and run.model is not None:
-            rows[ranks]["groups"] = len(run.model.cut)
-    times: dict[int, list[float]] = {ranks: [] for ranks in runs}
+        started.first(ranks)
+    rows, times = started.rows, {ranks: [] for ranks in started.runs}
     for turn in range(args.turns):
         world.says(f"{name}: turn {turn + 1} of {args.turns}")
-        for ranks, run in runs.items():
+        for ranks, run in started.runs.items():
             times[ranks].append(1e3 * seconds(world, run))
     for ranks, values in times.items():
         rows[ranks] |= measure.Timing.of(values).row()
+        if ranks > 1:
+            world.says(f"{name}: messages alone on {ranks}")
+            rows[ranks]["exchange_us"] = started.exchange(ranks, args.turns)
+    one = rows.get(1, {})
     for ranks, row in rows.items():
-        if "ms" in row and "ms" in rows.get(1, {}):
-            speedup = rows[1]["ms"] / row["ms"]
+        if "ms" in row and "ms" in one:
+            speedup = one["ms"] / row["ms"]
             row |= {"speedup": round(speedup, 3), "efficiency": round(speedup / ranks, 3)}
+        if "peak_bytes" in row and "peak_bytes" in one:
+            row["memory"] = round(max(row["peak_bytes"]) / one["peak_bytes"][0], 3)
         if "groups" in row:
             row["pipeline"] = round(row["groups"] / (row["groups"] + ranks - 1), 3)
     return list(rows.values())
-
-
-def shapes_from(world: World, problem: Problem, training: bool) -> list[Tensor]:
-    """Room for what rank 0 found alone."""
-    kind, size = DTYPES[problem.dtype], (problem.B, problem.H)
-    options = {"device": world.device, "dtype": kind}
-    found = [torch.zeros(size, **options)]
-    if problem.kind == "scan":
-        return found + [torch.zeros(size, **options)] * training
-    rnn = getattr(scanrnn.torch, problem.kind)(problem.H, problem.H, **options)
-    states = next(cell.states for cell in cells() if cell.name == problem.kind)
-    found += [torch.zeros(1, *size, **options) for _ in range(states)]
-    return found + [torch.zeros_like(p) for p in rnn.parameters() if training]
 
 
 def problems(args: Any) -> list[tuple[Problem, bool]]:
@@ -291,8 +238,14 @@ def work(rank: int, args: Any, store: str, start: float) -> None:
     world = joined(rank, args, store, start)
     content = measure.provenance(_core.Device(args.device)) if rank == 0 else {}
     content |= {"torch": torch.__version__, "command": args.command, "rows": []}
+    wrong = False
     for problem, training in problems(args):
+        late = time.time() - start > 60 * args.minutes
+        if any(gathered(late)):
+            world.says("no more, after --minutes")
+            break
         rows = problem_rows(world, problem, training, args)
+        wrong |= any(row.get("failed") == "wrong result" for row in rows)
         if rank == 0:
             for row in rows:
                 print({k: v for k, v in row.items() if k not in ("bench", "layout")}, flush=True)
@@ -302,6 +255,8 @@ def work(rank: int, args: Any, store: str, start: float) -> None:
     dist.barrier()
     dist.destroy_process_group()
     faulthandler.cancel_dump_traceback_later()
+    if wrong:
+        sys.exit("wrong results")
 
 
 def main(command: list[str] | None = None) -> None:
@@ -314,6 +269,7 @@ def main(command: list[str] | None = None) -> None:
     parser.add_argument("--ranks", type=int, nargs="+", help="1 is one device without ranks")
     parser.add_argument("--only", type=re.compile, default="", help="an expression on a problem")
     parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--minutes", type=float, default=60, help="start nothing after so many")
     parser.add_argument("--timeout", type=float, default=60, help="seconds, of a stage")
     for name in ("batch", "steps", "hidden"):
         parser.add_argument(f"--{name}", type=int, help="instead of the problems' own")
@@ -323,8 +279,9 @@ def main(command: list[str] | None = None) -> None:
     args.ranks = sorted(args.ranks or [n for n in (1, 2, 4, 8) if n <= there])
     if any(max(args.ranks) % n for n in args.ranks):
         parser.error(f"--ranks: expected divisors of the largest, got {args.ranks}")
-    if any((args.steps or p.T) % max(args.ranks) for p in PROBLEMS):
-        parser.error(f"--steps: expected a multiple of {max(args.ranks)}, got {args.steps}")
+    blocks = BLOCKS * max(args.ranks)
+    if any((args.steps or p.T) % blocks for p in PROBLEMS):
+        parser.error(f"--steps: expected a multiple of {blocks}, got {args.steps}")
     args.only, args.command = re.compile(args.only), measure.command()
     measure.ready(args.out)
     # gloo would ask a name server for this host, which may have none.
