@@ -9,6 +9,12 @@ embedding and the head see this rank's part alone, so their gradients are added 
     torchrun --standalone --nproc-per-node=8 docs/examples/many_gpus.py --length 65536
     torchrun --standalone --nproc-per-node=2 docs/examples/many_gpus.py --device cpu --steps 30 \\
         --parameters 100000 --batch 8 --length 256
+
+Without torchrun it is one rank, or what RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
+say. The seed gives the same parameters and the same windows on any number of ranks,
+so bits a character are the same but for the order of sums, and for states that are rounded where a
+part ends: a few thousandths after some steps in bfloat16, since training makes differences larger.
+The last lines say tokens a second over the second half of the steps, and the most memory of a rank.
 """
 
 from __future__ import annotations
@@ -42,6 +48,34 @@ def loss_of(model: nn.Module, window: Tensor, half: torch.dtype | None) -> Tenso
     return total / (steps * window.shape[1])
 
 
+def joined(kind: str) -> torch.device:
+    """This rank's device, when all ranks have met."""
+    environment = os.environ
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in alone.items():
+        environment.setdefault(name, value)
+    on_this_host = environment["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1")
+    if on_this_host or environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]:
+        # gloo would look up the name of this host, which may take long where nobody answers.
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    device = torch.device(kind)
+    if kind == "cuda":
+        device = torch.device(kind, int(environment.get("LOCAL_RANK", environment["RANK"])))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    return device
+
+
+def most_memory(device: torch.device) -> list[float]:
+    """GiB that torch has had at most on each rank's GPU."""
+    own = torch.zeros((), device=device)
+    if device.type == "cuda":
+        own += torch.cuda.max_memory_allocated(device) / 2**30
+    every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, own)
+    return [value.item() for value in every]
+
+
 def train(model: LanguageModel, text: Tensor, args: argparse.Namespace) -> list[float]:
     """Bits a character, by steps."""
     half = torch.bfloat16 if args.device == "cuda" else None
@@ -50,6 +84,7 @@ def train(model: LanguageModel, text: Tensor, args: argparse.Namespace) -> list[
     optimiser = torch.optim.AdamW(model.parameters(), args.rate)
     batches = windows(text, args.batch, args.length, args.seed)  # the same on every rank
     bits: list[float] = []
+    ends: list[float] = []
     for step in range(args.steps):
         start = time.perf_counter()
         loss = loss_of(model, next(batches).long().to(device), half)
@@ -61,10 +96,17 @@ def train(model: LanguageModel, text: Tensor, args: argparse.Namespace) -> list[
         optimiser.step()
         total = loss.detach()
         dist.all_reduce(total)
-        bits.append(total.item() / math.log(2))
+        bits.append(total.item() / math.log(2))  # waits for the device
+        ends.append(time.perf_counter())
         if dist.get_rank() == 0 and (step + 1) % max(1, args.steps // 10) == 0:
-            rate = args.batch * args.length / (time.perf_counter() - start)
-            print(f"{step + 1:6} steps  {bits[-1]:.3f} bits a character  {rate:,.0f} tokens/s")
+            rate = args.batch * args.length / (ends[-1] - start)
+            print(f"{step + 1:6} steps  {bits[-1]:.4f} bits a character  {rate:,.0f} tokens/s")
+    memory, half_way = most_memory(device), len(ends) // 2
+    if dist.get_rank() == 0 and half_way:
+        taken = (ends[-1] - ends[half_way - 1]) / (len(ends) - half_way)
+        print(f"{args.batch * args.length / taken:,.0f} tokens/s on {len(memory)} ranks")
+        if any(memory):
+            print("GiB at most, by rank: " + " ".join(f"{value:.2f}" for value in memory))
     return bits
 
 
@@ -86,11 +128,7 @@ def main(command: list[str]) -> list[float]:
     cuda = torch.cuda.is_available()
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if cuda else "cpu")
     args = parser.parse_args(command)
-    device = torch.device(args.device)
-    if args.device == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
+    device = joined(args.device)
     text = load_text(args.text, args.characters)
     torch.manual_seed(args.seed)  # the same parameters on every rank
     width = widest(models[args.model], args.layers, args.parameters)
