@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from distributed_batch import CASES as BATCH
 from distributed_compare import SHARE, compare, ragged, refused, span
-from distributed_errors import dies, errors, places
+from distributed_errors import dies, dies_unseen, errors, places
 from distributed_mesh import CASES as MESH
 from distributed_mesh import THIN
 from scanrnn.torch.distributed import agree
@@ -336,4 +336,5 @@ SUITES = {
     "mesh": MESH,
     "thin mesh": THIN,
     "dies": {"dies": dies},
+    "dies unseen": {"dies": dies_unseen},
 }

@@ -11,6 +11,8 @@ import scanrnn.torch.distributed as sd
 import torch
 from distributed_compare import refused
 from scanrnn.torch.distributed import agree
+from scanrnn.torch.distributed.exchange import Link
+from scanrnn.torch.distributed.schedule import Shape
 from torch_support import module, same, state, tensor
 
 
@@ -123,18 +125,35 @@ def places(world):
 
 
 def dies(world):
-    """Before backward. With gloo the others' hosts wait, and learn who is gone; with NCCL their
-    streams do, until NCCL's watchdog ends the process, or the call after it finds out."""
-    rnn = module("LSTM", 4, 8, 2)
-    model, x, last = sd.TimeSharded(rnn), tensor(5, 3, 4), world.size - 1
-    y, _ = model(x)
+    """Before backward. With gloo the others wait for its messages, with NCCL for its host."""
+    rnn, last = module("LSTM", 4, 8, 2), world.size - 1
+    y, _ = sd.TimeSharded(rnn)(tensor(5, 3, 4))
     if world.rank == last:
         os._exit(3)
     start = time.monotonic()
     words = rf"of the group came to no end: rank {last} has ended"
-    if world.backend == "gloo":
-        refused(RuntimeError, words, lambda: y.sum().backward())
-    else:
-        y.sum().backward()
-        refused(RuntimeError, words, lambda: model(x))
+    refused(RuntimeError, words, lambda: y.sum().backward())
     assert time.monotonic() - start < 2 * world.timeout.total_seconds()
+
+
+def dies_unseen(world):
+    """The same where hosts only queue the work: they meet in a group beside the messages'."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agree.Ranks, "_backends", lambda ranks: {world.device.type: "another"})
+        patch.setattr(agree, "_SERVED", {"another": world.device.type})
+        ranks = agree.Ranks(None)
+        ranks.agree(lambda: {agree.PLACE: ranks.place("message", world.device)}, [agree.PLACE])
+        link, last = Link(ranks, world.device, torch.float32), world.size - 1
+        nothing, shape = torch.empty(0), Shape(world.size, 1, 1, 1)
+
+        def walk():
+            link.walk(shape, lambda unit: 0, lambda unit, came: nothing, back=True)
+
+        walk()
+        if world.rank == last:
+            os._exit(3)
+        refused(
+            RuntimeError,
+            rf"the meeting beside backward between all .* no end: rank {last} has ended",
+            walk,
+        )

@@ -29,7 +29,7 @@ ENVIRONMENT = {
 }
 LIMIT = 300  # seconds for a world, of which it takes far fewer
 TIMEOUT = 60  # seconds for one exchange
-TIMEOUTS = {"dies": 15}  # where one of them is to run out
+TIMEOUTS = {"dies": 15, "dies unseen": 15}  # where one of them is to run out
 STACK = 55  # seconds until a process writes where it waits
 
 

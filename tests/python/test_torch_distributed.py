@@ -7,7 +7,6 @@ import copy
 import itertools
 import math
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -59,14 +58,14 @@ def test_ranks_have_what_one_device_has(worlds, size, suite, case):
         assert found.get(case) == "", found.get(case) or status
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_rank_that_dies_takes_nobody_along(tmp_path, size):
-    (*living, dead), ranks = run(size, "dies", tmp_path)
+@pytest.mark.parametrize(("size", "suite"), [(2, "dies"), (3, "dies"), (2, "dies unseen")])
+def test_a_rank_that_dies_takes_nobody_along(tmp_path, size, suite):
+    """With NCCL the watchdog ends them later, as their streams wait for a rank that is gone."""
+    (*living, dead), ranks = run(size, suite, tmp_path)
     assert dead == 3
     for status, (found, said) in zip(living, ranks[:-1], strict=True):
         assert status is not None, f"it waited for ever: {said}"
-        watched = DEVICE != "cpu" and status == -signal.SIGABRT and "atchdog" in said
-        assert found == {"dies": ""} or watched, found or said
+        assert found == {"dies": ""}, said
 
 
 def test_ranks_have_gpus_of_their_own():

@@ -76,6 +76,13 @@ class Ranks:
             )
         return _controls[self.group]
 
+    def meeting(self, device: torch.device) -> Any:
+        """All hosts' processes are to meet, where exchanges on the device do not let the host wait.
+        Whoever waits for it learns whether all of them came; None where nobody needs it."""
+        if self.size == 1 or self._backends().get(device.type) == "gloo":
+            return None
+        return dist.barrier(self._control(), async_op=True)
+
     def agree(
         self, prepare: Callable[[], dict[str, Any]], differing: Sequence[str] = ()
     ) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ class Link:
     """One call's exchanges; tensors are on `device`, of `dtype`."""
 
     def __init__(self, ranks: Ranks, device: torch.device, dtype: torch.dtype) -> None:
-        self.group, self.rank, self.size = ranks.group, ranks.rank, ranks.size
+        self.ranks, self.group, self.rank, self.size = ranks, ranks.group, ranks.rank, ranks.size
         self.device, self.dtype = device, dtype
         if self.size > 1 and meet(self.group, ranks.places):  # P2P alone cannot be the first
             self.add(torch.zeros(1, device=device))
@@ -60,7 +60,12 @@ class Link:
         back: bool = False,
     ) -> None:
         """Calls `work` for this rank's units with what the rank before has sent, and sends what
-        comes out to the rank behind. Messages have size_of(unit) elements."""
+        comes out to the rank behind. Messages have size_of(unit) elements.
+
+        Before forward ranks have agreed on the call. In backward, hosts that only queue the work
+        meet beside it, so that a rank that is gone is an error, and not a stream that stands still.
+        """
+        meeting = self.ranks.meeting(self.device) if back else None
         inbox: dict[Unit, Posted] = {}
         leaving: list[Posted] = []
         for mine, behind, arriving in turns_of(shape, self.rank, back):
@@ -80,6 +85,9 @@ class Link:
             inbox |= zip(units, posted[len(sent) :], strict=True)
         for one in leaving:
             one.wait()
+        if meeting is not None:
+            with named(self.group, "the meeting beside backward"):
+                meeting.wait()
 
     def _post(self, sent: Messages, received: Messages) -> list[Posted]:
         """A slot's messages at once; empty ones need no way."""
