@@ -216,7 +216,7 @@ def problems(args: Any) -> list[tuple[Problem, bool]]:
 def joined(rank: int, args: Any, store: str, start: float) -> World:
     device = torch.device(args.device, rank) if args.device == "cuda" else torch.device("cpu")
     size, backend = max(args.ranks), "nccl" if args.device == "cuda" else "gloo"
-    world = World(rank, device, size, {}, start, args.timeout)
+    world = World(rank, device, size, {}, start, args.timeout, args.groups)
     world.says(f"{size} processes, {backend}")
     if args.device == "cuda":
         torch.cuda.set_device(device)
@@ -273,6 +273,7 @@ def main(command: list[str] | None = None) -> None:
     parser.add_argument("--timeout", type=float, default=60, help="seconds, of a stage")
     for name in ("batch", "steps", "hidden"):
         parser.add_argument(f"--{name}", type=int, help="instead of the problems' own")
+    parser.add_argument("--groups", type=int, help="of every call, instead of what it chooses")
     parser.add_argument("--dtype", choices=DTYPES, help="instead of the problems' own")
     args = parser.parse_args(command)
     there = torch.cuda.device_count() if args.device == "cuda" else 2

@@ -61,6 +61,7 @@ class World(NamedTuple):
     groups: dict[int, Any]
     start: float  # by time.time(), that of the command
     timeout: float
+    cut: int | None = None  # how many groups to make; None lets the call choose
 
     def says(self, stage: str) -> None:
         """What is done next, and by when it has to be."""
@@ -105,7 +106,11 @@ class Run:
         options = {"device": world.device, "dtype": DTYPES[problem.dtype]}
         rnn = getattr(scanrnn.torch, problem.kind)(problem.H, problem.H, **options)
         x = world.numbers(problem, 1, world.rank, self.ranks)
-        model = rnn if self.ranks == 1 else sd.TimeSharded(rnn, world.groups[self.ranks])
+        model = (
+            rnn
+            if self.ranks == 1
+            else sd.TimeSharded(rnn, world.groups[self.ranks], groups=world.cut)
+        )
         self.leaves = [*rnn.parameters(), x]
         self.compared = [*rnn.parameters()]
 
@@ -123,7 +128,7 @@ class Run:
         self.leaves, self.compared = [a, b, h_0], [h_0]
         scan = scanrnn.torch.scan
         if self.ranks > 1:
-            scan = functools.partial(sd.scan, group=world.groups[self.ranks])
+            scan = functools.partial(sd.scan, group=world.groups[self.ranks], groups=world.cut)
         self.call = lambda: (scan(a, b, h_0), [])
         self.model = None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from cpu_tables import calls, cpu_layers, cpu_ragged, cpu_scans, cpu_stacks, cpu_steps, memory
 from how_fast import how_fast
 from losses import OTHER_WAY, WORTH, compared, list_of
+from many_tables import many_ranks
 from planned import planned
 from rows import OURS, Row, by, dtype_of, find, measured, number, shape_of, source
 from scanrnn import cells
@@ -314,9 +315,17 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "cpu calls": ("cpu-calls", calls),
     "cpu memory": ("cpu-memory", memory),
     "language models": ("h200-language-model", language_models),
+    "many ranks": ("h200x2-many", many_ranks),
 }
+NOT_YET = "Not measured yet."  # a table says, until its file is there
 PROFILES = Path(__file__).resolve().parents[1] / "dispatch" / "profiles"
-PAGES = ("README.md", "docs/performance.md", "docs/frameworks.md", "docs/torch.md")
+PAGES = (
+    "README.md",
+    "docs/performance.md",
+    "docs/frameworks.md",
+    "docs/torch.md",
+    "docs/many_gpus.md",
+)
 
 
 def loaded(file: Path) -> Row:
@@ -333,9 +342,12 @@ def fill(page: Path, results: Path) -> None:
     def table(found: re.Match[str]) -> str:
         name = found[1]
         files, make = TABLES[name]
-        contents = (loaded(results / f"{file}.json") for file in files.split())
+        paths = [results / f"{file}.json" for file in files.split()]
+        if found[2].strip() == NOT_YET and not all(path.exists() for path in paths):
+            return found[0]
+        contents = map(loaded, paths)
         return f"<!-- {name} -->\n{make(*contents)}\n<!-- end -->"
 
     text = page.read_text(encoding="utf-8")
-    pattern = r"<!-- ([a-z ]+) -->\n.*?<!-- end -->"
+    pattern = r"<!-- ([a-z ]+) -->\n(.*?)<!-- end -->"
     page.write_text(re.sub(pattern, table, text, flags=re.DOTALL), encoding="utf-8")

@@ -67,7 +67,7 @@ class Rates(NamedTuple):
 
 
 RATES = {
-    "cuda": Rates(5e13, 3e14, 2e12, 5e-5, {"linear": 0.0, "diagonal": 3e-8, "dense": 3e-6}),
+    "cuda": Rates(5e13, 3e14, 2e12, 5e-5, {"linear": 0.0, "diagonal": 3e-8, "dense": 1.2e-6}),
     "cpu": Rates(1e11, 1e11, 2e10, 3e-4, {"linear": 0.0, "diagonal": 1e-8, "dense": 2e-6}),
 }
 
