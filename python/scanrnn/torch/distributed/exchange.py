@@ -24,7 +24,7 @@ from .places import meet
 from .schedule import Shape, Unit, turns_of
 
 Messages = list[tuple[int, Tensor]]  # whom they go to, or come from
-_STATE = "the exchange of a state"
+_STATE, _MEETING = "the exchange of a state", "the meeting beside backward"
 
 
 class Posted(NamedTuple):
@@ -65,7 +65,8 @@ class Link:
         Before forward ranks have agreed on the call. In backward, hosts that only queue the work
         meet beside it, so that a rank that is gone is an error, and not a stream that stands still.
         """
-        meeting = self.ranks.meeting(self.device) if back else None
+        with named(self.group, _MEETING):
+            meeting = self.ranks.meeting(self.device) if back else None
         inbox: dict[Unit, Posted] = {}
         leaving: list[Posted] = []
         for mine, behind, arriving in turns_of(shape, self.rank, back):
@@ -86,7 +87,7 @@ class Link:
         for one in leaving:
             one.wait()
         if meeting is not None:
-            with named(self.group, "the meeting beside backward"):
+            with named(self.group, _MEETING):
                 meeting.wait()
 
     def _post(self, sent: Messages, received: Messages) -> list[Posted]:
