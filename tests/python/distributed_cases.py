@@ -15,6 +15,7 @@ from distributed_compare import SHARE, compare, ragged, refused, span
 from distributed_errors import dies, dies_unseen, errors, places
 from distributed_mesh import CASES as MESH
 from distributed_mesh import THIN
+from distributed_tails import CASES as TAILS
 from scanrnn.torch.distributed import agree
 from support import ALL_CELLS, DENSE, INFO
 from torch_support import WIDE, flat, module, same, st, tensor
@@ -333,6 +334,7 @@ SUITES = {
     "all": CELLS | DROPPED | {case.__name__: case for case in CALLS},
     "most": CELLS | {case.__name__: case for case in MOST},
     "batch": BATCH,
+    "tails": TAILS,
     "mesh": MESH,
     "thin mesh": THIN,
     "dies": {"dies": dies},

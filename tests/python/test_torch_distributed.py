@@ -22,7 +22,9 @@ from distributed_cases import SUITES
 from scanrnn.torch.distributed import groups, masks, places
 from scanrnn.torch.distributed.schedule import Shape, Unit, following, slots_of, turns_of
 
-WORLDS = [(2, "all"), (2, "batch"), (2, "thin mesh"), (3, "most"), (4, "mesh")]
+WORLDS = [
+    (2, "all"), (2, "batch"), (2, "thin mesh"), (2, "tails"), (3, "most"), (3, "tails"), (4, "mesh"),
+]  # fmt: skip
 
 
 def run(size, suite, folder):

@@ -15,7 +15,7 @@ from ...ragged import checked, of_sequence
 from .. import modules, tensors
 from ..modules import Recurrent
 from . import groups as cutting
-from . import masks
+from . import masks, tails
 from .agree import PLACE, Ranks
 from .exchange import Link, refuse_transforms
 from .groups import Groups, Work
@@ -30,16 +30,17 @@ class Asked:
     """One call on this rank: its arguments, and what follows from them and the other ranks'."""
 
     def __init__(
-        self, rnn: Recurrent, groups: int | None, ranks: Ranks, x: Any, hx: Any, lengths: Any,
-        cu_seqlens: Any, reset: Any,
+        self, rnn: Recurrent, groups: int | None, way: str, ranks: Ranks, x: Any, hx: Any,
+        lengths: Any, cu_seqlens: Any, reset: Any,
     ) -> None:  # fmt: skip
-        self.rnn, self.ranks, self.wanted_groups = rnn, ranks, groups
+        self.rnn, self.ranks, self.wanted_groups, self.way = rnn, ranks, groups, way
         self.x, self.hx, self.lengths, self.reset = x, hx, lengths, reset
         self.cu_seqlens = cu_seqlens
         self.batch_axis = 0 if self.rnn.batch_first else 1
         self.single = False
         self.length_values: list[int] | None = None
         self.grouped: Groups | None = None
+        self.taken = "pipeline"
 
     # ---- before ranks agree
 
@@ -57,6 +58,7 @@ class Asked:
             self.x = self.x.unsqueeze(self.batch_axis)
             self.reset = None if self.reset is None else self.reset.unsqueeze(self.batch_axis)
         self.description = self._described()
+        tails.refuse_forced(self.way, self.description, rnn.input_size)
         batch = self.description.batch(self.x.shape)
         self.steps, self.batch = int(batch.steps), int(batch.sequences)
         shapes = self.description.state_shapes(self.batch)
@@ -80,6 +82,7 @@ class Asked:
             "lengths": self._told_lengths(),
             "reset": self.reset is not None,
             "groups": self.wanted_groups,
+            "way": self.way,
             "grad mode": grads,
             "requires_grad of h_0": [value.requires_grad for value in self.states],
             "requires_grad of parameters": "".join(str(int(p.requires_grad)) for p in self.params),
@@ -170,10 +173,24 @@ class Asked:
         on_h_0 = grads and any(told["requires_grad of h_0"])
         on_params = grads and "1" in told["requires_grad of parameters"]
         wanted = Wanted(on_x or on_h_0 or on_params, on_x, on_h_0, on_params)
-        grouped = self.grouped = _grouped(
-            self.description, self.rnn.input_size, self.x.dtype, self.x.device.type,
-            self.ranks.size, max(counts), self.batch, wanted.any, self.wanted_groups,
+        work = _work(
+            self.description, self.rnn.input_size, self.x.dtype, self.ranks.size, max(counts),
+            self.batch, wanted.any,
         )  # fmt: skip
+        on = self.x.device.type
+        grouped = self.grouped = _grouped(
+            self.description, self.rnn.input_size, self.x.dtype, on, work, self.batch,
+            self.wanted_groups,
+        )  # fmt: skip
+        forget = tails.planned_layer(
+            self.way if self.batch else "pipeline",
+            self.description,
+            self.rnn.input_size,
+            work,
+            on,
+            grouped,
+            min(counts),
+        )
         shape = _shape(self.description, self.ranks.size, len(grouped), grouped.by_units)
         link = Link(self.ranks, self.x.device, self.x.dtype)
         seed = int(every[0]["seed"])  # the first rank's, as it would be one device's
@@ -183,8 +200,11 @@ class Asked:
             self.description, self.rnn.input_size, self.x.dtype, grouped, self.batch, self.steps,
             sum(counts[: self.ranks.rank]), self._steps(counts, link), dropped,
         )  # fmt: skip
-        sharded = Sharded(call, link, shape, wanted, len(self.states))
-        return sharded.run(self.x, self.states, self._dropped_params(seed))
+        sharded = Sharded(call, link, shape, wanted, len(self.states), forget)
+        out = sharded.run(self.x, self.states, self._dropped_params(seed))
+        if forget is not None and forget.lengths:
+            self.taken, self.grouped = "tails", cutting.cut(self.batch, 1)
+        return out
 
     def _check_lengths(self, steps: int) -> None:
         for at, value in enumerate(self.length_values or ()):
@@ -249,11 +269,11 @@ def _shape(told: Description, ranks: int, count: int, mixed: bool = False) -> Sh
 
 
 @functools.lru_cache(maxsize=256)
-def _grouped(
-    told: Description, input_size: int, dtype: torch.dtype, device: str, ranks: int,
-    most_steps: int, batch: int, training: bool, wanted: int | None,
-) -> Groups:  # fmt: skip
-    """By sizes that all ranks know, so that all choose alike."""
+def _work(
+    told: Description, input_size: int, dtype: torch.dtype, ranks: int, most_steps: int,
+    batch: int, training: bool,
+) -> Work:  # fmt: skip
+    """That of the rank with the most steps."""
     cell, hidden = info(told), told.hidden_size
     sizes = [input_size, *[hidden * told.directions] * (told.num_layers - 1)]
     recurrent = hidden if cell.recurrence == "dense" else 0
@@ -262,13 +282,21 @@ def _grouped(
     products = 2.0 * lines * cell.gates * sum(size + recurrent for size in sizes)
     moved = float(lines * (cell.gates + 2) * len(sizes) * size_of_one)
     times, passes = (3, 2) if training else (1, 1)  # backward is twice forward
-    work = Work(
+    return Work(
         times * products, times * moved, size_of_one == 2, cell.recurrence, cell.gates,
         most_steps, passes, _shape(told, ranks, 1),
     )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def _grouped(
+    told: Description, input_size: int, dtype: torch.dtype, device: str, work: Work, batch: int,
+    wanted: int | None,
+) -> Groups:  # fmt: skip
+    """By sizes that all ranks know, so that all choose alike."""
     # Numbers of a part of the rows go on as those of all only where there are no steps.
     whole = set(drawn_inside(told, input_size)) - {"state_dropout"}
     return cutting.choose(
-        work, device, batch, 1 if whole else max(1, batch), hidden,
+        work, device, batch, 1 if whole else max(1, batch), told.hidden_size,
         functools.partial(may_split_units, told, input_size, dtype), wanted,
     )  # fmt: skip

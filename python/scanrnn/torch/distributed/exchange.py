@@ -108,6 +108,10 @@ class Link:
             for peer, message in (*sent, *received)
         ]
 
+    def swap(self, sent: Messages, received: Messages) -> list[Tensor]:
+        """Messages that all ranks post at one time: those that came, when all are through."""
+        return [one.wait() for one in self._post(sent, received)][len(sent) :]
+
     # ---- what all ranks have
 
     def spread(self, value: Tensor, rank: int) -> None:

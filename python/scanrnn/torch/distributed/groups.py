@@ -91,8 +91,7 @@ class Work(NamedTuple):
         they are written and read once more, and a product with the identity brings them in.
         """
         rates = RATES[device]
-        products = self.operations / (rates.half_products if self.half else rates.products)
-        moved = self.bytes_moved / rates.memory
+        products, moved = self._parts(rates)
         before, whole = 0.0, products + moved
         if by_units:
             before, whole = products, 2 * moved + products * self.gates / groups
@@ -100,6 +99,18 @@ class Work(NamedTuple):
         follow = self.steps * rates.step[self.recurrence]
         slots = units + idle_slots(self.shape)
         return before + slots * (whole / units + self.passes * (rates.slot + follow))
+
+    def tail_seconds(self, device: str, length: int) -> float:
+        """The same where all ranks work at once, behind tails of so many steps: they are read
+        twice, and each layer has a call for them and an exchange that is waited for."""
+        rates = RATES[device]
+        calls = self.passes * self.shape.layers * (self.shape.directions + 2)
+        return sum(self._parts(rates)) * (1 + 2 * length / self.steps) + calls * rates.slot
+
+    def _parts(self, rates: Rates) -> tuple[float, float]:
+        """Seconds of products and of memory."""
+        products = self.operations / (rates.half_products if self.half else rates.products)
+        return products, self.bytes_moved / rates.memory
 
     def best(self, device: str, most: int, by_units: bool = False) -> int:
         """The number of groups, from 1 to `most`, by which it takes the least time."""

@@ -14,6 +14,7 @@ from ..modules import Recurrent
 from .agree import Ranks
 from .asked import DIFFERING, Asked
 from .groups import Groups
+from .tails import checked_way
 
 
 class TimeSharded(nn.Module):
@@ -32,12 +33,19 @@ class TimeSharded(nn.Module):
 
     `module` is a layer of scanrnn.torch, of one or more layers and directions. `group` is that of
     torch.distributed, None for the default one: NCCL for CUDA, gloo for the CPU. `groups` says into
-    how many parts a rank cuts its work, where None lets sizes decide: see docs/many_gpus.md. Before
-    any work ranks compare what they were called with, and where it differs all of them raise
+    how many parts a rank cuts its work, where None lets sizes decide: see docs/many_gpus.md. `way`
+    is "pipeline", whose ranks wait for the states of one another; "tails", by which all ranks work
+    at once where gates forget, an error where they do not; or "auto", which looks whether they do
+    where sizes say that it pays, unless `groups` are given. `cut` and `taken` are the groups and
+    the way of the last call.
+
+    Before any work ranks compare what they were called with, and where it differs all of them raise
     ValueError; where one refuses its arguments, all others raise RuntimeError.
     """
 
-    def __init__(self, module: Recurrent, group: Any = None, *, groups: int | None = None) -> None:
+    def __init__(
+        self, module: Recurrent, group: Any = None, *, groups: int | None = None, way: str = "auto"
+    ) -> None:
         super().__init__()
         if not isinstance(module, Recurrent):
             raise TypeError(
@@ -45,11 +53,14 @@ class TimeSharded(nn.Module):
             )
         self.module, self.group = module, group
         self.groups = None if groups is None else arguments.integer("groups", groups)
-        self.cut: Groups | None = None  # the groups of the last call
+        self.way = checked_way(way, self.groups)
+        self.cut: Groups | None = None
+        self.taken: str | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TimeSharded:
         """The group is the same one."""
-        copied = TimeSharded(copy.deepcopy(self.module, memo), self.group, groups=self.groups)
+        module = copy.deepcopy(self.module, memo)
+        copied = TimeSharded(module, self.group, groups=self.groups, way=self.way)
         copied.training = self.training
         return copied
 
@@ -69,10 +80,12 @@ class TimeSharded(nn.Module):
         reset: Any = None,
     ) -> tuple[Tensor, Any]:
         ranks = Ranks(self.group)
-        asked = Asked(self.module, self.groups, ranks, input, hx, lengths, cu_seqlens, reset)
+        asked = Asked(
+            self.module, self.groups, self.way, ranks, input, hx, lengths, cu_seqlens, reset
+        )
         every = ranks.agree(asked.prepared, DIFFERING)
         y, *finals = asked.run(every)
-        self.cut = asked.grouped
+        self.cut, self.taken = asked.grouped, asked.taken
         if asked.single:
             y, finals = y.squeeze(asked.batch_axis), [final.squeeze(1) for final in finals]
         return y, finals[0] if len(finals) == 1 else tuple(finals)

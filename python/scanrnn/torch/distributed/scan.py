@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,10 +17,12 @@ from ...arrays.torch import Torch
 from ...scan_call import LINEAR, ScanCall, checked
 from .. import tensors
 from . import groups as cutting
+from . import tails
 from .agree import PLACE, Ranks
-from .exchange import Link, refuse_graph, refuse_transforms
+from .exchange import Link, Messages, refuse_graph, refuse_transforms
 from .groups import Groups, Work
 from .schedule import Shape, Unit, following
+from .tails import Ends, Tails, checked_way
 
 LEAST_LINES = 32  # in a group: a cache line or two of one step
 _GRAIN = 16  # lines in a group are a multiple
@@ -33,14 +36,15 @@ def scan(
     group: Any = None,
     *,
     groups: int | None = None,
+    way: str = "auto",
 ) -> Tensor:
     """This rank's states h_t = a_t h_{t-1} + b_t: a_local, b_local [T_local,...] -> [T_local,...].
 
     Time runs through the ranks of `group` in their order; T_local may differ from rank to rank and
     be 0. Every rank gives the same h_0 [...], or None for zeros. Every rank calls backward() by
     itself: the gradients of a_local, b_local and h_0 are those of the sum of the ranks' losses,
-    that of h_0 the same on all ranks. There are no second derivatives. `groups` and errors are
-    those of TimeSharded.
+    that of h_0 the same on all ranks. There are no second derivatives. `groups`, `way` and errors
+    are those of TimeSharded.
     """
     ranks = Ranks(group)
     found: list[ScanCall] = []
@@ -59,6 +63,7 @@ def scan(
             "shape of a_local but for time": list(a_local.shape[1:]),
             "h_0": h_0 is not None,
             "groups": None if groups is None else arguments.integer("groups", groups),
+            "way": checked_way(way, groups),
             "grad mode": grads,
             "requires_grad of h_0": h_0 is not None and h_0.requires_grad,
             "steps": a_local.shape[0],
@@ -70,17 +75,23 @@ def scan(
     steps = max(one["steps"] for one in every)
     lines = math.prod(a_local.shape[1:])
     wanted = any(one["wanted"] for one in every)
-    cut = _cut(ranks.size, steps, lines, a_local, wanted, groups)
+    work = _work(ranks.size, steps, lines, a_local, wanted)
+    cut = _cut(work, lines, a_local.device.type, groups)
+    forget = None
+    if lines:
+        least = min(one["steps"] for one in every)
+        forget = tails.planned(every[0]["way"], work, a_local.device.type, cut, least)
     shape = Shape(ranks.size, 1, 1, len(cut))
     spread = wanted and every[0]["requires_grad of h_0"]
-    sharded = _Sharded(cut, Link(ranks, a_local.device, a_local.dtype), shape, spread)
+    link = Link(ranks, a_local.device, a_local.dtype)
+    sharded = _Sharded(cut, link, shape, wanted, spread, forget)
     a, b = (_plain(value).reshape(len(value), lines) for value in (found[0].a, found[0].b))
     initial = None if h_0 is None else _plain(h_0).reshape(lines)
     if wanted:
         anchor = torch.zeros((), device=a.device, requires_grad=True)
         h: Tensor = _Function.apply(sharded, anchor, a, b, initial)
     else:
-        h = _forward(sharded, a, b, initial)[0]
+        h = _forward(sharded, a, b, initial)[1]
     return h.view(a_local.shape)
 
 
@@ -93,33 +104,47 @@ class _Sharded(NamedTuple):
     groups: Groups
     link: Link
     shape: Shape
+    training: bool
     spreads_h_0: bool  # its gradient to all ranks
+    tails: Tails | None  # None: the pipeline
+
+    def before(self) -> int | None:
+        """The rank whose last state this one begins with."""
+        return following(Unit(0, 0, 0), self.link.rank, self.link.size, back=True)
+
+    def behind(self) -> int | None:
+        return following(Unit(0, 0, 0), self.link.rank, self.link.size)
 
     def walk(self, work: Any, back: bool = False) -> None:
+        """`work` of lines: the first and their number."""
+
         def size_of(unit: Unit) -> int:
-            return self.lines(unit)[1]
+            return self._lines(unit)[1]
 
-        self.link.walk(self.shape, size_of, work, back)
+        def of_unit(unit: Unit, message: Tensor | None) -> Tensor:
+            return work(self._lines(unit), message)
 
-    def lines(self, unit: Unit) -> tuple[int, int]:
-        """First and number."""
+        self.link.walk(self.shape, size_of, of_unit, back)
+
+    def _lines(self, unit: Unit) -> tuple[int, int]:
         start, stop = self.groups.bounds[unit.group]
         return start, stop - start
 
 
-def _cut(
-    ranks: int, steps: int, lines: int, like: Tensor, training: bool, wanted: int | None
-) -> Groups:
+def _work(ranks: int, steps: int, lines: int, like: Tensor, training: bool) -> Work:
+    # Forward reads a and b and writes h; backward reads a, h and dh, of which it makes a copy, and
+    # writes da and db.
+    moved = float((10 if training else 3) * steps * lines * like.element_size())
+    return Work(0.0, moved, False, "linear", 1, steps, 1 + training, Shape(ranks, 1, 1, 1))
+
+
+def _cut(work: Work, lines: int, device: str, wanted: int | None) -> Groups:
     if wanted is not None:
         most = max(1, lines // 2)  # a line by itself would have to have its steps side by side
         if not 1 <= wanted <= most:
             raise ValueError(f"groups: expected 1 to {most} for {lines} lines, got {wanted}")
         return cutting.cut(lines, wanted)
-    # Forward reads a and b and writes h; backward reads a, h and dh, of which it makes a copy, and
-    # writes da and db.
-    moved = float((10 if training else 3) * steps * lines * like.element_size())
-    work = Work(0.0, moved, False, "linear", 1, steps, 1 + training, Shape(ranks, 1, 1, 1))
-    count = work.best(like.device.type, lines // LEAST_LINES) if ranks > 1 else 1
+    count = work.best(device, lines // LEAST_LINES) if work.shape.ranks > 1 else 1
     return cutting.cut(lines, count, _GRAIN)
 
 
@@ -136,14 +161,16 @@ class _Into(Torch):
 
 def _forward(
     sharded: _Sharded, a: Tensor, b: Tensor, h_0: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """The states, and those that this rank began with."""
-    h = a.new_empty(a.shape)
-    begins = following(Unit(0, 0, 0), sharded.link.rank, sharded.link.size, back=True) is None
-    initial = h_0 if begins else a.new_empty(a.shape[1])
+) -> tuple[_Sharded, Tensor, Tensor | None]:
+    """By which way it was, the states, and those that this rank began with."""
+    ends = None
+    if sharded.tails is not None:
+        ends = sharded.tails.settled(sharded.link, functools.partial(_ends, sharded, a, b))
+        sharded = sharded._replace(tails=None if ends is None else sharded.tails)
+    h, rank_before = a.new_empty(a.shape), sharded.before()
+    initial = h_0 if rank_before is None else a.new_empty(a.shape[1])
 
-    def work(unit: Unit, message: Tensor | None) -> Tensor:
-        lines = sharded.lines(unit)
+    def work(lines: tuple[int, int], message: Tensor | None) -> Tensor:
         if message is not None:
             initial.narrow(0, *lines).copy_(message)
         before = None if initial is None else initial.narrow(0, *lines)
@@ -154,8 +181,26 @@ def _forward(
             before = states[-1]
         return a.new_zeros(lines[1]) if before is None else before.contiguous()
 
-    sharded.walk(work)
-    return h, initial
+    if ends is None:
+        sharded.walk(work)
+    else:
+        work((0, a.shape[1]), None if rank_before is None else ends[rank_before])
+    return sharded, h, initial
+
+
+def _ends(sharded: _Sharded, a: Tensor, b: Tensor, length: int) -> Ends:
+    """The state that the last steps end with, from zero. Products are those of the last steps for
+    the rank behind and, with backward, of the first ones for the rank before."""
+    products, state = [a.new_zeros((), dtype=torch.float32)], a.new_zeros(a.shape[1])
+    wide = torch.promote_types(a.dtype, torch.float32)
+    decays = [a[-length:]] if sharded.behind() is not None else []
+    for tail in decays:
+        call = ScanCall(LINEAR, False, 0, tail, b[-length:])
+        state = Torch(of_torch(a.device)).scan(call)[0][-1]
+    if sharded.training and sharded.before() is not None:
+        decays.append(a[:length])
+    products += [steps.to(wide).abs().prod(0).amax().float() for steps in decays]
+    return Ends(state, torch.stack(products).amax())
 
 
 class _Function(torch.autograd.Function):
@@ -163,38 +208,83 @@ class _Function(torch.autograd.Function):
     def forward(
         ctx: Any, sharded: _Sharded, anchor: Tensor, a: Tensor, b: Tensor, h_0: Tensor | None
     ) -> Tensor:
-        h, initial = _forward(sharded, a, b, h_0)
-        ctx.sharded = sharded
+        ctx.sharded, h, initial = _forward(sharded, a, b, h_0)
         ctx.save_for_backward(a, h, initial)
         return h
 
     @staticmethod
     def backward(ctx: Any, dh: Tensor) -> Any:
         refuse_graph("scan")
-        (a, h, initial), sharded, dh = ctx.saved_tensors, ctx.sharded, _plain(dh)
+        (a, h, initial), sharded = ctx.saved_tensors, ctx.sharded
         da, db = (torch.empty_like(h) if need else None for need in ctx.needs_input_grad[2:4])
         dh_0 = torch.zeros(a.shape[1], device=a.device, dtype=a.dtype)
-
-        def work(unit: Unit, message: Tensor | None) -> Tensor:
-            lines = sharded.lines(unit)
-            before = None if initial is None else initial.narrow(0, *lines)
-            given = dh.narrow(1, *lines)
-            if message is not None and len(a):  # the last state goes on to the next rank
-                given = given.clone(memory_format=torch.contiguous_format)
-                given[-1] += message
-            if len(a):
-                call = ScanCall(LINEAR, False, 0, a.narrow(1, *lines), None, h_0=before)
-                out = [None if value is None else value.narrow(1, *lines) for value in (da, db)]
-                out.append(None if before is None else dh_0.narrow(0, *lines))
-                into = _Into(a.device, *(value for value in out if value is not None))
-                wanted = [value is not None for value in out]
-                into.scan_backward(call, h.narrow(1, *lines), None, given, wanted)
-            elif message is not None:
-                dh_0.narrow(0, *lines).copy_(message)
-            return dh_0.narrow(0, *lines)
-
-        sharded.walk(work, back=True)
+        run = _Backward(a, h, initial, _plain(dh), da, db, dh_0)
+        if sharded.tails is None:
+            sharded.walk(run.work, back=True)
+        else:
+            run.at_once(sharded, sharded.tails.lengths[0])
         if not sharded.spreads_h_0:
             return None, None, da, db, None
         sharded.link.spread(dh_0, 0)
         return None, None, da, db, dh_0
+
+
+class _Backward(NamedTuple):
+    a: Tensor
+    h: Tensor
+    initial: Tensor | None
+    dh: Tensor
+    da: Tensor | None  # what it writes
+    db: Tensor | None
+    dh_0: Tensor
+
+    def work(self, lines: tuple[int, int], message: Tensor | None) -> Tensor:
+        given, dh_0 = self.dh.narrow(1, *lines), self.dh_0.narrow(0, *lines)
+        if len(self.a):
+            before = None if self.initial is None else self.initial.narrow(0, *lines)
+            parts = [self.a, self.h, self.da, self.db]
+            a, h, da, db = (None if v is None else v.narrow(1, *lines) for v in parts)
+            if message is not None:
+                given = _with_last(given, message)
+            _pull(a, h, before, given, da, db, None if before is None else dh_0)
+        elif message is not None:
+            dh_0.copy_(message)
+        return dh_0
+
+    def at_once(self, sharded: _Sharded, length: int) -> None:
+        """All lines. What comes from the rank behind has been forgotten before the last steps, so
+        that they alone are done again with it, and nobody copies the whole of dh."""
+        before, behind = sharded.before(), sharded.behind()
+        sent: Messages = []
+        if before is not None:
+            left = torch.empty_like(self.dh_0)
+            some = (value[:length] for value in (self.a, self.h))
+            _pull(*some, self.initial, self.dh[:length], None, None, left)
+            sent.append((before, left))
+        received = [] if behind is None else [(behind, torch.empty_like(self.dh_0))]
+        came = sharded.link.swap(sent, received)
+        self.work((0, self.a.shape[1]), None)
+        start = len(self.a) - length
+        for message in came:
+            initial = self.h[start - 1] if start else self.initial
+            parts = [self.a, self.h, self.da, self.db]
+            a, h, da, db = (None if value is None else value[start:] for value in parts)
+            _pull(a, h, initial, _with_last(self.dh[start:], message), da, db, None)
+
+
+def _with_last(dh: Tensor, message: Tensor) -> Tensor:
+    """The last state goes on to the next rank."""
+    dh = dh.clone(memory_format=torch.contiguous_format)
+    dh[-1] += message
+    return dh
+
+
+def _pull(
+    a: Tensor, h: Tensor, h_0: Tensor | None, dh: Tensor, da: Tensor | None, db: Tensor | None,
+    dh_0: Tensor | None,
+) -> None:  # fmt: skip
+    """Writes those of da, db and dh_0 that are there."""
+    results = da, db, dh_0
+    into = _Into(a.device, *(value for value in results if value is not None))
+    call = ScanCall(LINEAR, False, 0, a, None, h_0=h_0)
+    into.scan_backward(call, h, None, dh, [value is not None for value in results])

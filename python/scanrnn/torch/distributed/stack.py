@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from . import tails as forgetting
 from .exchange import Link, refuse_graph
+from .groups import cut
 from .parts import Call, from_message, message_of, states_of
 from .schedule import Shape, Unit, following
+from .tails import Tails
 
 _layer = torch.ops.scanrnn.layer
 _layer_backward = torch.ops.scanrnn.layer_backward
@@ -39,14 +42,26 @@ class Sharded(NamedTuple):
     shape: Shape
     wanted: Wanted
     states: int  # tensors of h_0; 0 where there is none
+    tails: Tails | None = None  # to be read, where gates forget; None: the pipeline
 
     def run(self, x: Tensor, h_0: list[Tensor], params: list[Tensor]) -> list[Tensor]:
         """y and the states at the end, [L*D,B,H] each, which all ranks are given."""
         if not self.wanted.any:
-            return list(_Forward(self, x, h_0, params).run())
+            return list(self.passed(x, h_0, params).results())
         # On a rank whose own tensors want no gradient, what autograd knows the result by.
         anchor = torch.zeros((), device=x.device, requires_grad=True)
         return list(_Function.apply(self, anchor, x, *h_0, *params))
+
+    def passed(self, x: Tensor, h_0: list[Tensor], params: list[Tensor]) -> Forward:
+        """Forward, by one way or by the other."""
+        if self.tails is not None:
+            call = self.call._replace(groups=cut(self.call.batch, 1))
+            run = Forward(self._replace(call=call), x, h_0, params)
+            if forgetting.forward(run, self.tails):
+                return run
+        run = Forward(self._replace(tails=None), x, h_0, params)
+        run.sharded.walk(run.work)
+        return run
 
     def walk(self, work: Any, back: bool = False) -> None:
         call = self.call
@@ -75,10 +90,10 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sharded: Sharded, anchor: Tensor, x: Tensor, *rest: Tensor) -> Any:
         h_0, params = list(rest[: sharded.states]), list(rest[sharded.states :])
-        run = _Forward(sharded, x, h_0, params)
-        out = run.run()
+        run = sharded.passed(x, h_0, params)
+        out = run.results()
         ctx.set_materialize_grads(False)
-        ctx.sharded, ctx.names = sharded, list(run.kept)
+        ctx.sharded, ctx.names = run.sharded, list(run.kept)
         ctx.save_for_backward(*run.kept.values(), *params)
         return tuple(out)
 
@@ -86,13 +101,11 @@ class _Function(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Any) -> Any:
         refuse_graph("TimeSharded")
         count, saved = len(ctx.names), ctx.saved_tensors  # which a checkpoint gives once
-        run = _Backward(
-            ctx.sharded, dict(zip(ctx.names, saved[:count], strict=True)), saved[count:]
-        )
+        run = Backward(ctx.sharded, dict(zip(ctx.names, saved[:count], strict=True)), saved[count:])
         return None, None, *run.run(cotangents)
 
 
-class _Forward:
+class Forward:
     """`kept` is what backward reads: inputs by layer and block, what is projected of them by layer
     and direction, and of each unit y, its reserve and what it began with."""
 
@@ -105,15 +118,15 @@ class _Forward:
         self.y: dict[Unit, Tensor] = {}
         self.finals = [x.new_zeros(shape) for shape in self.call.whole_state_shapes]
 
-    def run(self) -> Iterable[Tensor]:
+    def results(self) -> Iterable[Tensor]:
         call, last = self.call, self.call.description.num_layers - 1
-        self.sharded.walk(self._work)
         blocks = [self._assembled(last, block) for block in range(call.groups.blocks)]
         y = blocks[0] if len(blocks) == 1 else torch.cat(blocks, call.batch_axis)
         return y, *self.sharded.spread(self.finals)
 
-    def _work(self, unit: Unit, message: Tensor | None) -> Tensor:
-        call, x = self.call, self._read(unit)
+    def work(self, unit: Unit, message: Tensor | None, x: Tensor | None = None) -> Tensor:
+        """A unit, with what comes to it from another rank; x is what `read` gives."""
+        call, x = self.call, self.read(unit) if x is None else x
         if message is not None:
             h_0 = from_message(message, call.state_shapes(unit))
         else:
@@ -133,8 +146,8 @@ class _Forward:
                 target.copy_(final)
         return message_of(finals)
 
-    def _read(self, unit: Unit) -> Tensor:
-        """x of a unit's own call, as `_Backward` reads it again."""
+    def read(self, unit: Unit) -> Tensor:
+        """x of a unit's own call, as `Backward` reads it again."""
         call, layer = self.call, unit.layer
         source = self._input(layer, call.groups.block(unit.group))
         if not call.groups.by_units:
@@ -174,7 +187,7 @@ class _Forward:
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-class _Backward:
+class Backward:
     def __init__(self, sharded: Sharded, kept: dict[Any, Tensor], params: Sequence[Tensor]) -> None:
         self.sharded, self.call, self.kept, self.params = sharded, sharded.call, kept, params
         self.wide = torch.promote_types(self.call.dtype, torch.float32)
@@ -195,7 +208,10 @@ class _Backward:
         wanted, call = self.sharded.wanted, self.call
         self.dy, *finals = cotangents
         self.finals = self._total(finals)
-        self.sharded.walk(self._work, back=True)
+        if self.sharded.tails is not None:
+            forgetting.backward(self, self.sharded.tails)
+        else:
+            self.sharded.walk(self.work, back=True)
         dx = None
         if wanted.x:
             blocks = [self._of_input(0, block) for block in range(call.groups.blocks)]
@@ -219,23 +235,31 @@ class _Backward:
         self.sharded.link.add(total)
         return from_message(total.to(self.call.dtype), self.call.whole_state_shapes)
 
-    def _work(self, unit: Unit, message: Tensor | None) -> Tensor:
+    def read(self, unit: Unit) -> Tensor:
+        """x of a unit's own call."""
+        source = "input", unit.layer, self.call.groups.block(unit.group)
+        if self.call.groups.by_units:
+            source = "projected", unit.layer, unit.direction
+        return self.call.as_read(unit, self.kept[source])
+
+    def work(
+        self, unit: Unit, message: Tensor | None, x: Tensor | None = None, dy: Tensor | None = None
+    ) -> Tensor:
+        """A unit, with what comes to it; x and dy are what `read` and `of_output` give."""
         call, wanted = self.call, self.sharded.wanted
         if message is not None:
             dh_n = from_message(message, call.state_shapes(unit))
         else:
             dh_n = states_of(self.finals, call, unit)
-        source = ("projected", unit.layer, unit.direction)
-        if not call.groups.by_units:
-            source = "input", unit.layer, call.groups.block(unit.group)
+        x, dy = self.read(unit) if x is None else x, self.of_output(unit) if dy is None else dy
         held = [self.kept.get(("h_0", unit, i)) for i in range(call.description.states)]
         h_0 = [h for h in held if h is not None]
         needs_x = unit.layer > 0 or wanted.x or (call.groups.by_units and wanted.params)
         params = call.part_of(unit, call.of_layer(unit, self.params))
         dx, *others = _layer_backward(
-            self._of_output(unit), dh_n, call.as_read(unit, self.kept[source]), h_0,
-            self.kept["y", unit], params, *call.steps_of(unit), self.kept["reserve", unit],
-            call.seed_of(unit), needs_x, wanted.params, *call.layer_of(unit),
+            dy, dh_n, x, h_0, self.kept["y", unit], params, *call.steps_of(unit),
+            self.kept["reserve", unit], call.seed_of(unit), needs_x, wanted.params,
+            *call.layer_of(unit),
         )  # fmt: skip
         dh_0, dparams = others[: len(h_0)], others[len(h_0) :]
         totals = call.of_layer(unit, self.totals)
@@ -244,7 +268,7 @@ class _Backward:
             if needs_x:
                 self._to_projected(unit, dx)
         elif needs_x:
-            self._add(unit.layer, source[2], call.from_read(unit, dx))
+            self._add(unit.layer, call.groups.block(unit.group), call.from_read(unit, dx))
         for total, gradient in zip(totals, dparams, strict=False):
             call.add_part(unit, total, gradient)
         if self.sharded.ends_here(unit, back=True):
@@ -281,7 +305,7 @@ class _Backward:
     def _of_input(self, layer: int, block: int) -> Tensor:
         return self.sums.pop((layer, block)).to(self.call.dtype)
 
-    def _of_output(self, unit: Unit) -> Tensor | None:
+    def of_output(self, unit: Unit) -> Tensor | None:
         """A unit's part of its layer's cotangent."""
         call, block = self.call, self.call.groups.block(unit.group)
         if unit.layer + 1 == call.description.num_layers:
