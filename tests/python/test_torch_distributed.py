@@ -19,12 +19,11 @@ if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 import scanrnn.torch.distributed as sd
 from distributed_cases import SUITES
-from scanrnn.torch.distributed import groups, masks, places
+from scanrnn.torch.distributed import groups, masks, places, tails
 from scanrnn.torch.distributed.schedule import Shape, Unit, following, slots_of, turns_of
 
-WORLDS = [
-    (2, "all"), (2, "batch"), (2, "thin mesh"), (2, "tails"), (3, "most"), (3, "tails"), (4, "mesh"),
-]  # fmt: skip
+WORLDS = [(2, "all"), (2, "batch"), (2, "thin mesh"), (2, "tails")]
+WORLDS += [(3, "most"), (3, "tails"), (4, "mesh")]
 
 
 def run(size, suite, folder):
@@ -220,6 +219,56 @@ def test_groups_follow_the_sizes():
     assert chosen(1, splits=False) == groups.cut(1, 1)
     assert chosen(64, ranks=1) == groups.cut(64, 1)
     assert len(chosen(64, recurrence="dense", splits=False)) < 64  # steps take their time anyway
+
+
+# ---- tails
+
+
+def planned(way="auto", ranks=4, layers=1, steps=2**18, seconds=0.015, least=None, passes=2):
+    """For a rank's work that takes about so long, of which the pipeline has 24 groups."""
+    products = seconds * groups.RATES["cuda"].half_products
+    shape = Shape(ranks, layers, 1, 1)
+    work = groups.Work(products, 0.0, True, "linear", 2, steps, passes, shape)
+    least = steps if least is None else least
+    return tails.planned(way, work, "cuda", groups.cut(24, 24), least)
+
+
+def test_tails_are_read_where_they_pay():
+    found = planned()
+    assert (found.first, found.most) == (512, 2**14)
+    assert planned(least=4096).first == 256
+    for least in (0, 16 * 15):  # such tails are no shorter than what an exchange takes
+        assert planned(least=least) is None
+    assert planned(ranks=1) is None
+    assert planned("pipeline") is None
+    assert planned(ranks=2, layers=16, seconds=1) is None  # which fill the pipeline
+    assert planned("tails", ranks=2, layers=16, seconds=1).first == 512
+    assert planned("tails", least=40).first == 40
+    with pytest.raises(ValueError, match=r"way: .* where a rank has no steps, got 'tails'"):
+        planned("tails", least=0)
+
+
+def test_tails_are_as_long_as_gates_need():
+    bound = tails.bound_of(torch.bfloat16)
+    assert bound == tails.bound_of(torch.float32) == 2.0**-26
+    assert tails.bound_of(WIDE) == 2.0**-55
+    found = planned()
+    longer = found._longer(512, 2.0**-13, bound)
+    assert longer == 1280 == 1.25 * 2 * 512
+    assert found._longer(512, 2.0**-0.6, bound) == 2**14  # 27734 are wanted, half of it may do
+    for keeps in (2.0**-0.4, 1.0, 3.0, math.inf, math.nan):
+        assert found._longer(512, keeps, bound) == 512
+    assert (
+        planned(ranks=2, seconds=0.1)._longer(512, 2.0**-0.6, bound) == 512
+    )  # so many would not pay
+    assert planned("tails", least=600)._longer(512, 0.9, bound) == 600
+
+
+def test_work_behind_tails_takes_as_long_as_both():
+    work = groups.Work(3e13, 0.0, True, "linear", 2, 2**18, 2, Shape(4, 1, 1, 1))
+    ideal, slot = 3e13 / groups.RATES["cuda"].half_products, groups.RATES["cuda"].slot
+    share = 1 + 2 * 512 / 2**18
+    assert work.tail_seconds("cuda", 512) == pytest.approx(ideal * share + 6 * slot)
 
 
 # ---- what is dropped

@@ -182,14 +182,9 @@ class Asked:
             self.description, self.rnn.input_size, self.x.dtype, on, work, self.batch,
             self.wanted_groups,
         )  # fmt: skip
+        way = self.way if self.batch else "pipeline"
         forget = tails.planned_layer(
-            self.way if self.batch else "pipeline",
-            self.description,
-            self.rnn.input_size,
-            work,
-            on,
-            grouped,
-            min(counts),
+            way, self.description, self.rnn.input_size, work, on, grouped, min(counts)
         )
         shape = _shape(self.description, self.ranks.size, len(grouped), grouped.by_units)
         link = Link(self.ranks, self.x.device, self.x.dtype)

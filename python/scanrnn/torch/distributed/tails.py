@@ -72,7 +72,7 @@ class Tails:
             product = float(products.max())
             if product <= bound:
                 self.lengths.append(length)
-                return [one[:size].clone().view(link.dtype) for one in every]
+                return [one[:size].view(link.dtype) for one in every]
             longer = self._longer(length, product, bound)
             if longer == length:
                 break
@@ -216,10 +216,12 @@ def _ends(run: Forward, unit: Unit, x: Tensor, length: int) -> Ends:
         return Ends(none, torch.zeros((), device=x.device))
     huge = HUGE.get(call.dtype, 2.0**100)
     parts = [_part(call, unit, x, start, length) for start in starts for _ in range(2)]
-    both = [x.new_tensor([0.0, huge]).repeat(len(starts)).repeat_interleave(call.batch)]
-    h_0 = [both[0][None, :, None].expand(1, -1, shape[-1]).contiguous() for shape in shapes]
+    h_0 = [x.new_zeros(len(starts), 2, call.batch, shape[-1]) for shape in shapes]
+    for state in h_0:
+        state[:, 1] = huge
     _, *finals = _layer(
-        _side_by_side([part.x for part in parts], call.batch_axis), h_0,
+        _side_by_side([part.x for part in parts], call.batch_axis),
+        [state.flatten(0, 2)[None] for state in h_0],
         call.of_layer(unit, run.params),
         _side_by_side([part.lengths for part in parts], 0), None,
         _side_by_side([part.reset for part in parts], call.batch_axis),
