@@ -41,6 +41,13 @@ static std::array<float, kTerms> us(std::initializer_list<std::pair<Term, double
   return out;
 }
 
+static std::array<float, kTrends> trend(std::initializer_list<double> each) {
+  std::array<float, kTrends> out{};
+  std::size_t next = 0;
+  for (const double value : each) out.at(next++) = static_cast<float>(value);
+  return out;
+}
+
 static std::shared_ptr<const std::vector<Cost>> costs(std::initializer_list<Cost> set) {
   return set.size() == 0 ? nullptr : std::make_shared<const std::vector<Cost>>(set);
 }
@@ -87,7 +94,8 @@ def cost(c):
     of = ", ".join(value(c[key]) for key in ("bytes", "alignment", "training", "log_form"))
     return (
         f"        {{{{Kind::{c['kind']}, {of}}}, Strategy::{c['strategy']}, "
-        f"{value(c['across_blocks'])},\n         us({pairs('Term', c['us'])})}},\n"
+        f"{value(c['across_blocks'])},\n         us({pairs('Term', c['us'])}),\n"
+        f"         trend({{{', '.join(map(value, c.get('trend', [])))}}})}},\n"
     )
 
 

@@ -15,7 +15,11 @@ constexpr double kCacheBytes = 50e6;  // second level cache of a current GPU
 constexpr double kWalkWarps = 4;      // of a block that walks: a multiprocessor takes whole blocks
 constexpr double kTileBytes = 4096;   // of the chunk of a worker, where time is split over blocks
 constexpr double kDirectWarps = 4, kDirectBlocks = 12;  // of a block, and of a multiprocessor
-constexpr double kFusedUnits = 8, kFusedLines = 8;      // of a block that makes a dense step
+// Sizes are seen from the middle of what is measured, as far as that reaches; a trend is a
+// correction.
+constexpr double kMiddleBatch = 4, kMiddleSteps = 6, kMiddleHidden = 7, kMiddleRows = 11;
+constexpr double kTrendFrom = -1.5, kTrendTo = 1.75, kMostTrend = 0.4;
+constexpr double kFusedUnits = 8, kFusedLines = 8;  // of a block that makes a dense step
 
 double ceiling(double a, double b) { return std::ceil(a / b); }
 double over(double load, double most) { return std::max(0.0, load - most); }
@@ -283,6 +287,40 @@ ProblemClass class_of(const Problem& p, const DeviceLimits& device, bool across_
   out.training = p.training;
   out.log_form = out.kind == Kind::scan && p.log_domain;
   return out;
+}
+
+Trends trends(const Problem& p) {
+  const auto at = [](std::int64_t size, double middle) {
+    return std::clamp((std::log2(size) - middle) / 4, kTrendFrom, kTrendTo);
+  };
+  const bool scan = p.gates == 0;
+  // With 1 among them, products of three are products of up to three.
+  const std::array<double, 4> sizes = {
+      1, scan ? 0 : at(p.batch, kMiddleBatch), at(p.steps, kMiddleSteps),
+      scan ? at(p.batch * p.hidden_size, kMiddleRows) : at(p.hidden_size, kMiddleHidden)};
+  const std::array<double, 4> cell = {scan ? p.log_domain : p.gates - 3.0, scan ? 0.0 : p.readout,
+                                      scan ? 0.0 : p.highway,
+                                      p.recurrence == Recurrence::diagonal ? 1.0 : 0.0};
+  Trends out{};
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    for (std::size_t j = i; j < sizes.size(); ++j) {
+      for (std::size_t k = j; k < sizes.size(); ++k) out[next++] = sizes[i] * sizes[j] * sizes[k];
+    }
+  }
+  for (const double trait : cell) {
+    for (const double size : sizes) out[next++] = trait * size;
+  }
+  return out;
+}
+
+double predicted(const Cost& cost, const Counts& counts, const Trends& trends) {
+  double us = 0, trend = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) us += counts[i] * static_cast<double>(cost.us[i]);
+  for (std::size_t i = 0; i < trends.size(); ++i) {
+    trend += trends[i] * static_cast<double>(cost.trend[i]);
+  }
+  return us * std::exp(std::clamp(trend, -kMostTrend, kMostTrend));
 }
 
 }  // namespace scanrnn::dispatch

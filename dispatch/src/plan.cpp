@@ -80,6 +80,7 @@ struct Predictions {
     const auto fits = [&](const Cost& cost) {
       return cost.of.kind == here.kind && cost.across_blocks == across_blocks;
     };
+    const Trends trend = trends(plan.problem);
     int nearest = std::numeric_limits<int>::max();
     for (const Cost& cost : *profile.costs) {
       if (fits(cost)) nearest = std::min(nearest, distance(cost.of, here));
@@ -91,12 +92,8 @@ struct Predictions {
       const bool single = plan.problem.steps == 1 && cost.strategy == Strategy::persistent;
       if (single && only == Strategy::automatic) continue;
       if (only != Strategy::automatic && cost.strategy != only) continue;
-      Predicted way{cost.strategy, across_blocks, 0};
       const Counts count = counts(plan.problem, plan.device, cost.strategy, across_blocks);
-      for (std::size_t i = 0; i < count.size(); ++i) {
-        way.us += count[i] * static_cast<double>(cost.us[i]);
-      }
-      add(way);
+      add({cost.strategy, across_blocks, predicted(cost, count, trend)});
     }
   }
 

@@ -22,6 +22,7 @@ FEATURES, TERMS = _core.features(), _core.terms()
 CLASS = {  # of problems whose time is predicted alike
     "kind": str, "bytes": int, "alignment": int, "training": bool, "log_form": bool
 }  # fmt: skip
+NO_TREND = [0.0] * _core.TRENDS
 OPEN = {"above": -1.0, "at_most": math.inf}  # what a bound is where a rule has none
 
 
@@ -61,7 +62,11 @@ def _cost(where: str, cost: Any) -> Any:
         raise ValueError(f"{where}.us must hold microseconds of {', '.join(TERMS)}")
     each = {name: _number(f"{where}.us.{name}", value) for name, value in us.items()}
     terms = [each.get(name, 0.0) for name in TERMS]
-    return tuple(of.values()), cost["strategy"], cost["across_blocks"], terms
+    trend = cost.get("trend", NO_TREND)
+    if not isinstance(trend, list) or len(trend) != len(NO_TREND):
+        raise ValueError(f"{where}.trend must be a list of {len(NO_TREND)} numbers")
+    slopes = [_number(f"{where}.trend", value, least=-math.inf) for value in trend]
+    return tuple(of.values()), cost["strategy"], cost["across_blocks"], terms, slopes
 
 
 def _rule(where: str, rule: Any) -> _core.Rule:
@@ -84,9 +89,10 @@ def _rule(where: str, rule: Any) -> _core.Rule:
     return rule["strategy"], rule["runner_up"], rule["across_blocks"], margin, bounds[0], bounds[1]
 
 
-def _number(where: str, value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise ValueError(f"{where} must be a number >= 0, not {value!r}")
+def _number(where: str, value: Any, least: float = 0) -> float:
+    if type(value) not in (int, float) or not least <= value < math.inf:
+        wanted = "a finite number" if least < 0 else f"a number >= {least:g}"
+        raise ValueError(f"{where} must be {wanted}, not {value!r}")
     return float(value)
 
 
@@ -102,12 +108,18 @@ def as_json(profile: _core.Profile) -> dict[str, Any]:
                 rule[side] = {n: int(v) if v == int(v) else v for n, v in given.items()}
         rules.append(rule)
     costs = []
-    for of, strategy, across_blocks, us in profile.costs:
+    for of, strategy, across_blocks, us, trend in profile.costs:
         cost = dict(zip(CLASS, of, strict=True)) | {"strategy": strategy}
-        each = {name: float(f"{value:.7g}") for name, value in zip(TERMS, us, strict=True) if value}
-        costs.append(cost | {"across_blocks": across_blocks, "us": each})
+        each = {name: _short(value) for name, value in zip(TERMS, us, strict=True) if value}
+        cost |= {"across_blocks": across_blocks, "us": each}
+        costs.append(cost | ({"trend": [_short(value) for value in trend]} if any(trend) else {}))
     lists = {"rules": rules, "costs": costs}
     return {"name": profile.name} | {key: value for key, value in lists.items() if value}
+
+
+def _short(value: float) -> float:
+    """As it was read, before it was a float32."""
+    return float(f"{value:.7g}")
 
 
 def counts(profile: _core.Profile) -> str:

@@ -23,9 +23,11 @@ using dispatch::Rule;
 using Bounds = std::array<double, dispatch::kFeatures>;
 using RuleValues = std::tuple<std::string, std::string, bool, double, Bounds, Bounds>;
 
-// The fields of a ProblemClass, a strategy and how it splits time, microseconds of each term.
+// The fields of a ProblemClass, a strategy and how it splits time, microseconds of each term,
+// trend.
 using ClassValues = std::tuple<std::string, int, int, bool, bool>;
-using CostValues = std::tuple<ClassValues, std::string, bool, std::array<float, dispatch::kTerms>>;
+using CostValues = std::tuple<ClassValues, std::string, bool, std::array<float, dispatch::kTerms>,
+                              std::array<float, dispatch::kTrends>>;
 
 ClassValues values_of(const dispatch::ProblemClass& of) {
   return {name(of.kind), of.bytes, of.alignment, of.training, of.log_form};
@@ -52,8 +54,8 @@ Profile make_profile(const std::string& name, const std::string& origin,
         parse_strategy(strategy), parse_strategy(runner_up), across_blocks, margin, above, at_most};
   }
   std::vector<Cost> parsed;
-  for (const auto& [of, strategy, across_blocks, us] : costs) {
-    parsed.push_back({class_of(of), parse_strategy(strategy), across_blocks, us});
+  for (const auto& [of, strategy, across_blocks, us, trend] : costs) {
+    parsed.push_back({class_of(of), parse_strategy(strategy), across_blocks, us, trend});
   }
   if (!parsed.empty()) out.costs = std::make_shared<const std::vector<Cost>>(std::move(parsed));
   return out;
@@ -63,7 +65,8 @@ std::vector<CostValues> costs_of(const Profile& profile) {
   std::vector<CostValues> out;
   if (!profile.costs) return out;
   for (const Cost& cost : *profile.costs) {
-    out.emplace_back(values_of(cost.of), name(cost.strategy), cost.across_blocks, cost.us);
+    out.emplace_back(values_of(cost.of), name(cost.strategy), cost.across_blocks, cost.us,
+                     cost.trend);
   }
   return out;
 }
@@ -103,12 +106,13 @@ py::tuple pick(const Profile& profile, bool cuda, std::int64_t units, std::int64
   const auto plan = dispatch::plan(problem, limits(cuda, units, shared_bytes), profile);
   return py::make_tuple(name(plan.strategy), plan.across_blocks, explain(plan), plan.expected_us);
 }
-// What the costs of one way are fitted to: the class of a problem, and its counts.
+// What the costs of one way are fitted to: the class of a problem, its counts and its trends.
 py::tuple counted(std::int64_t units, std::int64_t shared_bytes, const dispatch::Problem& problem,
                   const std::string& strategy, bool across_blocks) {
   const auto device = limits(true, units, shared_bytes);
   return py::make_tuple(values_of(dispatch::class_of(problem, device, across_blocks)),
-                        dispatch::counts(problem, device, parse_strategy(strategy), across_blocks));
+                        dispatch::counts(problem, device, parse_strategy(strategy), across_blocks),
+                        dispatch::trends(problem));
 }
 std::vector<std::string> shared_terms() {
   std::vector<std::string> out;
@@ -150,6 +154,7 @@ void bind_planning(py::module_& m) {
       py::return_value_policy::reference);
   m.def("features", [] { return names_of<dispatch::Feature>(dispatch::kFeatures); });
   m.def("terms", [] { return names_of<dispatch::Term>(dispatch::kTerms); });
+  m.attr("TRENDS") = dispatch::kTrends;
   m.def("shared_terms", &shared_terms);
   m.def("strategies", [] { return names_of(dispatch::kStrategies); });
   py::class_<dispatch::Problem>(m, "Problem");

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "scanrnn/dispatch/tiles.h"
 
@@ -209,7 +210,7 @@ TEST(Counts, EveryTermHasANameOfItsOwn) {
 
 Cost cost(ProblemClass of, Strategy strategy, float call, Term term = Term::call, float us = 0,
           bool across_blocks = false) {
-  Cost out{of, strategy, across_blocks, {}};
+  Cost out{of, strategy, across_blocks, {}, {}};
   out.us[static_cast<std::size_t>(term)] = us;
   out.us[static_cast<std::size_t>(Term::call)] = call;
   return out;
@@ -253,6 +254,44 @@ TEST(Predicted, TheLeastTimeWins) {
                       "fused_sequential (1 ms) [profile priced, this file]"),
             std::string::npos)
       << said;
+}
+
+// The trend's products: 1 and what is from the middle of the sizes, then what the cell is.
+TEST(Trends, OfSizesAndCells) {
+  Problem p = problem(256, 16, 2048);
+  p.gates = 2;
+  p.highway = true;
+  const Trends found = trends(p);
+  const double steps = 0.5, hidden = 1;
+  const std::vector<double> sizes = {1, 0, steps, hidden};
+  std::vector<double> wanted;
+  for (int i = 0; i < 4; ++i) {
+    for (int j = i; j < 4; ++j) {
+      for (int k = j; k < 4; ++k) wanted.push_back(sizes[i] * sizes[j] * sizes[k]);
+    }
+  }
+  for (const double trait : {-1, 0, 1, 0}) {
+    for (const double size : sizes) wanted.push_back(trait * size);
+  }
+  EXPECT_EQ(std::vector<double>(found.begin(), found.end()), wanted);
+}
+
+TEST(Trends, AreAFactorWithinBounds) {
+  const ProblemClass of;
+  Cost way = cost(of, kWalk, 5, Term::walk, 0.5f);
+  const Problem p = problem(64, 16, 128);
+  const Counts count = counts(p, kDevice, kWalk, false);
+  const double plain = predicted(way, count, trends(p));
+  way.trend[0] = 0.1f;
+  EXPECT_NEAR(predicted(way, count, trends(p)) / plain, std::exp(0.1), 1e-6);
+  way.trend[0] = -7;
+  EXPECT_NEAR(predicted(way, count, trends(p)) / plain, std::exp(-0.4), 1e-6);
+}
+
+TEST(Trends, EndWhereMeasurementsEnd) {
+  const std::int64_t far = std::int64_t{1} << 40;
+  EXPECT_EQ(trends(problem(far, 1, 64)), trends(problem(2 * far, 1, 64)));
+  EXPECT_EQ(trends(problem(8, 1, 1)), trends(problem(8, 1, 2)));
 }
 
 TEST(Predicted, ByTheNearestClass) {

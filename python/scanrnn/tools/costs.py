@@ -4,7 +4,8 @@
 A way's time is a sum of terms, each a count that the planner knows times the microseconds of one,
 none of them negative. The least squares of the relative errors decide. The planner counts for each
 way what its kernels do. What several ways do alike, such as the product with the input, has the
-same microseconds in all of them, so that what is not known of it does not decide between two.
+same microseconds in all of them, so that what is not known of it does not decide between two. What
+the terms miss then is fitted once more, by each way's trend over sizes and cells.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from .sizes import QUOTED, QUOTED_SCANS, SCAN
 
 OVER_BLOCKS = "parallel_scan, device"
 LOST, AROUND = 0.03, 1.25  # what a prediction may lose where people look first, and how far that is
+REFITS, TRUSTED = 8, 0.1  # until weights settle; relative error up to which squares count
+STIFF = (
+    10  # problems that a slope of a trend must be worth: a way with few problems has little trend
+)
 SHARE = 1e-3  # of every prediction: what never takes so much is left out
 
 
@@ -30,6 +35,7 @@ class Timed(NamedTuple):
 
     way: str
     counts: Array
+    trends: Array
     us: float
 
 
@@ -42,8 +48,8 @@ def fit(found: Iterable[Problem], units: int, shared_bytes: int) -> list[dict[st
         core = core_problem(problem)
         for way, ms in problem.ms.items():
             split = way == OVER_BLOCKS
-            of, counts = _core.counted(units, shared_bytes, core, strategy_of(way), split)
-            classes.setdefault(of, []).append(Timed(way, np.array(counts), 1e3 * ms))
+            of, *counted = _core.counted(units, shared_bytes, core, strategy_of(way), split)
+            classes.setdefault(of, []).append(Timed(way, *map(np.array, counted), 1e3 * ms))
     return [cost for of, timed in sorted(classes.items()) for cost in _class(of, timed)]
 
 
@@ -120,7 +126,7 @@ def _class(of: Any, timed: list[Timed]) -> list[dict[str, Any]]:
     shares = np.zeros((len(timed), len(columns)))
     for row, at, one in zip(shares, places, timed, strict=True):
         row[at] = one.counts[one.counts != 0] / one.us
-    each = _not_negative(shares)
+    each = _robust(shares)
     costs = []
     for way in ways:
         us = np.zeros(len(profile.TERMS))
@@ -131,11 +137,29 @@ def _class(of: Any, timed: list[Timed]) -> list[dict[str, Any]]:
     return costs
 
 
-def _not_negative(shares: Array) -> Array:
-    """x >= 0 whose products with all rows are the nearest to 1."""
+def _robust(shares: Array) -> Array:
+    """x >= 0 whose products with all rows are near to 1, by Huber's loss: a time that the terms do
+    not explain, such as of a product for which the library chose badly, counts by its error, not
+    by the square.
+    """
+    weights = np.ones(len(shares))
+    for _ in range(REFITS):
+        each = _not_negative(shares, weights)
+        weights = _trust(shares @ each - 1)
+    return each
+
+
+def _trust(errors: Array) -> Array:
+    """What errors are multiplied by, so that their squares beyond TRUSTED grow no faster."""
+    return np.sqrt(np.minimum(1, TRUSTED / np.maximum(np.abs(errors), 1e-9)))
+
+
+def _not_negative(shares: Array, weights: Array) -> Array:
+    """x >= 0 whose products with all rows are the nearest to 1, in weighted least squares."""
+    shares = shares * weights[:, None]
     scale = np.sqrt(np.square(shares).sum(axis=0))
     scale[scale == 0] = 1
-    matrix, target = shares / scale, np.ones(len(shares))
+    matrix, target = shares / scale, weights
     if len(matrix) > len(scale):  # the same solution from a smaller system
         q, matrix = np.linalg.qr(matrix)
         target = q.T @ target
@@ -143,16 +167,30 @@ def _not_negative(shares: Array) -> Array:
     return found / scale
 
 
+def _trend(products: Array, missed: Array) -> Array:
+    """The slopes of a way's trend: logarithms of what the terms missed, by ridge regression."""
+    weights = np.ones(len(missed))
+    for _ in range(REFITS):
+        rows = products * weights[:, None]
+        stiff = STIFF * np.eye(products.shape[1])
+        slopes = np.linalg.solve(rows.T @ rows + stiff, rows.T @ (weights * missed))
+        weights = _trust(products @ slopes - missed)
+    return slopes
+
+
 def _cost(of: Any, way: str, us: Array, timed: list[Timed]) -> dict[str, Any]:
     parts = np.array([one.counts * us for one in timed])
-    predicted = parts.sum(axis=1)
-    us = np.where((parts > SHARE * predicted[:, None]).any(axis=0), us, 0)
-    errors = [abs(p / one.us - 1) for p, one in zip(predicted, timed, strict=True)]
+    us = np.where((parts > SHARE * parts.sum(axis=1)[:, None]).any(axis=0), us, 0)
+    products, found = np.array([one.trends for one in timed]), np.array([one.us for one in timed])
+    predicted = np.array([one.counts @ us for one in timed])
+    slopes = _trend(products, np.log(found / predicted))
+    errors = np.abs(predicted * np.exp(products @ slopes) / found - 1)
     return {
         **dict(zip(profile.CLASS, of, strict=True)),
         "strategy": strategy_of(way),
         "across_blocks": way == OVER_BLOCKS,
         "us": {n: float(f"{v:.4g}") for n, v in zip(profile.TERMS, us, strict=True) if v > 0},
+        "trend": [round(float(slope), 4) for slope in slopes],
         "points": len(timed),
         "error": round(float(np.median(errors)), 3),
     }

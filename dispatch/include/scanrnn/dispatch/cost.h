@@ -143,12 +143,19 @@ struct ProblemClass {
   bool log_form = false;  // of a bare scan, else false
 };
 
-// The predicted time of one way is the sum of its terms' counts times the microseconds of one.
+// A smooth trend over problems corrects what the terms miss. Its logarithm is a sum of products: up
+// to three of the logarithms of B, T and H, and what the cell is by 1 and by each of these three.
+inline constexpr int kTrends = 36;
+using Trends = std::array<double, kTrends>;
+
+// The predicted time of one way is the sum of its terms' counts times the microseconds of one,
+// times e to the power of its trend.
 struct Cost {
   ProblemClass of;
   Strategy strategy = Strategy::fused_sequential;
   bool across_blocks = false;  // as in Rule
   std::array<float, kTerms> us{};
+  std::array<float, kTrends> trend{};
 };
 
 // Launches of a persistent kernel that together beat a step loop where nothing was measured.
@@ -158,6 +165,11 @@ inline constexpr std::int64_t kMostLaunches = 2;
 Counts counts(const Problem& problem, const DeviceLimits& device, Strategy strategy,
               bool across_blocks);
 ProblemClass class_of(const Problem& problem, const DeviceLimits& device, bool across_blocks);
+
+// The products of a problem that every way's trend is a sum of.
+Trends trends(const Problem& problem);
+// Microseconds of a way.
+double predicted(const Cost& cost, const Counts& counts, const Trends& trends);
 
 }  // namespace scanrnn::dispatch
 #pragma GCC visibility pop
