@@ -28,9 +28,10 @@ def named(group: Any, what: str, peer: int | None = None) -> Iterator[None]:
     except RuntimeError as problem:
         gone = _gone(group, peer)
         whose = " and ".join(f"rank {rank}" for rank in gone) or "some rank"
+        ends = "have ended or take no part" if len(gone) > 1 else "has ended or takes no part"
         where = "between all ranks" if peer is None else f"with rank {peer}"
         raise RuntimeError(
-            f"{what} {where} of the group came to no end: {whose} has ended or takes no part "
+            f"{what} {where} of the group came to no end: {whose} {ends} "
             f"({str(problem).splitlines()[0]})"
         ) from problem
 
