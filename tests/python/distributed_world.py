@@ -29,7 +29,7 @@ ENVIRONMENT = {
 }
 LIMIT = 300  # seconds for a world, of which it takes far fewer
 TIMEOUT = 60  # seconds for one exchange
-TIMEOUTS = {"dies": 15, "dies unseen": 15}  # where one of them is to run out
+WATCHED = 15  # of NCCL, where its watchdog is to end what a dead rank has left
 STACK = 55  # seconds until a process writes where it waits
 
 
@@ -95,7 +95,7 @@ def results(size, folder):
 class World:
     """What a case knows of its world."""
 
-    def __init__(self, rank, size, timeout=TIMEOUT):
+    def __init__(self, rank, size, dies=False):
         import torch
         from support import DEVICE
 
@@ -105,7 +105,9 @@ class World:
         self.backend = "gloo" if DEVICE == "cpu" else "nccl"
         if DEVICE != "cpu":
             torch.cuda.set_device(self.device)
-        self.timeout = datetime.timedelta(seconds=timeout)
+        # gloo sees at once that a process has ended.
+        seconds = WATCHED if dies and self.backend == "nccl" else TIMEOUT
+        self.timeout = datetime.timedelta(seconds=seconds)
 
     def join(self, store):
         import torch.distributed as dist
@@ -121,7 +123,7 @@ def main(rank, size, store, folder, suite):
     import torch.distributed as dist
 
     cases = importlib.import_module("distributed_cases")
-    world = World(int(rank), int(size), TIMEOUTS.get(suite, TIMEOUT))
+    world = World(int(rank), int(size), suite.startswith("dies"))
     world.join(store)
     found = {}
     for name, case in cases.SUITES[suite].items():
