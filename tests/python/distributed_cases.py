@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from distributed_batch import CASES as BATCH
 from distributed_compare import SHARE, compare, ragged, refused, span
-from distributed_errors import dies, dies_unseen, errors, places
+from distributed_errors import dies, dies_unseen, errors, places, unseen
 from distributed_mesh import CASES as MESH
 from distributed_mesh import THIN
 from distributed_tails import CASES as TAILS
@@ -148,14 +148,28 @@ def what_is_not_there(world):
 
 
 def another_control_group(world):
-    """Where the group's own messages go through a GPU, ranks agree in a group beside it."""
-    if world.backend != "gloo":
-        return  # all other cases have one
-    ranks = agree.Ranks(None)
-    ranks._backends = lambda: {"cpu": "another"}
-    told = ranks.agree(lambda: {"rank": world.rank}, ["rank"])
-    assert [one["rank"] for one in told] == list(range(world.size))
-    assert ranks._control() is ranks._control() is not ranks.group
+    """Where the group's own messages go through a GPU, ranks agree in a group beside it, and meet
+    there in backward."""
+    with pytest.MonkeyPatch.context() as patch:
+        if world.backend == "gloo":  # all cases of others have such a group
+            unseen(world, patch)
+        ranks = agree.Ranks(None)
+        told = ranks.agree(lambda: {"rank": world.rank}, ["rank"])
+        assert [one["rank"] for one in told] == list(range(world.size))
+        assert ranks._control() is ranks._control() is not ranks.group
+        rnn, met = module("SRU", 4, 8, 2), []
+        meeting = agree.Ranks.meeting
+
+        def counted(ranks, device):
+            met.append(meeting(ranks, device))
+            return met[-1]
+
+        patch.setattr(agree.Ranks, "meeting", counted)
+        compare(world, rnn, sd.TimeSharded(rnn))
+        a = tensor(3, 4, grad=True)
+        sd.scan(a, a).sum().backward()
+        assert len(met) == 2
+        assert None not in met
 
 
 def order(world):

@@ -12,7 +12,6 @@ import torch
 from distributed_compare import refused
 from scanrnn.torch.distributed import agree
 from scanrnn.torch.distributed.exchange import Link
-from scanrnn.torch.distributed.schedule import Shape
 from torch_support import module, same, state, tensor
 
 
@@ -139,21 +138,23 @@ def dies(world):
 def dies_unseen(world):
     """The same where hosts only queue the work: they meet in a group beside the messages'."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agree.Ranks, "_backends", lambda ranks: {world.device.type: "another"})
-        patch.setattr(agree, "_SERVED", {"another": world.device.type})
+        unseen(world, patch)
         ranks = agree.Ranks(None)
         ranks.agree(lambda: {agree.PLACE: ranks.place("message", world.device)}, [agree.PLACE])
         link, last = Link(ranks, world.device, torch.float32), world.size - 1
-        nothing, shape = torch.empty(0), Shape(world.size, 1, 1, 1)
 
-        def walk():
-            link.walk(shape, lambda unit: 0, lambda unit, came: nothing, back=True)
+        def meet():
+            with link.meeting():
+                pass
 
-        walk()
+        meet()
         if world.rank == last:
             os._exit(3)
-        refused(
-            RuntimeError,
-            rf"the meeting beside backward between all .* no end: rank {last} has ended",
-            walk,
-        )
+        words = rf"the meeting beside backward between all .* no end: rank {last} has ended"
+        refused(RuntimeError, words, meet)
+
+
+def unseen(world, patch):
+    """Messages go, as far as anybody knows, by what does not let the host wait."""
+    patch.setattr(agree.Ranks, "_backends", lambda ranks: {world.device.type: "another"})
+    patch.setattr(agree, "_SERVED", {"another": world.device.type})

@@ -10,7 +10,8 @@ that waits for a message would hold multiprocessors, and a persistent kernel wan
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -52,6 +53,18 @@ class Link:
         if self.size > 1 and meet(self.group, ranks.places):  # P2P alone cannot be the first
             self.add(torch.zeros(1, device=device))
 
+    @contextmanager
+    def meeting(self) -> Iterator[None]:
+        """Around a backward, whose ranks have agreed before forward alone. Hosts that only queue
+        the work meet beside it, so that a rank that is gone is an error, and not a stream that
+        stands still."""
+        with named(self.group, _MEETING):
+            begun = self.ranks.meeting(self.device)
+        yield
+        if begun is not None:
+            with named(self.group, _MEETING):
+                begun.wait()
+
     def walk(
         self,
         shape: Shape,
@@ -60,13 +73,7 @@ class Link:
         back: bool = False,
     ) -> None:
         """Calls `work` for this rank's units with what the rank before has sent, and sends what
-        comes out to the rank behind. Messages have size_of(unit) elements.
-
-        Before forward ranks have agreed on the call. In backward, hosts that only queue the work
-        meet beside it, so that a rank that is gone is an error, and not a stream that stands still.
-        """
-        with named(self.group, _MEETING):
-            meeting = self.ranks.meeting(self.device) if back else None
+        comes out to the rank behind. Messages have size_of(unit) elements."""
         inbox: dict[Unit, Posted] = {}
         leaving: list[Posted] = []
         for mine, behind, arriving in turns_of(shape, self.rank, back):
@@ -86,9 +93,6 @@ class Link:
             inbox |= zip(units, posted[len(sent) :], strict=True)
         for one in leaving:
             one.wait()
-        if meeting is not None:
-            with named(self.group, _MEETING):
-                meeting.wait()
 
     def _post(self, sent: Messages, received: Messages) -> list[Posted]:
         """A slot's messages at once; empty ones need no way."""

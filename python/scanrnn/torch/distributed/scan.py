@@ -219,13 +219,14 @@ class _Function(torch.autograd.Function):
         da, db = (torch.empty_like(h) if need else None for need in ctx.needs_input_grad[2:4])
         dh_0 = torch.zeros(a.shape[1], device=a.device, dtype=a.dtype)
         run = _Backward(a, h, initial, _plain(dh), da, db, dh_0)
-        if sharded.tails is None:
-            sharded.walk(run.work, back=True)
-        else:
-            run.at_once(sharded, sharded.tails.lengths[0])
-        if not sharded.spreads_h_0:
-            return None, None, da, db, None
-        sharded.link.spread(dh_0, 0)
+        with sharded.link.meeting():
+            if sharded.tails is None:
+                sharded.walk(run.work, back=True)
+            else:
+                run.at_once(sharded, sharded.tails.lengths[0])
+            if not sharded.spreads_h_0:
+                return None, None, da, db, None
+            sharded.link.spread(dh_0, 0)
         return None, None, da, db, dh_0
 
 

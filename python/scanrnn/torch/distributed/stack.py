@@ -102,7 +102,8 @@ class _Function(torch.autograd.Function):
         refuse_graph("TimeSharded")
         count, saved = len(ctx.names), ctx.saved_tensors  # which a checkpoint gives once
         run = Backward(ctx.sharded, dict(zip(ctx.names, saved[:count], strict=True)), saved[count:])
-        return None, None, *run.run(cotangents)
+        with ctx.sharded.link.meeting():
+            return None, None, *run.run(cotangents)
 
 
 class Forward:
