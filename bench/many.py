@@ -15,11 +15,11 @@ Progress goes to stderr. Where a rank waits for another one longer than --timeou
 rank writes where it stands, and all of them end. Rows are saved as they come. After a wrong
 result the command goes on, and ends with an error.
 
-A row says into how many groups the ranks cut their work, and the share of its slots that a rank of
-such a pipeline works in. `efficiency` is what was measured: one device's time over that of the
-ranks times their number. `peak_bytes` is that of torch's allocator, by rank, inputs included, and
-`memory` the largest over one device's. `exchange_us` is a slot of the same pipeline without its
-work, from launch to message.
+A row says which `way` a layer's ranks took and, of the pipeline, into how many groups they cut
+their work, and the share of its slots that a rank works in. `efficiency` is what was measured: one
+device's time over that of the ranks times their number. `peak_bytes` is that of torch's allocator,
+by rank, inputs included, and `memory` the largest over one device's. `exchange_us` is a slot of the
+same pipeline without its work, from launch to message.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from many_runs import BLOCKS, DTYPES, SCAN_GROUPS, Messages, Problem, Run, World
 from rows import Row
 from scanrnn import _core
 from scanrnn.tools import measure
+from scanrnn.torch.distributed.tails import WAYS
 from torch import Tensor
 
 PASSES = ("forward", "forward_backward")
@@ -146,7 +147,7 @@ class Started:
             if error > BOUNDS[self.problem.dtype]:
                 row["failed"] = "wrong result"
         if run is not None and run.model is not None:
-            row["groups"] = len(run.model.cut)
+            row |= {"way": run.model.taken, "groups": len(run.model.cut)}
 
     def _made(self, ranks: int) -> tuple[Run, list[Tensor], int] | None:
         if self.world.rank >= ranks:
@@ -195,7 +196,7 @@ def problem_rows(world: World, problem: Problem, training: bool, args: Any) -> l
             row |= {"speedup": round(speedup, 3), "efficiency": round(speedup / ranks, 3)}
         if "peak_bytes" in row and "peak_bytes" in one:
             row["memory"] = round(max(row["peak_bytes"]) / one["peak_bytes"][0], 3)
-        if "groups" in row:
+        if row.get("way") == "pipeline":
             row["pipeline"] = round(row["groups"] / (row["groups"] + ranks - 1), 3)
     return list(rows.values())
 
@@ -216,7 +217,7 @@ def problems(args: Any) -> list[tuple[Problem, bool]]:
 def joined(rank: int, args: Any, store: str, start: float) -> World:
     device = torch.device(args.device, rank) if args.device == "cuda" else torch.device("cpu")
     size, backend = max(args.ranks), "nccl" if args.device == "cuda" else "gloo"
-    world = World(rank, device, size, {}, start, args.timeout, args.groups)
+    world = World(rank, device, size, {}, start, args.timeout, args.groups, args.way)
     world.says(f"{size} processes, {backend}")
     if args.device == "cuda":
         torch.cuda.set_device(device)
@@ -274,6 +275,7 @@ def main(command: list[str] | None = None) -> None:
     for name in ("batch", "steps", "hidden"):
         parser.add_argument(f"--{name}", type=int, help="instead of the problems' own")
     parser.add_argument("--groups", type=int, help="of every call, instead of what it chooses")
+    parser.add_argument("--way", choices=WAYS, default="auto", help="that ranks take")
     parser.add_argument("--dtype", choices=DTYPES, help="instead of the problems' own")
     args = parser.parse_args(command)
     there = torch.cuda.device_count() if args.device == "cuda" else 2

@@ -62,6 +62,7 @@ class World(NamedTuple):
     start: float  # by time.time(), that of the command
     timeout: float
     cut: int | None = None  # how many groups to make; None lets the call choose
+    way: str = "auto"
 
     def says(self, stage: str) -> None:
         """What is done next, and by when it has to be."""
@@ -109,7 +110,7 @@ class Run:
         model = (
             rnn
             if self.ranks == 1
-            else sd.TimeSharded(rnn, world.groups[self.ranks], groups=world.cut)
+            else sd.TimeSharded(rnn, world.groups[self.ranks], groups=world.cut, way=world.way)
         )
         self.leaves = [*rnn.parameters(), x]
         self.compared = [*rnn.parameters()]
@@ -128,7 +129,8 @@ class Run:
         self.leaves, self.compared = [a, b, h_0], [h_0]
         scan = scanrnn.torch.scan
         if self.ranks > 1:
-            scan = functools.partial(sd.scan, group=world.groups[self.ranks], groups=world.cut)
+            own = {"group": world.groups[self.ranks], "groups": world.cut, "way": world.way}
+            scan = functools.partial(sd.scan, **own)
         self.call = lambda: (scan(a, b, h_0), [])
         self.model = None
 

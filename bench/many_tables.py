@@ -26,7 +26,7 @@ def many_ranks(content: Row) -> str:
 def _values(row: Row) -> list[str]:
     peak = max(row.get("peak_bytes", [0])) / 2**30
     found = (
-        str(row.get("groups", "")),
+        "tails" if row.get("way") == "tails" else str(row.get("groups", "")),
         number(row["ms"]) if "ms" in row else row["failed"].replace("|", "/"),
         f"{row['speedup']:.2f}" if "speedup" in row else "",
         f"{row['efficiency']:.2f}" if "efficiency" in row else "",
