@@ -228,7 +228,7 @@ class Asked:
         own = self.reset.movedim(time, 0)
         none = own.new_zeros(1, self.batch)
         first = own[:1] if steps else none
-        every = link.firsts(first.to(torch.uint8).contiguous())
+        every = link.every(first.to(torch.uint8).contiguous(), "resets")
         after = next((every[r] for r in range(rank + 1, len(counts)) if counts[r]), None)
         back = torch.cat([own[1:], none if after is None else after.bool()])[:steps]
         if lengths is not None:

@@ -130,11 +130,11 @@ class Link:
             with named(self.group, "the sum"):
                 dist.all_reduce(value, group=self.group)
 
-    def firsts(self, rows: Tensor) -> list[Tensor]:
-        """Every rank's."""
+    def every(self, rows: Tensor, what: str) -> list[Tensor]:
+        """Every rank's; `what` they are is for errors."""
         every = [torch.empty_like(rows) for _ in range(self.size)]
         if self.size > 1 and rows.numel():
-            with named(self.group, "the exchange of resets"):
+            with named(self.group, f"the exchange of {what}"):
                 dist.all_gather(every, rows, self.group)
         return every if self.size > 1 else [rows]
 

@@ -62,12 +62,12 @@ class Tails:
 
         This waits for the device, once for each length that is tried.
         """
-        length, bound, product = self.first, bound_of(link.dtype), math.inf
+        longer, bound = self.first, bound_of(link.dtype)
         for _ in range(TRIES):
-            found = probe(length)
+            length, found = longer, probe(longer)
             size = found.states.nbytes
             told = torch.cat([_bytes(found.states), _bytes(found.product.reshape(1).float())])
-            every = link.firsts(told)
+            every = link.every(told, "tails")
             products = torch.stack([one[size:] for one in every]).view(torch.float32)
             product = float(products.max())
             if product <= bound:
@@ -76,7 +76,6 @@ class Tails:
             longer = self._longer(length, product, bound)
             if longer == length:
                 break
-            length = longer
         self.lengths.clear()
         if self._pays is None:
             raise ValueError(
@@ -215,7 +214,7 @@ def _ends(run: Forward, unit: Unit, x: Tensor, length: int) -> Ends:
         none = x.new_zeros(sum(map(math.prod, shapes)))
         return Ends(none, torch.zeros((), device=x.device))
     huge = HUGE.get(call.dtype, 2.0**100)
-    parts = [_part(call, unit, x, start, length) for start in starts for _ in range(2)]
+    parts = [part for start in starts for part in 2 * [_part(call, unit, x, start, length)]]
     h_0 = [x.new_zeros(len(starts), 2, call.batch, shape[-1]) for shape in shapes]
     for state in h_0:
         state[:, 1] = huge
