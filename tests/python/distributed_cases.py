@@ -15,10 +15,11 @@ from distributed_compare import SHARE, compare, ragged, refused, span
 from distributed_errors import dies, dies_unseen, errors, places, unseen
 from distributed_mesh import CASES as MESH
 from distributed_mesh import THIN
+from distributed_order import backward_of_parts, in_one_order
 from distributed_tails import CASES as TAILS
 from scanrnn.torch.distributed import agree
 from support import ALL_CELLS, DENSE, INFO
-from torch_support import WIDE, flat, module, same, st, tensor
+from torch_support import WIDE, module, same, st, tensor
 
 # ---- cells
 
@@ -173,58 +174,16 @@ def another_control_group(world):
 
 
 def order(world):
-    """What a rank posts: with each other rank it has the same messages in the same batches, and the
-    same collectives between them, as a stream of NCCL needs it."""
-    posted = []
+    """With NCCL's stream in mind; see in_one_order."""
 
-    def batch(operations):
-        posted.append(
-            [
-                (op.op is dist.isend, (world.rank, op.group_peer), op.tensor.numel())
-                for op in operations
-            ]
-        )
-        return own_batch(operations)
-
-    def collective(name, value, *args, **options):
-        posted.append((name, value.numel(), options.get("group_src")))
-        return own[name](value, *args, **options)
-
-    names = ("all_reduce", "broadcast", "reduce")
-    own_batch, own = dist.batch_isend_irecv, {name: getattr(dist, name) for name in names}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dist, "batch_isend_irecv", batch)
-        for name in names:
-            patch.setattr(dist, name, functools.partial(collective, name))
+    def work():
         for name, both, layers in (("LSTM", False, 3), ("SRU", True, 2), ("MinGRU", False, 2)):
             rnn = module(name, 8, 24, layers, bidirectional=both)
-            y, h_n = sd.TimeSharded(rnn, groups=3)(tensor(9, 3, 8)[span(world)])
-            if world.rank:  # independent parts of a graph, met in another order on each rank
-                (y.sum() + flat([h_n])[0].sum()).backward()
-            else:
-                (flat([h_n])[0].sum() + y.sum()).backward()
-        sd.scan(
-            tensor(9, 64)[span(world)].requires_grad_(), tensor(9, 64)[span(world)]
-        ).sum().backward()
-    every = [None] * world.size
-    dist.all_gather_object(every, posted)
+            backward_of_parts(world, *sd.TimeSharded(rnn, groups=3)(tensor(9, 3, 8)[span(world)]))
+        a, b = (tensor(9, 64)[span(world)] for _ in range(2))
+        sd.scan(a.requires_grad_(), b).sum().backward()
 
-    def between(rank, other):
-        """All collectives, and of each batch what the two have in it."""
-        found = []
-        for one in every[rank]:
-            if isinstance(one, list):
-                one = sorted(
-                    (sends == (rank < other), size) for sends, (_, to), size in one if to == other
-                )
-            if one:
-                found.append(one)
-        return found
-
-    for rank in range(world.size):
-        for other in range(rank):
-            assert between(rank, other) == between(other, rank)
-    assert sum(isinstance(one, list) for one in posted) > 20
+    assert in_one_order(world, work) > 20
 
 
 def without_gradients(world):

@@ -9,6 +9,7 @@ import scanrnn.torch.distributed as sd
 import torch
 import torch.distributed as dist
 from distributed_compare import SHARE, compare, part_of, refused, span
+from distributed_order import backward_of_parts, in_one_order
 from scanrnn.torch.distributed import tails
 from scanrnn.torch.distributed.exchange import Link
 from support import INFO
@@ -241,6 +242,25 @@ def bits(world):
     assert all(torch.equal(one, every[0]) for one in every)
 
 
+def order(world):
+    """A rank has one batch of messages for each layer, in backward; a scan has one."""
+    parts = PARTS[world.size]
+    here, layers = span(world, parts), 3
+
+    def work():
+        for both in (False, True):
+            rnn = module("SRU", 8, 8, layers, bidirectional=both)
+            x = tensor(sum(parts), 3, 8)[here]
+            backward_of_parts(world, *sd.TimeSharded(rnn, way="tails")(x))
+        a = tensor(sum(parts), 64)[here].sigmoid().requires_grad_()
+        sd.scan(a, a, way="tails").sum().backward()
+        with short():  # of gates that keep
+            keep(rnn := module("MinGRU", 8, 8, 2), 1)
+            backward_of_parts(world, *sd.TimeSharded(rnn)(x))
+
+    assert in_one_order(world, work) >= 2 * layers + 1
+
+
 def scans(world):
     parts = PARTS[world.size]
     steps, here = sum(parts), span(world, parts)
@@ -282,6 +302,6 @@ CASES = {f"cell-{name}": functools.partial(cell_of, name=name) for name in LINEA
     case.__name__: case
     for case in (
         precisions, gates_that_keep, lengths_of_tails, ragged, drops, ways, some_gradients, bits,
-        scans,
+        order, scans,
     )
 }  # fmt: skip
