@@ -22,7 +22,7 @@ from .agree import PLACE, Ranks
 from .exchange import Link, Messages, refuse_graph, refuse_transforms
 from .groups import Groups, Work
 from .schedule import Shape, Unit, following
-from .tails import Ends, Tails, checked_way
+from .tails import Ends, Tails, checked_way, largest
 
 LEAST_LINES = 32  # in a group: a cache line or two of one step
 _GRAIN = 16  # lines in a group are a multiple
@@ -191,16 +191,16 @@ def _forward(
 def _ends(sharded: _Sharded, a: Tensor, b: Tensor, length: int) -> Ends:
     """The state that the last steps end with, from zero. Products are those of the last steps for
     the rank behind and, with backward, of the first ones for the rank before."""
-    products, state = [a.new_zeros((), dtype=torch.float32)], a.new_zeros(a.shape[1])
     wide = torch.promote_types(a.dtype, torch.float32)
-    decays = [a[-length:]] if sharded.behind() is not None else []
-    for tail in decays:
-        call = ScanCall(LINEAR, False, 0, tail, b[-length:])
+    state, decays = a.new_zeros(a.shape[1]), []
+    if sharded.behind() is not None:
+        call = ScanCall(LINEAR, False, 0, a[-length:], b[-length:])
         state = Torch(of_torch(a.device)).scan(call)[0][-1]
+        decays.append(call.a)
     if sharded.training and sharded.before() is not None:
         decays.append(a[:length])
-    products += [steps.to(wide).abs().prod(0).amax().float() for steps in decays]
-    return Ends(state, torch.stack(products).amax())
+    products = [steps.to(wide).abs().prod(0).amax() for steps in decays]
+    return Ends(state, largest(products) if products else a.new_zeros((), dtype=torch.float32))
 
 
 class _Function(torch.autograd.Function):

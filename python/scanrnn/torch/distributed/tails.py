@@ -192,8 +192,13 @@ def forward(run: Forward, tails: Tails) -> bool:
 def _layer_ends(run: Forward, units: list[Unit], sources: list[Tensor], length: int) -> Ends:
     """Of all directions of a layer."""
     found = [_ends(run, unit, x, length) for unit, x in zip(units, sources, strict=True)]
-    product = torch.stack([one.product for one in found]).amax()
-    return Ends(message_of([one.states for one in found]), product)
+    states, products = zip(*found, strict=True)
+    return Ends(message_of(states), largest(products))
+
+
+def largest(values: Sequence[Tensor]) -> Tensor:
+    """Of scalars; a few launches are what a tail costs most."""
+    return values[0] if len(values) == 1 else torch.stack(list(values)).amax()
 
 
 HUGE = {torch.float16: 2.0**15}  # a state in whose place the product is seen beside any other
@@ -212,12 +217,12 @@ def _ends(run: Forward, unit: Unit, x: Tensor, length: int) -> Ends:
         starts.append(0)
     if not starts:
         none = x.new_zeros(sum(map(math.prod, shapes)))
-        return Ends(none, torch.zeros((), device=x.device))
+        return Ends(none, x.new_zeros((), dtype=wide))
     huge = HUGE.get(call.dtype, 2.0**100)
     parts = [part for start in starts for part in 2 * [_part(call, unit, x, start, length)]]
     h_0 = [x.new_zeros(len(starts), 2, call.batch, shape[-1]) for shape in shapes]
     for state in h_0:
-        state[:, 1] = huge
+        state[:, 1].fill_(huge)
     _, *finals = _layer(
         _side_by_side([part.x for part in parts], call.batch_axis),
         [state.flatten(0, 2)[None] for state in h_0],
@@ -227,8 +232,8 @@ def _ends(run: Forward, unit: Unit, x: Tensor, length: int) -> Ends:
         None, False, *_described(call, unit),
     )  # fmt: skip
     ends = [f.unflatten(1, (-1, 2, call.batch)) for f in finals[: len(shapes)]]
-    left = [(end[:, :, 1].to(wide) - end[:, :, 0].to(wide)).abs().amax() / huge for end in ends]
-    return Ends(message_of([end[:, 0, 0] for end in ends]), torch.stack(left).amax())
+    left = [(end[:, :, 1].to(wide) - end[:, :, 0]).abs().amax() / huge for end in ends]
+    return Ends(message_of([end[:, 0, 0] for end in ends]), largest(left))
 
 
 class _Part(NamedTuple):
