@@ -190,6 +190,19 @@ def test_bench_calls(tmp_path, capsys, monkeypatch):
     assert {row["impl"] for row in content["rows"]} == {"scanrnn, NumPy"} | impls
 
 
+def test_bench_calls_has_larger_layers_of_torch(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    out, larger = tmp_path / "calls.json", calls.Size(3, 5, 8)
+    monkeypatch.setattr(calls, "SECONDS", 1e-4)
+    monkeypatch.setattr(calls, "TURNS", 2)
+    monkeypatch.setitem(calls.LARGER, "cpu", (larger,))
+    calls.run("cpu", out)
+    rows = [row for row in json.loads(out.read_text())["rows"] if row["B"] == larger.B]
+    ways = {(row["cell"], row["pass"], row["impl"]) for row in rows}
+    assert len(ways) == len(rows) == 2 * (2 * len(calls.CELLS) - 1)  # MinGRU is ours alone
+    assert {row["impl"] for row in rows} == {"scanrnn.torch", "torch.nn"}
+
+
 @pytest.mark.filterwarnings("ignore:RNN module weights are not part")  # torch.nn's, of 8 units
 def test_bench_memory(tmp_path, capsys, monkeypatch):
     torch, out = pytest.importorskip("torch"), tmp_path / "memory.json"
