@@ -58,6 +58,15 @@ LARGE = [  # where R fills the chip, or there are many lines or layers
     Size(16, 512, 512, directions=2),
     Size(64, 128, 1024, layers=2),
 ]
+# Everyday sizes: many sequences, as of reinforcement learning, and few units.
+EVERYDAY = [
+    Size(128, 128, 1024),
+    Size(256, 64, 512),
+    Size(512, 50, 256),
+    Size(16, 1024, 256),
+]
+# In float32, in which torch lets a recurrence use TF32 unless it is told otherwise.
+EVERYDAY_FLOAT32 = [Size(64, 128, 1024, layers=2)]
 # The LSTM and GRU problems of DeepBench: for training H, batches, T; for serving forward alone.
 DEEPBENCH = {
     "LSTM": [
@@ -248,6 +257,14 @@ def dense(bench: Bench) -> None:
 
 def large(bench: Bench) -> None:
     for size, cell in itertools.product(LARGE, ("LSTM", "GRU")):
+        problem(bench, "layer", cell, size, ("bfloat16", "float16"), eager=False)
+
+
+def everyday(bench: Bench) -> None:
+    """`--only "128 128 1024"` takes those of one size, B T H."""
+    for size, cell in itertools.product(EVERYDAY_FLOAT32, ("LSTM", "GRU")):
+        problem(bench, "layer", cell, size, ("float32", "tf32"))
+    for size, cell in itertools.product(EVERYDAY, ("LSTM", "GRU")):
         problem(bench, "layer", cell, size, ("bfloat16", "float16"), eager=False)
 
 

@@ -49,6 +49,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "growth": peer_layers.growth,
     "dense": peer_dense.dense,
     "large": peer_dense.large,
+    "everyday": peer_dense.everyday,
     "deepbench": peer_dense.deepbench,
     "ragged": peer_ragged.layers,
     "episodes": peer_ragged.episodes,
