@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the documentation of what was measured on a CPU, and of calls and memory."""
+"""The tables of the documentation of what was measured on a CPU."""
 
 from __future__ import annotations
 
@@ -48,34 +48,6 @@ def cpu_scans(content: Row) -> str:
     ]  # fmt: skip
     titles = ["size", "what", "strategy", "ms", "GB/s", "of the addition"]
     return source(content) + measure.markdown(titles, lines)
-
-
-# ---- what a call costs the host
-
-
-def calls(content: Row) -> str:
-    titles = ["cell", "pass", *dict.fromkeys(row["impl"] for row in content["rows"])]
-    lines = []
-    for (cell, name), group in by(content["rows"], lambda r: (r["cell"], r["pass"])).items():
-        us = {row["impl"]: f"{row['us']:.0f}" for row in group}
-        lines.append([cell, name.replace("_", " + "), *(us.get(impl, "") for impl in titles[2:])])
-    return source(content) + measure.markdown(titles, lines)
-
-
-def memory(content: Row) -> str:
-    """MiB that autograd keeps, and on a GPU the peak."""
-    named = {"kept_bytes": "kept", "peak_bytes": "peak"}
-    keys = [key for key in named if key in content["rows"][0]]
-    libraries = list(dict.fromkeys(row["impl"] for row in content["rows"]))
-    lines = []
-    for (cell, layers, dtype), group in by(
-        content["rows"], lambda r: (r["cell"], r["layers"], r["dtype"])
-    ).items():
-        found = {row["impl"]: row for row in group}
-        sizes = (found[name][key] / 2**20 for key in keys for name in libraries)
-        lines.append([cell, str(layers), dtype, *(f"{size:.1f}" for size in sizes)])
-    titles = [f"{named[key]}, {name}" for key in keys for name in libraries]
-    return source(content) + measure.markdown(["cell", "layers", "dtype", *titles], lines)
 
 
 def cpu_ragged(content: Row) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from cpu_tables import calls, cpu_layers, cpu_ragged, cpu_scans, cpu_stacks, cpu_steps, memory
+from cpu_tables import cpu_layers, cpu_ragged, cpu_scans, cpu_stacks, cpu_steps
 from how_fast import how_fast
 from losses import OTHER_WAY, WORTH, compared, list_of
 from many_tables import many_ranks
@@ -19,6 +19,7 @@ from rows import OURS, Row, by, dtype_of, find, measured, number, shape_of, sour
 from scanrnn import cells
 from scanrnn.tools import measure
 from scanrnn.tools.regret import PASSES
+from torch_tables import calls, memory, replaced
 
 # ---- what was asked for, and what is less
 
@@ -314,6 +315,8 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "gpu calls": ("h200-calls", calls),
     "cpu calls": ("cpu-calls", calls),
     "cpu memory": ("cpu-memory", memory),
+    "gpu memory": ("h200-memory", memory),
+    "gpu replaced": ("h200-replaced", replaced),
     "language models": ("h200-language-model", language_models),
     "many ranks": ("h200x2-many", many_ranks),
 }
@@ -337,7 +340,7 @@ def loaded(file: Path) -> Row:
 
 
 def fill(page: Path, results: Path) -> None:
-    """Writes the tables that the page asks for."""
+    """Writes the tables that the page asks for; one whose files are not all there stays."""
 
     def table(found: re.Match[str]) -> str:
         name = found[1]

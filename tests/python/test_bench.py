@@ -5,6 +5,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+from scanrnn.tools import measure
 
 ROOT = Path(__file__).parents[2]
 SIZE = {"bench": "layer", "cell": "LSTM", "pass": "forward", "layout": "TBH", "B": 16, "T": 1024}
@@ -101,3 +102,37 @@ def test_wrong_results_are_refused(bench):
             check(y, want, {"w": gradient}, {"w": want}, (0.01, 0.02))
     with pytest.raises(AssertionError, match="gradients of"):
         check(want, want, {}, {"w": want})
+
+
+def test_cpu_scans_runs(bench, tmp_path, monkeypatch):
+    cpu_scans, out = bench("cpu_scans"), tmp_path / "scan.json"
+    sizes = ((300, 5), (1000, 1))
+    monkeypatch.setattr(cpu_scans, "SIZES", sizes)
+    cpu_scans.main(["--seconds", "0.01", "--out", str(out)])
+    rows = measure.load(out)["rows"]
+    impls = {"np.add", cpu_scans.BOUND, "np.add, fresh result", "scanrnn, fresh result"}
+    impls |= {"scanrnn", "scanrnn, not picked"}
+    for size in sizes:
+        of_size = [row for row in rows if (row["T"], row["N"]) == size]
+        assert {row["impl"] for row in of_size} == impls
+        ways = {row["strategy"] for row in of_size if "strategy" in row}
+        assert ways >= set(cpu_scans.WAYS)
+    assert all(row["ms"] > 0 and row["share"] > 0 for row in rows)
+
+
+def test_tables_of_torch(bench, tmp_path, capsys):
+    tables = bench("tables")
+    rows = [
+        {"bench": "replaced", "model": "words", "pass": "forward", "impl": impl, "ms": ms}
+        | {"peak_bytes": mib * 2**20}
+        for impl, ms, mib in (("torch.nn", 3.0, 10), ("scanrnn.torch", 1.5, 8))
+    ]
+    text = tables.replaced(HEAD | {"rows": rows})
+    assert "| word language model | forward | 3.00 | 1.50 | 2.00 x | 10 | 8 |" in text
+    rows = [SIZE | {"impl": impl, "us": us} for impl, us in (("torch.nn", 9.4), ("ours", 8))]
+    assert "| B16 T1024 H768 | LSTM | forward | 9 | 8 |" in tables.calls(HEAD | {"rows": rows})
+    page = tmp_path / "page.md"
+    page.write_text("<!-- gpu replaced -->\nas it was\n<!-- end -->\n")
+    tables.fill(page, tmp_path)  # in which no file is
+    assert "as it was" in page.read_text()
+    assert "no file for the table 'gpu replaced'" in capsys.readouterr().out
