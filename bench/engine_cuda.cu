@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stand-alone check and benchmark of the CUDA engine on the bare recurrence h = a h + b: every
-// kernel against a float64 loop first, then against a copy and against Thrust's and CUB's scans.
-// What a caller gets is scan_cuda.cu's to say.
+// kernel against a float64 loop first, then against a copy. What a caller gets, beside CUB's scans,
+// is scan_cuda.cu's to say.
 //   engine_cuda [--quick | --small] [--json FILE]
 // --quick: the check alone. --small: a part of it, for compute-sanitizer. The environment variables
 // BENCH_ONLY (a part of "float32 linear B8 T4096 H1536") and BENCH_KERNEL choose what is timed.
-#include <thrust/iterator/counting_iterator.h>
-#include <thrust/iterator/transform_iterator.h>
-#include <thrust/iterator/zip_iterator.h>
-#include <thrust/scan.h>
-
-#include <cub/device/device_scan.cuh>
-
 #include "axes.h"
 #include "engine_cuda.cuh"
 
@@ -247,74 +240,6 @@ void measure(const char* domain, const Shape& s, bool batch_major, Fill decay,
   }
 }
 
-// The peers scan pairs along contiguous memory, so they are given time contiguous: [B,H,T].
-struct Pair {
-  float a, b;
-};
-struct Compose {
-  __host__ __device__ Pair operator()(const Pair& f, const Pair& g) const {
-    return {g.a * f.a, fmaf(g.a, f.b, g.b)};
-  }
-};
-struct PairAt {
-  const float *a, *b;
-  __host__ __device__ Pair operator()(Index i) const { return {a[i], b[i]}; }
-};
-struct RowOf {
-  Index steps;
-  __host__ __device__ Index operator()(Index i) const { return i / steps; }
-};
-
-void peers(const Shape& s, const Launch& launch, Report& report) {
-  const Index rows = s.batch * s.hidden, n = rows * s.steps;
-  auto a = filled<float>(n, Fill::decay, 1), b = filled<float>(n, Fill::value, 2);
-  thrust::device_vector<Pair> out(n);
-  const auto pairs =
-      thrust::make_transform_iterator(thrust::counting_iterator<Index>(0), PairAt{raw(a), raw(b)});
-  const auto keys =
-      thrust::make_transform_iterator(thrust::counting_iterator<Index>(0), RowOf{s.steps});
-  std::size_t bytes = 0;
-  CHECK_CUDA(cub::DeviceScan::InclusiveScanByKey(nullptr, bytes, keys, pairs, out.begin(),
-                                                 Compose(), n, cuda::std::equal_to<>(),
-                                                 launch.stream));
-  thrust::device_vector<char> workspace(bytes);
-  const auto cub_scan = [&](int) {
-    CHECK_CUDA(cub::DeviceScan::InclusiveScanByKey(raw(workspace), bytes, keys, pairs, out.begin(),
-                                                   Compose(), n, cuda::std::equal_to<>(),
-                                                   launch.stream));
-  };
-  const auto add = [&](const char* name, Timing time) {
-    const double gbps = 12.0 * n / time.ms / 1e6;
-    std::printf("%-34s B%-2d T%-7d H%-4d %8.4f ms %6.0f GB/s %5.1f %%\n", name, (int)s.batch,
-                (int)s.steps, (int)s.hidden, time.ms, gbps, 100 * gbps / report.copy());
-    report.add(
-        format("{\"bench\": \"scan\", \"impl\": \"%s\", \"domain\": \"linear\", "
-               "\"pass\": \"forward\", \"layout\": \"BHT\", \"B\": %d, \"T\": %d, "
-               "\"H\": %d, \"dtype\": \"float32\", \"ms\": %.5f, \"ms_spread\": %.5f, "
-               "\"gbps\": %.1f, \"copy_share\": %.4f}",
-               name, (int)s.batch, (int)s.steps, (int)s.hidden, time.ms, time.spread, gbps,
-               gbps / report.copy()));
-  };
-  add("cub::DeviceScan::InclusiveScanByKey", time_calls(launch.stream, 4, cub_scan));
-  // Thrust allocates inside, so it is timed outside of a graph.
-  cudaEvent_t begin, end;
-  CHECK_CUDA(cudaEventCreate(&begin));
-  CHECK_CUDA(cudaEventCreate(&end));
-  std::vector<double> times;
-  for (int i = 0; i < 7; ++i) {
-    CHECK_CUDA(cudaEventRecord(begin, launch.stream));
-    thrust::inclusive_scan_by_key(thrust::cuda::par.on(launch.stream), keys, keys + n, pairs,
-                                  out.begin(), thrust::equal_to<Index>(), Compose());
-    CHECK_CUDA(cudaEventRecord(end, launch.stream));
-    CHECK_CUDA(cudaEventSynchronize(end));
-    float ms;
-    CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= 2) times.push_back(ms);
-  }
-  std::sort(times.begin(), times.end());
-  add("thrust::inclusive_scan_by_key", {times[times.size() / 2], times.back() - times.front()});
-}
-
 template <class T>
 void measure_all(const Launch& launch, Report& report) {
   using Linear = scan::AffineOp<float>;
@@ -375,9 +300,6 @@ int run_all(int argc, char** argv) {
     measure<Log, float>("log", {1, 4096, 96}, false, Fill::kept, {Kernel::device}, launch, report);
     measure_all<float>(launch, report);
     measure_all<__nv_bfloat16>(launch, report);
-    if (std::getenv("BENCH_ONLY")) return failures;
-    peers({8, 4096, 1536}, launch, report);
-    peers({1, 65536, 1024}, launch, report);
   }
   std::printf(failures ? "%d FAILURES\n" : "ok\n", failures);
   return failures != 0;

@@ -134,8 +134,9 @@ void measure_layers(cudaStream_t stream, const Copy& copy, Report& report) {
   for (const CellInfo& cell : cells()) {
     if (cell.recurrence == dispatch::Recurrence::dense) continue;  // dense_cuda.cu
     if (!only_cell.empty() && cell.name != only_cell) continue;
-    for (const Shape& s : {Shape{8, 4096, 1024}, Shape{16, 1024, 768}, Shape{1, 65536, 1024},
-                           Shape{32, 128, 512}, Shape{64, 1024, 1024}}) {
+    for (const Shape& s :
+         {Shape{8, 4096, 1024}, Shape{16, 1024, 768}, Shape{1, 65536, 1024}, Shape{32, 128, 512},
+          Shape{64, 1024, 1024}, Shape{2, 16384, 512}, Shape{32, 512, 384}, Shape{128, 256, 512}}) {
       measure_all<__nv_bfloat16>(cell, s, stream, copy, report);
     }
     for (const Index hidden : {1024, 1536}) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bare recurrence on CUDA through the public API, as the planner picks and every other way:
-// against a float64 walk first, then the time beside a copy. Runs take turns.
+// The bare recurrence on CUDA through the public API, as the planner picks and every other way, and
+// cub::DeviceScan where it can do it: against a float64 walk first, then the time beside a copy.
+// Runs take turns.
 //   scan_cuda [--json FILE]
 #include <memory>
 
 #include "layer_cuda.cuh"
+#include "scan_peers.cuh"
 
 namespace scanrnn::bench {
 namespace {
@@ -15,12 +17,23 @@ using dispatch::Strategy;
 struct LogOf {
   __host__ __device__ float operator()(float x) const { return logf(fabsf(x)); }
 };
+struct PartOf {
+  __host__ __device__ float operator()(float x) const { return 0.7f * x; }
+};
 
-// Numbers that T can hold, stored as As; logarithms of them in the log form.
-template <class T, class As>
-thrust::device_vector<As> operand(Index count, Fill fill, bool log_form, std::uint64_t seed) {
+// Real numbers are one value each, complex ones two, whose parts lie beside one another.
+enum class Numbers { real = 1, complex = 2 };
+
+// Numbers that T can hold, stored as As; logarithms of them in the log form. Complex ones are as
+// large as the real ones at most.
+template <class T, class As, Numbers kNumbers>
+thrust::device_vector<As> operand(Index numbers, Fill fill, bool log_form, std::uint64_t seed) {
+  const Index count = numbers * static_cast<Index>(kNumbers);
   auto unit = filled<float>(count, fill, seed);
   if (log_form) thrust::transform(unit.begin(), unit.end(), unit.begin(), LogOf());
+  if (kNumbers == Numbers::complex) {
+    thrust::transform(unit.begin(), unit.end(), unit.begin(), PartOf());
+  }
   thrust::device_vector<T> held(count);
   thrust::transform(unit.begin(), unit.end(), held.begin(), Convert<T>());
   thrust::device_vector<As> out(count);
@@ -33,9 +46,12 @@ enum class Rows { adjacent, apart };
 const char* name(Rows rows) { return rows == Rows::adjacent ? "TBH" : "BHT"; }
 
 // A scan over T steps of B*H rows with its tensors: inputs are those that `T` can hold, stored as
-// `As`.
-template <class T, class As>
+// `As`, or of complex numbers their parts.
+template <class T, class As, Numbers kNumbers = Numbers::real>
 struct ScanProblem {
+  static constexpr Dtype kDtype = kNumbers == Numbers::real    ? dtype_of<As>()
+                                  : std::is_same_v<As, double> ? Dtype::complex128
+                                                               : Dtype::complex64;
   Index steps, rows;
   Rows lie;
   bool log_form;
@@ -48,17 +64,17 @@ struct ScanProblem {
         lie(lie),
         log_form(log_form),
         context(Problem<T, As>::where(stream, MatmulPrecision::highest)),
-        a(operand<T, As>(s.elements(), Fill::decay, log_form, 1)),
-        b(operand<T, As>(s.elements(), Fill::value, log_form, 2)),
-        h(s.elements()) {}
+        a(operand<T, As, kNumbers>(s.elements(), Fill::decay, log_form, 1)),
+        b(operand<T, As, kNumbers>(s.elements(), Fill::value, log_form, 2)),
+        h(a.size()) {}
 
   ScanForm form() const { return log_form ? ScanForm::log : ScanForm::linear; }
   Plan plan(Strategy strategy, bool training = false) const {
-    return linear_scan_plan(
-        context, {steps, 1, rows, dtype_of<As>(), form(), training, lie == Rows::apart}, strategy);
+    return linear_scan_plan(context, {steps, 1, rows, kDtype, form(), training, lie == Rows::apart},
+                            strategy);
   }
   TensorView view(thrust::device_vector<As>& data) const {
-    TensorView out = TensorView::of(raw(data), dtype_of<As>(), {steps, rows}, Device::cuda());
+    TensorView out = TensorView::of(raw(data), kDtype, {steps, rows}, Device::cuda());
     if (lie == Rows::apart) out.strides = {1, steps};
     return out;
   }
@@ -72,9 +88,9 @@ struct ScanProblem {
     linear_scan(context, plan, args);
   }
   void train() {
-    dh = numbers<T, As>(steps * rows, 1, 3);
-    da.resize(steps * rows);
-    db.resize(steps * rows);
+    dh = numbers<T, As>(h.size(), 1, 3);
+    da.resize(h.size());
+    db.resize(h.size());
   }
   void run_back(const Plan& plan, thrust::device_vector<char>& workspace) {
     ScanBackwardArgs args;
@@ -123,8 +139,8 @@ std::vector<std::unique_ptr<Way>> ways(const P& problem, bool hopeless_to_walk) 
 }
 
 // Whether the largest error beyond rounding, over the largest value, is within its bound.
-template <class T>
-bool check(ScanProblem<T, T>& p, const thrust::device_vector<double>& want, Way& way) {
+template <class T, Numbers kNumbers>
+bool check(ScanProblem<T, T, kNumbers>& p, const thrust::device_vector<double>& want, Way& way) {
   p.run(way.plan, way.workspace);
   CHECK_CUDA(cudaDeviceSynchronize());
   way.error = worst_error(p.h, want, largest(want));
@@ -135,15 +151,16 @@ bool check(ScanProblem<T, T>& p, const thrust::device_vector<double>& want, Way&
 }
 
 // What a row and a line say of one time; `streams` tensors are read or written.
-template <class T>
+template <class T, Numbers kNumbers = Numbers::real>
 void report_time(const Shape& s, Rows lie, bool log_form, const char* pass, int streams,
                  const Way& way, bool picked, const Timing& time, double copy_gbps,
                  const Turns& turns, Report& report) {
-  const double gbps =
-      static_cast<double>(streams) * sizeof(T) * static_cast<double>(s.elements()) / time.ms / 1e6;
+  const auto bytes = static_cast<double>(sizeof(T) * static_cast<std::size_t>(kNumbers));
+  const double gbps = streams * bytes * static_cast<double>(s.elements()) / time.ms / 1e6;
   const char* domain = log_form ? "log" : "linear";
-  std::printf("%-8s %-6s %s B%-2d T%-9d H%-4d %-16s %-28s %8.4f ms %6.0f GB/s %5.1f %%%s\n",
-              name_of<T>(), domain, name(lie), (int)s.batch, (int)s.steps, (int)s.hidden, pass,
+  const char* dtype = kNumbers == Numbers::real ? name_of<T>() : "complex64";
+  std::printf("%-8s %-6s %s B%-2d T%-9d H%-4d %-16s %-28s %8.4f ms %6.0f GB/s %5.1f %%%s\n", dtype,
+              domain, name(lie), (int)s.batch, (int)s.steps, (int)s.hidden, pass,
               way_of(way.plan).c_str(), time.ms, gbps, 100 * gbps / copy_gbps,
               picked ? " (picked)" : "");
   report.add(format(
@@ -152,8 +169,8 @@ void report_time(const Shape& s, Rows lie, bool log_form, const char* pass, int 
       "\"dtype\": \"%s\", \"ms\": %.5f, \"ms_spread\": %.5f, \"gbps\": %.1f, "
       "\"copy_gbps\": %.0f, \"copy_share\": %.4f, \"max_error\": %.3e, \"picked\": %s, %s}",
       way_of(way.plan).c_str(), domain, pass, name(lie), (int)s.batch, (int)s.steps, (int)s.hidden,
-      (int)s.hidden, name_of<T>(), time.ms, time.spread, gbps, copy_gbps, gbps / copy_gbps,
-      way.error, picked ? "true" : "false", turns.clocks().c_str()));
+      (int)s.hidden, dtype, time.ms, time.spread, gbps, copy_gbps, gbps / copy_gbps, way.error,
+      picked ? "true" : "false", turns.clocks().c_str()));
 }
 
 // Walks of so many steps one by one would take longer than all else.
@@ -163,18 +180,46 @@ Plan exact_plan(const P& exact, const Shape& s) {
                     true);
 }
 
-template <class T>
+// cub::DeviceScan of the problem's operands, where it can do it and finds the same.
+std::unique_ptr<CubScan> peer(ScanProblem<float, float>& p,
+                              const thrust::device_vector<double>& want) {
+  if (p.log_form || (p.lie == Rows::adjacent && p.rows > 1)) return {};
+  auto out = std::make_unique<CubScan>(raw(p.a), raw(p.b), raw(p.h), p.steps, p.rows,
+                                       static_cast<cudaStream_t>(p.context.options().stream));
+  (*out)();
+  CHECK_CUDA(cudaDeviceSynchronize());
+  const double error = worst_error(p.h, want, largest(want));
+  if (error <= tolerance<float>(p.steps)) return out;
+  std::fprintf(stderr, "%s: error %g, not timed\n", out->name(), error);
+  return {};
+}
+
+void report_peer(const char* impl, const Shape& s, Rows lie, const Timing& time, double copy_gbps,
+                 const Turns& turns, Report& report) {
+  const double gbps = 12.0 * static_cast<double>(s.elements()) / time.ms / 1e6;
+  std::printf("%-36s %s B%-2d T%-9d H%-4d %8.4f ms %6.0f GB/s %5.1f %%\n", impl, name(lie),
+              (int)s.batch, (int)s.steps, (int)s.hidden, time.ms, gbps, 100 * gbps / copy_gbps);
+  report.add(format(
+      "{\"bench\": \"scan\", \"impl\": \"%s\", \"domain\": \"linear\", \"pass\": \"forward\", "
+      "\"layout\": \"%s\", \"B\": %d, \"T\": %d, \"C\": %d, \"H\": %d, \"dtype\": \"float32\", "
+      "\"ms\": %.5f, \"ms_spread\": %.5f, \"gbps\": %.1f, \"copy_gbps\": %.0f, "
+      "\"copy_share\": %.4f, %s}",
+      impl, name(lie), (int)s.batch, (int)s.steps, (int)s.hidden, (int)s.hidden, time.ms,
+      time.spread, gbps, copy_gbps, gbps / copy_gbps, turns.clocks().c_str()));
+}
+
+template <class T, Numbers kNumbers = Numbers::real>
 void measure(const Shape& s, Rows lie, bool log_form, cudaStream_t stream, const Copy& copy,
              Report& report) {
   thrust::device_vector<double> want;
   {
-    ScanProblem<T, double> exact(s, lie, log_form, stream);
+    ScanProblem<T, double, kNumbers> exact(s, lie, log_form, stream);
     Way way(exact_plan(exact, s));
     exact.run(way.plan, way.workspace);
     CHECK_CUDA(cudaStreamSynchronize(stream));
     want.swap(exact.h);
   }
-  ScanProblem<T, T> p(s, lie, log_form, stream);
+  ScanProblem<T, T, kNumbers> p(s, lie, log_form, stream);
   auto all = ways(p, hopeless_to_walk(s));
   Turns turns(stream);
   const int copying = turns.add(1, [&](int i) { copy(i); });
@@ -183,21 +228,26 @@ void measure(const Shape& s, Rows lie, bool log_form, cudaStream_t stream, const
     Way& one = *way;
     one.turn = turns.add(4, [&p, &one](int) { p.run(one.plan, one.workspace); });
   }
+  std::unique_ptr<CubScan> cub;
+  if constexpr (std::is_same_v<T, float> && kNumbers == Numbers::real) cub = peer(p, want);
+  const int of_cub = cub ? turns.add(4, [&cub](int) { (*cub)(); }) : -1;
   turns.measure();
+  const double copy_gbps = Copy::gbps(turns.time(copying));
   for (const auto& way : all) {
     if (way->turn < 0) continue;
-    report_time<T>(s, lie, log_form, "forward", 3, *way, way == all.front(), turns.time(way->turn),
-                   Copy::gbps(turns.time(copying)), turns, report);
+    report_time<T, kNumbers>(s, lie, log_form, "forward", 3, *way, way == all.front(),
+                             turns.time(way->turn), copy_gbps, turns, report);
   }
+  if (cub) report_peer(cub->name(), s, lie, turns.time(of_cub), copy_gbps, turns, report);
 }
 
 // Forward and backward in the linear form, as they are picked: of all eight streams, da and db are
 // compared with those in float64 first.
-template <class T>
+template <class T, Numbers kNumbers = Numbers::real>
 void measure_both(const Shape& s, Rows lie, cudaStream_t stream, const Copy& copy, Report& report) {
   thrust::device_vector<double> da, db;
   {
-    ScanProblem<T, double> exact(s, lie, false, stream);
+    ScanProblem<T, double, kNumbers> exact(s, lie, false, stream);
     exact.train();
     Way way(exact_plan(exact, s));
     exact.run(way.plan, way.workspace);
@@ -206,7 +256,7 @@ void measure_both(const Shape& s, Rows lie, cudaStream_t stream, const Copy& cop
     da.swap(exact.da);
     db.swap(exact.db);
   }
-  ScanProblem<T, T> p(s, lie, false, stream);
+  ScanProblem<T, T, kNumbers> p(s, lie, false, stream);
   p.train();
   Way way(p.plan(Strategy::automatic, true));
   p.run(way.plan, way.workspace);
@@ -226,8 +276,8 @@ void measure_both(const Shape& s, Rows lie, cudaStream_t stream, const Copy& cop
     p.run_back(way.plan, way.workspace);
   });
   turns.measure();
-  report_time<T>(s, lie, false, "forward_backward", 8, way, true, turns.time(both),
-                 Copy::gbps(turns.time(copying)), turns, report);
+  report_time<T, kNumbers>(s, lie, false, "forward_backward", 8, way, true, turns.time(both),
+                           Copy::gbps(turns.time(copying)), turns, report);
 }
 
 // Few rows for many steps, and rows whose steps are adjacent.
@@ -256,6 +306,10 @@ void measure_scans(cudaStream_t stream, const Copy& copy, Report& report) {
     }
     measure_both<float>(s, Rows::apart, stream, copy, report);
     measure_both<__nv_bfloat16>(s, Rows::apart, stream, copy, report);
+  }
+  for (const Rows lie : {Rows::adjacent, Rows::apart}) {
+    measure<float, Numbers::complex>(kApart[0], lie, false, stream, copy, report);
+    measure_both<float, Numbers::complex>(kApart[0], lie, stream, copy, report);
   }
 }
 
