@@ -88,3 +88,29 @@ def _mapped(call: Callable[..., list[Tensor]], values: list[Any]) -> list[Tensor
 def _has(value: Tensor, level: int) -> bool:
     """A tensor without this level would be expanded. A thread of a backward knows no level."""
     return len({torch._remove_batch_dim(value, level, n, 0).shape[0] for n in (1, 2)}) == 1
+
+
+# ---- torch.func's vmap
+
+
+def _unmapped(value: Any, dim: Any, index: int) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_unmapped(v, d, index) for v, d in zip(value, dim, strict=True)]
+    return value if dim is None or value is None else value.select(dim, index)
+
+
+def call_by_call(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """What vmap does of an operator that has no better way: as many calls as there are."""
+
+    def mapped(info: Any, in_dims: Any, *args: Any) -> Any:
+        calls = [
+            operator(*(_unmapped(a, d, index) for a, d in zip(args, in_dims, strict=True)))
+            for index in range(info.batch_size)
+        ]
+        if isinstance(calls[0], Tensor):
+            return torch.stack(calls), 0
+        stacked = [torch.stack(parts) for parts in zip(*calls, strict=True)]
+        dims = [0] * len(stacked)
+        return (stacked, dims) if isinstance(calls[0], list) else (tuple(stacked), tuple(dims))
+
+    return mapped

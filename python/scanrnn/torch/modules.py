@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from .. import arguments, initial
 from ..arguments import short_name, state_names, state_words
+from ..arrays.eager import is_eager
 from ..description import Description, options_text
 from ..ragged import checked, longest_told, of_sequence
 from ..registry import CellInfo
@@ -87,9 +90,8 @@ class Recurrent(nn.Module):
     def _description(self) -> Description:
         return Description(
             self._cell.name, self.hidden_size, self.num_layers, self.bias, self.batch_first,
-            self.dropout, bidirectional=self.bidirectional,
-            variant=self._own.get(self._cell.variant_option, ""), domain=self.domain,
-            options=self._options, strategy=self.strategy,
+            self.dropout, self.bidirectional, self._own.get(self._cell.variant_option, ""),
+            self.domain, self._options, self.strategy,
         )  # fmt: skip
 
     def reset_parameters(self) -> None:
@@ -125,6 +127,10 @@ class Recurrent(nn.Module):
         reset: Any = None,
         longest: int | None = None,
     ) -> tuple[Any, Any]:
+        if lengths is None and cu_seqlens is None and reset is None and longest is None:
+            usual = self._usual(input, hx)
+            if usual is not None:
+                return usual
         ragged = of_sequence(lengths, cu_seqlens, reset)
         most = longest_told(longest, cu_seqlens)
         if isinstance(input, nn.utils.rnn.PackedSequence):
@@ -162,6 +168,41 @@ class Recurrent(nn.Module):
         y, *finals = ops.run(x, states, params, ragged, seed, wanted, told)
         if single:
             y, finals = y.squeeze(batch_axis), [final.squeeze(1) for final in finals]
+        return y, finals[0] if len(finals) == 1 else tuple(finals)
+
+    def _usual(self, input: Any, hx: Any) -> tuple[Any, Any] | None:
+        """A call as nearly all are: a batch of plain tensors that fit, in eager mode. None is any
+        other, which `forward` looks at in full: that takes longer than a small layer's work."""
+        if hx is None:
+            states = []
+        else:  # what is no tensor is not plain
+            several = self._cell.states > 1 and isinstance(hx, (tuple, list))
+            states = [*hx] if several else [hx]
+        own = self._parameters
+        params = [own[name] for name in self._names if name in own]
+        if (
+            len(params) != len(self._names)
+            or not is_eager([input, *states, *params])
+            or torch._C._is_any_autocast_enabled()
+            or forward_ad._current_level >= 0
+        ):
+            return None
+        told, shape, like = self._description(), input.shape, params[0]
+        if told.drops:
+            if self.training:
+                return None
+            told = told.without_drops()
+        if len(shape) != 3 or shape[2] != self.input_size or not _alike(input, like):
+            return None
+        if states:
+            shapes = _state_shapes(told, shape[told.batch_axis])
+            if len(states) != len(shapes):
+                return None
+            for state, wanted in zip(states, shapes, strict=True):
+                if state.shape != wanted or not _alike(state, like):
+                    return None
+        wants = torch.is_grad_enabled() and _requires_grad((*params, input, *states))
+        y, *finals = ops.run_eager(input, states, params, wants, told)
         return y, finals[0] if len(finals) == 1 else tuple(finals)
 
     def _check_input(self, input: Any, packed: bool) -> None:
@@ -228,6 +269,26 @@ class Recurrent(nn.Module):
             if getattr(self, name) != default:
                 out += f", {name}={getattr(self, name)!r}"
         return out
+
+
+@functools.lru_cache(maxsize=1024)
+def _state_shapes(told: Description, sequences: int) -> list[tuple[int, ...]]:
+    return told.state_shapes(sequences)
+
+
+def _requires_grad(values: Sequence[Tensor]) -> bool:
+    for value in values:  # noqa: SIM110 a loop, since it runs in every call
+        if value.requires_grad:
+            return True
+    return False
+
+
+def _alike(value: Tensor, parameter: Tensor) -> bool:
+    return (
+        value.dtype is parameter.dtype
+        and value.device == parameter.device
+        and value.layout is torch.strided
+    )
 
 
 def _autocast_dtype(x: Tensor) -> torch.dtype | None:

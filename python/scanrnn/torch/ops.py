@@ -24,11 +24,11 @@ from ..call import log
 from ..description import Batch, Description, Planned
 from ..ragged import PACKED, Ragged, of_sequence
 from . import onnx_form
-from .batched import of_batches
+from .batched import call_by_call, of_batches
 from .operators import Operator
 from .second import Call, backward_vjp
 from .switches import followed
-from .tensors import device_of, ready, stream_of, workspace
+from .tensors import all_ready, device_of, ready, stream_of, workspace
 
 # What both operators of a layer are told about it; `description` packs the same.
 _DESCRIPTION = (
@@ -94,11 +94,29 @@ def _padded(outputs: Any) -> Any:
     return y, *states, *(y.new_empty((0,)) for _ in range(_MOST_STATES - len(states))), reserve
 
 
-def _planned(x: Tensor, batch: Batch, training: bool, description: Description) -> Planned:
-    device, dtype = device_of(x.device), short_name(x.dtype)
-    planned = description.plan(x.shape[-1], dtype, device, batch, training)
+def _planned(x: Tensor, ragged: Ragged | None, training: bool, description: Description) -> Planned:
+    device = device_of(x.device)
+    if ragged is None:
+        settings = _core.settings(device)
+        planned = _rectangular(description, x.shape, x.dtype, device, training, settings)
+    else:
+        batch = description.batch(x.shape, ragged)
+        dtype = short_name(x.dtype)
+        planned = description.plan(x.shape[-1], dtype, device, batch, training)
     log(planned.plan)
     return planned
+
+
+@functools.lru_cache(maxsize=1024)
+def _rectangular(
+    description: Description, shape: torch.Size, dtype: torch.dtype, device: _core.Device,
+    training: bool, settings: int,
+) -> Planned:  # fmt: skip
+    """By what a tensor says of itself, so that one look finds the plan; `settings` are what else it
+    depends on."""
+    planner = description.planner(shape[-1], short_name(dtype), device)
+    steps, sequences, _ = description.batch(shape)
+    return planner(settings, steps, sequences, training, description.strategy)
 
 
 # ---- a layer
@@ -110,16 +128,15 @@ def _forward(
 ) -> Any:  # fmt: skip
     """y, the states and the reserve, which inference has not, and whose shape is the least."""
     ragged, reserve = of_sequence(*steps), None
-    batch = description.batch(x.shape, ragged)
     with followed(description.cell, x):
-        planned = _planned(x, batch, training, description)
+        planned = _planned(x, ragged, training, description)
         y, states = x.new_empty(planned.y), [x.new_empty(shape) for shape in planned.states]
         if training:
             shape = (planned.reserve,) if reserve_shape is None else reserve_shape
             reserve = x.new_empty(shape, dtype=torch.uint8)
         _core.forward(
-            planned.core, planned.plan, stream_of(x), list(map(ready, params)),
-            ready(x), list(map(ready, h_0)), y, states,
+            planned.core, planned.plan, stream_of(x), all_ready(params),
+            ready(x), all_ready(h_0), y, states,
             workspace(x, planned.workspace), reserve,
             0 if seed is None else seed.item(), False, ragged,
         )  # fmt: skip
@@ -218,11 +235,11 @@ def _layer_backward(
     if reserve.data_ptr() % alignment or not reserve.is_contiguous():
         reserve = reserve.clone(memory_format=torch.contiguous_format)  # somebody has moved it
     with followed(description.cell, x):
-        planned = _planned(x, description.batch(x.shape, ragged), True, description)
+        planned = _planned(x, ragged, True, description)
         _core.backward(
-            planned.core, planned.plan, stream_of(x), list(map(ready, params)),
-            ready(x), list(map(ready, h_0)), ready(y), None if dy is None else ready(dy),
-            list(map(ready, dh_n)), dx if need_x else None, dh_0, dparams,
+            planned.core, planned.plan, stream_of(x), all_ready(params),
+            ready(x), all_ready(h_0), ready(y), None if dy is None else ready(dy),
+            all_ready(dh_n), dx if need_x else None, dh_0, dparams,
             workspace(x, planned.workspace), reserve, 0 if seed is None else seed.item(), ragged,
         )  # fmt: skip
     return out
@@ -285,6 +302,19 @@ class _Eager(torch.autograd.Function):
         return None, None, None, None, dx, *dh_0, *dparams
 
 
+def run_eager(
+    x: Tensor, h_0: list[Tensor], params: list[Tensor], wanted: bool, description: Description
+) -> Sequence[Tensor]:
+    """The same of plain tensors, a rectangular batch and no seed, in eager mode."""
+    if wanted:
+        out: Sequence[Tensor] = _Eager.apply(
+            description, len(h_0), _RECTANGULAR, None, x, *h_0, *params
+        )
+        return out
+    *out, _ = _forward(description, x, h_0, params, _RECTANGULAR, None, False)
+    return out
+
+
 def run(
     x: Tensor, h_0: list[Tensor], params: list[Tensor], ragged: Ragged | None,
     seed: Tensor | None, wanted: bool, description: Description,
@@ -310,27 +340,6 @@ def run(
 # call by call, since gradients of parameters are sums over the batch
 
 
-def _unmapped(value: Any, dim: Any, index: int) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_unmapped(v, d, index) for v, d in zip(value, dim, strict=True)]
-    return value if dim is None or value is None else value.select(dim, index)
-
-
-def _call_by_call(operator: Callable[..., Any]) -> Callable[..., Any]:
-    def mapped(info: Any, in_dims: Any, *args: Any) -> Any:
-        calls = [
-            operator(*(_unmapped(a, d, index) for a, d in zip(args, in_dims, strict=True)))
-            for index in range(info.batch_size)
-        ]
-        if isinstance(calls[0], Tensor):
-            return torch.stack(calls), 0
-        stacked = [torch.stack(parts) for parts in zip(*calls, strict=True)]
-        dims = [0] * len(stacked)
-        return (stacked, dims) if isinstance(calls[0], list) else (tuple(stacked), tuple(dims))
-
-    return mapped
-
-
 def _layer_mapped(
     info: Any, in_dims: Any, x: Tensor, h_0: list[Tensor], params: list[Tensor], lengths: Any,
     cu_seqlens: Any, reset: Any, seed: Tensor | None, training: bool, *description: Any,
@@ -339,7 +348,7 @@ def _layer_mapped(
     x_dim, h_dims, param_dims, *_ = in_dims
     seed_dim, ragged = in_dims[6], any(value is not None for value in steps)
     if training or ragged or seed_dim is not None or any(d is not None for d in param_dims):
-        return _call_by_call(_layer_operator)(
+        return call_by_call(_layer_operator)(
             info, in_dims, x, h_0, params, *steps, seed, training, *description
         )
     count, batch_axis = info.batch_size, Description(*description).batch_axis
@@ -372,7 +381,7 @@ _layer_operator.register(
 _backward_operator.register(
     work=_layer_backward,
     fake=_layer_backward_fake,
-    mapped=_call_by_call(_backward_operator),
+    mapped=call_by_call(_backward_operator),
     gradient=_layer_backward_vjp,
     setup=_save_back,
 )

@@ -16,13 +16,16 @@ from ..registry import cells
 TORCHS_OWN: dict[str, type[nn.RNNBase]] = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
 _CELLS = {cell.name for cell in cells() if cell.made_by()[0] in TORCHS_OWN}
 _AS_IT_IS = contextlib.nullcontext()
+# Found once: each look at torch.backends takes as long as a small step of ours.
+_backends: Any = torch.backends
+_OF_RECURRENCES, _OF_PRODUCTS = _backends.cudnn.rnn, _backends.cuda.matmul
+_USED = {precision: Used(precision) for precision in ("high", "highest")}
 
 
 def matmul_precision(cell: str) -> str:
     """By our name. The classes of torch.nn follow the switch of cuDNN's recurrent networks, as they
     do there, which says TF32 unless it is told otherwise; all others that of products."""
-    backends: Any = torch.backends
-    switch = backends.cudnn.rnn if cell in _CELLS else backends.cuda.matmul
+    switch = _OF_RECURRENCES if cell in _CELLS else _OF_PRODUCTS
     return "high" if switch.fp32_precision == "tf32" else "highest"
 
 
@@ -30,4 +33,4 @@ def followed(cell: str, x: Tensor) -> contextlib.AbstractContextManager[None]:
     """For the plan and the call of a layer on x: elsewhere there is nothing to choose."""
     if not x.is_cuda or x.dtype != torch.float32:
         return _AS_IT_IS
-    return Used(matmul_precision(cell))
+    return _USED[matmul_precision(cell)]

@@ -28,11 +28,8 @@ def device_of(device: torch.device) -> _core.Device:
 
 
 def stream_of(like: Tensor) -> int:
-    """The current stream on its device."""
-    if not like.is_cuda:
-        return 0
-    stream: int = torch.cuda.current_stream(like.device).cuda_stream
-    return stream
+    """The current stream on its device, without an object of torch's around it."""
+    return torch._C._cuda_getCurrentRawStream(like.get_device()) if like.is_cuda else 0
 
 
 def ready(value: Tensor) -> Tensor:
@@ -40,6 +37,11 @@ def ready(value: Tensor) -> Tensor:
     if value.is_contiguous() or walkable(value.shape, value.stride()):
         return value
     return value.contiguous()
+
+
+def all_ready(values: Sequence[Tensor]) -> list[Tensor]:
+    # As nearly all are, without a call for each.
+    return [value if value.is_contiguous() else ready(value) for value in values]
 
 
 class Operands:
