@@ -9,13 +9,18 @@ from scanrnn.tools.regret import PASSES
 
 
 def calls(content: Row) -> str:
-    """Microseconds of a call, by what it goes through."""
+    """Microseconds of a call by what it goes through, and those that a GPU works by itself."""
+
+    def shown(row: Row) -> str:
+        alone = f" ({row['device_us']:.0f})" if "device_us" in row else ""
+        return f"{row['us']:.0f}{alone}"
+
     impls = list(dict.fromkeys(row["impl"] for row in content["rows"]))
     lines = []
     for (size, cell, name), group in by(
         content["rows"], lambda r: (shape_of(r), r["cell"], r["pass"])
     ).items():
-        us = {row["impl"]: f"{row['us']:.0f}" for row in group}
+        us = {row["impl"]: shown(row) for row in group}
         line = [size, cell, name.replace("_", " + ")]
         lines.append([*line, *(us.get(impl, "") for impl in impls)])
     return source(content) + measure.markdown(["size", "cell", "pass", *impls], lines)

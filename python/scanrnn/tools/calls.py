@@ -2,13 +2,14 @@
 """`bench calls`: what a call on a small layer costs the host, beside torch.nn in the same run.
 
 A GPU also has sizes of everyday layers, for the modules alone: there a call costs what the device
-works, or what the host does, whichever is more. All runs of a size take turns; a turn is so many
-calls in a row as take `SECONDS`, with a GPU's work in flight and waited for at its end. Every run
-gives the same y, or is an error.
+works, or what the host does, whichever is more. `device_us` is what the device works by itself.
+All runs of a size take turns; a turn is so many calls in a row as take `SECONDS`, with a GPU's work
+in flight and waited for at its end. Every run gives the same y, or is an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,6 +126,26 @@ def runs(size: Size, device: str, torch: Any) -> Iterator[Run]:
         yield from found
 
 
+def device_us(call: Callable[[], Any], torch: Any, calls: int = 20, replays: int = 5) -> float:
+    """What a GPU works for a call: in a CUDA graph of some in a row the host takes no part."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(replays):
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1e3 * begin.elapsed_time(end) / calls)
+    return min(times)
+
+
 def run(device: str, out: Path) -> None:
     torch = optional.found("torch")
     wait = torch.cuda.synchronize if torch is not None and device != "cpu" else lambda: None
@@ -145,6 +166,9 @@ def run(device: str, out: Path) -> None:
         )  # fmt: skip
         line = [f"B{B} T{T} H{H}", run.cell, run.direction, run.name]
         table.append([*line, f"{us:.1f}", f"{least:.1f}"])
+        if device != "cpu" and run.direction == "forward" and "torch" in run.name:
+            with contextlib.suppress(RuntimeError):  # what cannot be captured has none
+                rows[-1]["device_us"] = round(device_us(run.call, torch), 2)
     head = measure.provenance(_core.Device(device))
     head |= {"torch": torch.__version__} if torch is not None else {}
     measure.save(out, head | {"rows": rows})
