@@ -8,7 +8,9 @@ namespace scanrnn::bench {
 
 struct Shape {
   std::int64_t batch, steps, hidden;
+  std::int64_t other_input = 0;  // the size of x where it is not H
 
+  std::int64_t input() const { return other_input > 0 ? other_input : hidden; }
   std::int64_t rows() const { return batch * hidden; }
   std::int64_t elements() const { return rows() * steps; }
 };

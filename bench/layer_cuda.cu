@@ -3,7 +3,7 @@
 // and gradients against a float64 run first, then the time against the layer's floor, which is its
 // matrix products alone and the fewest bytes of its recurrence at the bandwidth of a copy. All of
 // it takes turns.
-//   layer_cuda [--json FILE] [--cell NAME]
+//   layer_cuda [--json FILE] [--cell NAME] [--size PART]
 #include <memory>
 
 #include "layer_cuda.cuh"
@@ -74,8 +74,9 @@ void report_way(const CellInfo& cell, const Shape& s, bool batch_first, bool bac
   const std::string name = way_of(backward ? p.training : p.inference);
   const bool picked = way.picked[backward];
   std::printf(
-      "%-8s B%-2d T%-6d H%-5d %-8s %s %-21s %-3s %8.4f ms, products %.4f, floor %.4f: %.2f x%s\n",
-      cell.name.c_str(), (int)s.batch, (int)s.steps, (int)s.hidden, name_of<T>(),
+      "%-8s B%-2d T%-6d C%-5d H%-5d %-8s %s %-21s %-3s %8.4f ms, products %.4f, floor %.4f: %.2f "
+      "x%s\n",
+      cell.name.c_str(), (int)s.batch, (int)s.steps, (int)s.input(), (int)s.hidden, name_of<T>(),
       batch_first ? "BTH" : "TBH", name.c_str(), backward ? "f+b" : "f", time.ms, products, floor,
       time.ms / floor, picked ? " (picked)" : "");
   report.add(
@@ -86,7 +87,7 @@ void report_way(const CellInfo& cell, const Shape& s, bool batch_first, bool bac
              "\"floor_ratio\": %.3f, \"peak_bytes\": %.0f, \"max_error\": %.2e, "
              "\"gradient_error\": %.2e, \"picked\": %s, %s}",
              cell.name.c_str(), name.c_str(), backward ? "forward_backward" : "forward",
-             batch_first ? "BTH" : "TBH", (int)s.batch, (int)s.steps, (int)s.hidden, (int)s.hidden,
+             batch_first ? "BTH" : "TBH", (int)s.batch, (int)s.steps, (int)s.input(), (int)s.hidden,
              name_of<T>(), time.ms, time.spread, products, copy_gbps, floor, time.ms / floor,
              double(p.workspace.size() + p.reserve.size()), way.errors.y, way.errors.gradients,
              picked ? "true" : "false", turns.clocks().c_str()));
@@ -130,20 +131,25 @@ void measure_all(const CellInfo& cell, const Shape& s, cudaStream_t stream, cons
   }
 }
 
+constexpr Shape kLayers[] = {{8, 4096, 1024}, {16, 1024, 768},  {1, 65536, 1024},
+                             {32, 128, 512},  {64, 1024, 1024}, {2, 16384, 512},
+                             {32, 512, 384},  {128, 256, 512},  {8, 4096, 1024, 512}};
+
 void measure_layers(cudaStream_t stream, const Copy& copy, Report& report) {
   for (const CellInfo& cell : cells()) {
     if (cell.recurrence == dispatch::Recurrence::dense) continue;  // dense_cuda.cu
     if (!only_cell.empty() && cell.name != only_cell) continue;
-    for (const Shape& s :
-         {Shape{8, 4096, 1024}, Shape{16, 1024, 768}, Shape{1, 65536, 1024}, Shape{32, 128, 512},
-          Shape{64, 1024, 1024}, Shape{2, 16384, 512}, Shape{32, 512, 384}, Shape{128, 256, 512}}) {
-      measure_all<__nv_bfloat16>(cell, s, stream, copy, report);
+    for (const Shape& s : kLayers) {
+      // Floors are those of layers without a projection of x.
+      if (s.input() != s.hidden && (cell.highway || cell.square)) continue;
+      if (wanted(s)) measure_all<__nv_bfloat16>(cell, s, stream, copy, report);
     }
     for (const Index hidden : {1024, 1536}) {
-      measure_all<float>(cell, {8, 4096, hidden}, stream, copy, report);
+      const Shape s{8, 4096, hidden};
+      if (wanted(s)) measure_all<float>(cell, s, stream, copy, report);
     }
     for (const Index batch : {1, 8, 16}) {
-      decode<__nv_bfloat16>(cell, batch, 1024, stream, report);
+      if (wanted({batch, 1, 1024})) decode<__nv_bfloat16>(cell, batch, 1024, stream, report);
     }
   }
 }

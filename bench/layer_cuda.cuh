@@ -69,7 +69,8 @@ struct Problem {
     out.bidirectional = stack.directions == 2;
     out.num_heads = stack.heads;
     out.cell = cell.cell;
-    out.input_size = out.hidden_size = s.hidden;
+    out.input_size = s.input();
+    out.hidden_size = s.hidden;
     out.batch_first = batch_first;
     out.dtype = dtype_of<As>();
     return out;
@@ -97,11 +98,11 @@ struct Problem {
       params.push_back(numbers<T, As>(count, 1 / std::sqrt(double(s.hidden)), params.size() + 5));
       dparams.emplace_back(count);
     }
-    const Index count = s.batch * s.steps * s.hidden;
-    x = numbers<T, As>(count, 1.5, 1);
-    dx.resize(count);
-    dy = numbers<T, As>(count * stack.directions, 1, 2);
-    y.resize(count * stack.directions);
+    const Index tokens = s.batch * s.steps, width = s.hidden * stack.directions;
+    x = numbers<T, As>(tokens * s.input(), 1.5, 1);
+    dx.resize(tokens * s.input());
+    dy = numbers<T, As>(tokens * width, 1, 2);
+    y.resize(tokens * width);
     const Index states = stack.layers * stack.directions * s.batch * s.hidden;
     for (std::size_t i = 0; i < kStateTensors.size(); ++i) {
       after[i].resize(states);
@@ -115,12 +116,15 @@ struct Problem {
     reserve.resize(other.reserve);
   }
 
-  TensorView tokens(thrust::device_vector<As>& data, int directions = 1) const {
+  TensorView tokens(thrust::device_vector<As>& data, Index width) const {
     const bool b = layer.options().batch_first;
-    return TensorView::of(
-        raw(data), dtype_of<As>(),
-        {b ? shape.batch : shape.steps, b ? shape.steps : shape.batch, directions * shape.hidden},
-        Device::cuda());
+    return TensorView::of(raw(data), dtype_of<As>(),
+                          {b ? shape.batch : shape.steps, b ? shape.steps : shape.batch, width},
+                          Device::cuda());
+  }
+  TensorView inputs(thrust::device_vector<As>& data) const { return tokens(data, shape.input()); }
+  TensorView outputs(thrust::device_vector<As>& data) const {
+    return tokens(data, stack.directions * shape.hidden);
   }
   std::vector<TensorView> views(std::vector<thrust::device_vector<As>>& all) const {
     std::vector<TensorView> out;
@@ -144,8 +148,8 @@ struct Problem {
   void forward(const dispatch::Plan& plan, bool from_state = false, bool in_place = false) {
     ForwardArgs args;
     args.params = views(params);
-    args.x = tokens(x);
-    args.y = tokens(y, stack.directions);
+    args.x = inputs(x);
+    args.y = outputs(y);
     const auto tensors = static_cast<std::size_t>(info(layer.options().cell).states);
     for (std::size_t i = 0; i < tensors; ++i) {
       args.hn.*kStateTensors[i] = state(in_place ? before[i] : after[i]);
@@ -159,10 +163,10 @@ struct Problem {
     BackwardArgs args;
     args.params = views(params);
     args.dparams = views(dparams);
-    args.x = tokens(x);
-    args.y = tokens(y, stack.directions);
-    args.dy = tokens(dy, stack.directions);
-    args.dx = tokens(dx);
+    args.x = inputs(x);
+    args.y = outputs(y);
+    args.dy = outputs(dy);
+    args.dx = inputs(dx);
     args.workspace = {raw(workspace), workspace.size()};
     args.reserve = {raw(reserve), reserve.size()};
     layer.backward(context, training, args);
@@ -218,7 +222,7 @@ class Products {
            MatmulPrecision precision = MatmulPrecision::highest)
       : tokens_(s.batch * s.steps),
         width_(cell.gates * s.hidden),
-        c_(s.hidden),
+        c_(s.input()),
         stream_(stream),
         gemm_(nullptr, precision),
         x_(numbers<T, T>(tokens_ * c_, 1, 1)),
@@ -295,20 +299,28 @@ void decode(const CellInfo& cell, Index batch, Index hidden, cudaStream_t stream
 }
 
 // What a bench is asked to measure alone; empty: all.
-inline std::string only_cell;
+inline std::string only_cell, only_size;
 
-// The program of a bench, [--json FILE] [--cell NAME]: measure(stream, copy, report).
+// Whether a size was asked for, by a part of "B8 T4096 C512 H1024".
+inline bool wanted(const Shape& s) {
+  const std::string name =
+      format("B%d T%d C%d H%d", (int)s.batch, (int)s.steps, (int)s.input(), (int)s.hidden);
+  return name.find(only_size) != std::string::npos;
+}
+
+// The program of a bench, [--json FILE] [--cell NAME] [--size PART]: measure(stream, copy, report).
 template <class F>
 int bench_main(int argc, char** argv, F&& measure) {
   const char* json = nullptr;
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
-    if (i + 1 == argc || (flag != "--json" && flag != "--cell")) {
-      std::fprintf(stderr, "usage: %s [--json FILE] [--cell NAME]\n", argv[0]);
+    if (i + 1 == argc || (flag != "--json" && flag != "--cell" && flag != "--size")) {
+      std::fprintf(stderr, "usage: %s [--json FILE] [--cell NAME] [--size PART]\n", argv[0]);
       return 2;
     }
     if (flag == "--json") json = argv[i + 1];
     if (flag == "--cell") only_cell = argv[i + 1];
+    if (flag == "--size") only_size = argv[i + 1];
   }
   try {
     cudaStream_t stream;

@@ -20,6 +20,7 @@ KEYS = (
     "products",
     "B",
     "T",
+    "C",
     "H",
     "layers",
     "directions",

@@ -19,7 +19,7 @@ from scanrnn.tools.sizes import SCAN, is_linear
 def planned(content: Row, rules: Any) -> Row:
     """The file with the marks of its picked rows as they would be now, and without steps that would
     run another way. A dense cell's sequences stay as they were measured, and so do scans with time
-    along lanes, which no profile decides.
+    along lanes, which no profile decides, and complex ones, of which no sweep has any.
     """
     fitted = measure.load(rules)  # it says on what device
     pick = regret.picker(fitted, profile.parse(fitted, rules.name))
@@ -31,10 +31,16 @@ def planned(content: Row, rules: Any) -> Row:
             by_lanes.add(key(row))
     rows = []
     for row in content["rows"]:
-        way = pick(problem(row)) if "strategy" in row else ""
+        fitted_one = "strategy" in row and not row["dtype"].startswith("complex")
+        way = pick(problem(row)) if fitted_one else ""
         if row["bench"] == "step":
             rows += [row] if way == row.get("strategy", "") else []
-        elif "picked" not in row or not is_linear(row.get("cell", SCAN)) or key(row) in by_lanes:
+        elif (
+            not fitted_one
+            or "picked" not in row
+            or not is_linear(row.get("cell", SCAN))
+            or key(row) in by_lanes
+        ):
             rows.append(row)
         elif way in ways[key(row)]:
             rows.append(row | {"picked": row["strategy"] == way})

@@ -18,7 +18,8 @@ def by(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
 
 
 def shape_of(row: Row, layout: bool = False) -> str:
-    size = f"B{row['B']} T{row['T']} H{row['H']}"
+    input_size = f" C{row['C']}" if row.get("C", row["H"]) != row["H"] else ""
+    size = f"B{row['B']} T{row['T']}{input_size} H{row['H']}"
     size += f", {row['layers']} layers" if row.get("layers", 1) > 1 else ""
     size += ", both directions" if row.get("directions", 1) > 1 else ""
     return f"{size} {row['layout']}" if layout else size

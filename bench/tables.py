@@ -105,18 +105,23 @@ def call_of_scan(row: Row) -> str:
 
 def gpu_scans(content: Row) -> str:
     """The bare recurrence, rows adjacent (TBH) or steps (BHT): share of the bandwidth of a copy."""
-    rows = measured(content["rows"], bench="scan", impl=OURS)
+    rows = measured(content["rows"], bench="scan")
     lines, below = [], []
-    for (size, layout, dtype, call), group in by(
+    for (size, layout, dtype, call), every in by(
         rows, lambda r: (shape_of(r), r["layout"], r["dtype"], call_of_scan(r))
     ).items():
+        group, peers = measured(every, impl=OURS), [r for r in every if r["impl"] != OURS]
         pick, best = pick_and_best(group)
         less = bool(pick and pick["copy_share"] < SCAN_SHARE)
         below += [size] * less
         shown = marked(f"{pick['copy_share']:.0%}", less) if pick else "not measured"
         line = [size, layout, dtype, call, pick["strategy"] if pick else "", shown]
-        lines.append([*line, f"{best['copy_share']:.0%}, {best['strategy']}" if best else ""])
+        line.append(f"{best['copy_share']:.0%}, {best['strategy']}" if best else "")
+        lines.append([*line, f"{peers[0]['copy_share']:.0%}" if peers else ""])
     titles = ["size", "layout", "dtype", "call", "the pick", "share of a copy", "a faster way"]
+    if any(line[-1] for line in lines):
+        titles.append("cub::DeviceScan")
+    lines = [line[: len(titles)] for line in lines]
     asked = f"{SCAN_SHARE:.0%} of a copy"
     return source(content) + measure.markdown(titles, lines) + notes(asked, below)
 
