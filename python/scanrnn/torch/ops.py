@@ -302,15 +302,26 @@ class _Eager(torch.autograd.Function):
         return None, None, None, None, dx, *dh_0, *dparams
 
 
+# Beneath torch's own `apply`, which asks at length what eager mode has answered but for this one.
+_apply = super(torch.autograd.Function, _Eager).apply
+_alive = torch._C._functorch.unwrap_if_dead  # what torch.func may have left around a tensor
+
+
+def _eager(
+    description: Description, x: Tensor, h_0: list[Tensor], params: list[Tensor],
+    steps: Sequence[Any], seed: Tensor | None,
+) -> Sequence[Tensor]:  # fmt: skip
+    tensors = map(_alive, (x, *h_0, *params))
+    out: Sequence[Tensor] = _apply(description, len(h_0), steps, seed, *tensors)
+    return out
+
+
 def run_eager(
     x: Tensor, h_0: list[Tensor], params: list[Tensor], wanted: bool, description: Description
 ) -> Sequence[Tensor]:
     """The same of plain tensors, a rectangular batch and no seed, in eager mode."""
     if wanted:
-        out: Sequence[Tensor] = _Eager.apply(
-            description, len(h_0), _RECTANGULAR, None, x, *h_0, *params
-        )
-        return out
+        return _eager(description, x, h_0, params, _RECTANGULAR, None)
     *out, _ = _forward(description, x, h_0, params, _RECTANGULAR, None, False)
     return out
 
@@ -326,7 +337,7 @@ def run(
         tensors += [value for value in steps if value is not None]
     if is_eager(tensors):
         if wanted:
-            out = _Eager.apply(description, len(h_0), steps, seed, x, *h_0, *params)
+            out = _eager(description, x, h_0, params, steps, seed)
         else:
             out = _forward(description, x, h_0, params, steps, seed, training)
     elif torch.onnx.is_in_onnx_export():
