@@ -206,6 +206,16 @@ def test_what_is_not_usual_goes_the_long_way():
     assert gru._usual(x, None) is not None
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_tensor_that_a_transformation_has_left_is_what_it_was(grad):
+    rnn, x, left = module("GRU", 3, 4), tensor(5, 2, 3), []
+    torch.func.grad(lambda value: (left.append(value), value.sum())[1])(x)
+    with torch.set_grad_enabled(grad):
+        y, wanted = rnn(left[0])[0], rnn(x)[0]
+    assert torch.equal(y, wanted)
+    assert y.requires_grad == grad
+
+
 def test_errors():
     rnn, x = module("MinGRU", 4, 6, dtype=torch.float32), tensor(9, 3, 4, dtype=torch.float32)
     with raises(TypeError, "input: expected dtype torch.float32, that of the parameters, got .*64"):

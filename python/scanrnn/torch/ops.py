@@ -307,22 +307,18 @@ _apply = super(torch.autograd.Function, _Eager).apply
 _alive = torch._C._functorch.unwrap_if_dead  # what torch.func may have left around a tensor
 
 
-def _eager(
-    description: Description, x: Tensor, h_0: list[Tensor], params: list[Tensor],
-    steps: Sequence[Any], seed: Tensor | None,
-) -> Sequence[Tensor]:  # fmt: skip
-    tensors = map(_alive, (x, *h_0, *params))
-    out: Sequence[Tensor] = _apply(description, len(h_0), steps, seed, *tensors)
-    return out
-
-
 def run_eager(
-    x: Tensor, h_0: list[Tensor], params: list[Tensor], wanted: bool, description: Description
-) -> Sequence[Tensor]:
-    """The same of plain tensors, a rectangular batch and no seed, in eager mode."""
+    x: Tensor, h_0: list[Tensor], params: list[Tensor], wanted: bool, description: Description,
+    steps: Sequence[Any] = _RECTANGULAR, seed: Tensor | None = None,
+) -> Sequence[Tensor]:  # fmt: skip
+    """y and the states at the end, of plain tensors in eager mode."""
+    states = len(h_0)
+    x, *rest = map(_alive, (x, *h_0, *params))
     if wanted:
-        return _eager(description, x, h_0, params, _RECTANGULAR, None)
-    *out, _ = _forward(description, x, h_0, params, _RECTANGULAR, None, False)
+        with_gradient: Sequence[Tensor] = _apply(description, states, steps, seed, x, *rest)
+        return with_gradient
+    training = seed is not None
+    *out, _ = _forward(description, x, rest[:states], rest[states:], steps, seed, training)
     return out
 
 
@@ -336,10 +332,7 @@ def run(
         steps = ragged[:3]
         tensors += [value for value in steps if value is not None]
     if is_eager(tensors):
-        if wanted:
-            out = _eager(description, x, h_0, params, steps, seed)
-        else:
-            out = _forward(description, x, h_0, params, steps, seed, training)
+        out = run_eager(x, h_0, params, wanted, description, steps, seed)
     elif torch.onnx.is_in_onnx_export():
         return onnx_form.run(x, h_0, params, Ragged(*steps), description)
     else:
