@@ -130,7 +130,7 @@ def pair(
             if isinstance(rnn, (nn.RNNBase, scanrnn.torch.Recurrent)):
                 rnn.train()
     (y, d_before), (z, d_after) = gradients(before, x), gradients(after, x)
-    # Of all gradients together: some of a normalised weight are 0 but for rounding.
+    # All gradients are compared together: some of a normalised weight are 0 but for rounding.
     off += [error(z, y), error(flat(d_after), flat(d_before))]
     if not all(one <= TOLERANCE[dtype] for one in off):
         raise AssertionError(f"{name}: off by {off} of the largest value")

@@ -87,8 +87,8 @@ int groups_of(const Problem& p, const DeviceLimits& device, std::int64_t blocks)
       std::clamp<std::int64_t>(device.units / blocks, 1, std::max<std::int64_t>(1, p.batch)));
 }
 
-// Clocks of a step on an H200, fitted to 1800 measured shapes of 38 problems in 16 bits. Of these
-// and 34 problems measured since, the shape of the fewest takes 0.5 % longer than the best on
+// Clocks of a step on an H200, fitted to 1800 measured shapes of 38 problems in 16 bits. For
+// these and 34 problems measured since, the shape of the fewest takes 0.5 % longer than the best on
 // average.
 double clocks(const Problem& p, const PersistentTile& tile, const PersistentShape& shape,
               const Pass& pass) {
@@ -216,7 +216,7 @@ double clocks(const Problem& p, const PersistentShape& shape, bool backward) {
   return with_tiles(p, pass,
                     [&](const auto& tiles) { return clocks(p, tiles[shape.tile], shape, pass); });
 }
-// Of a plan's layer calls, all of them, in what passes it has. Each part of a chain takes its
+// Clocks of all layer calls of a plan, in the passes that it has. Each part of a chain takes its
 // launches, its product with the input and the loading of R: 14 to 20 us forward were measured.
 double clocks(const Plan& plan) {
   const Problem& p = plan.problem;

@@ -128,7 +128,7 @@ class Description(NamedTuple):
         return *shape[:-1], self.directions * self.output_size
 
     def state_shapes(self, sequences: Any) -> list[tuple[Any, ...]]:
-        """Of each tensor of the state."""
+        """The shape of each tensor of the state."""
         rows = self.num_layers * self.directions
         sizes = [self.output_size] + [self.hidden_size] * (self.states - 1)
         return [(rows, sequences, size) for size in sizes]

@@ -383,7 +383,7 @@ def _highway(told: Description) -> float:
 
 
 def _whole_bias(f: Functions, bias: Array, cell: CellInfo, rows: int, hidden: int) -> Array:
-    """Of all rows: those of SRU's candidate and of its highway's projection have none."""
+    """A bias for all rows: SRU's candidate and its highway's projection have none, so zeros."""
     start = (cell.gates - cell.bias_gates) * hidden
     around = [f.full((count,), 0, bias) for count in (start, rows - start - bias.shape[0])]
     return f.concatenate([around[0], bias, around[1]], 0)

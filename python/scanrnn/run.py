@@ -171,6 +171,6 @@ class Pullback:
     def __call__(self, dy: Any, dh_n: State | None = None) -> tuple[Any, State, dict[str, Any]]:
         """dy, dh_n like y, h_n; None for zeros -> dx like x, dh_0 like h_0, dparams by name.
 
-        Of a tuple (dh_n, dc_n, ...) any may be None.
+        Any part of a tuple (dh_n, dc_n, ...) may be None.
         """
         return self._run.backward(dy, dh_n)

@@ -14,7 +14,7 @@ import numpy as np
 from . import arguments
 from .arguments import Array
 
-# Of a and b; of log a and log |b|; of the same, and the states are logarithms with signs, too.
+# A scan reads a and b; or log a and log |b|; or these, and its states are logarithms with signs.
 LINEAR, LOG, LOG_OUTPUT = "linear", "log", "log_output"
 
 

@@ -217,7 +217,7 @@ Cost cost(ProblemClass of, Strategy strategy, float call, Term term = Term::call
 }
 
 // Linear layers of float32: direct up to 10 steps, sequential to 100, inside a block to 1024, over
-// blocks beyond; in training a block costs nothing. Of 16 bits all is direct.
+// blocks beyond; in training a block costs nothing. In 16 bits all is direct.
 const Profile& profile() {
   static const Profile all = [] {
     const ProblemClass inference, half{Kind::linear, 2, 16, false, false};

@@ -59,7 +59,7 @@ def sharded(world, model, **options):
 
 
 def whole(value):
-    """Of a DTensor the whole."""
+    """All of a DTensor, or the value itself."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 

@@ -40,7 +40,7 @@ class Description(NamedTuple):
 
     @property
     def features(self):
-        """Of h and of one direction's y."""
+        """The features of h and of one direction's y."""
         return self.options.proj or self.hidden
 
     def names(self, layer, direction):

@@ -43,7 +43,7 @@ def softplus(w):
 
 
 def norm(values):
-    """Of a token's values, before they are scaled."""
+    """The norm of a token's values, before they are scaled."""
     apart = values - values.mean(-1, keepdims=True)
     return apart / np.sqrt((apart * apart).mean(-1, keepdims=True) + 1e-5)
 

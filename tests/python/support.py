@@ -153,8 +153,8 @@ def normal_states(cell, *shape, dtype=np.float32, seed=0):
 
 
 def differentiable(cell, cotangents):
-    """Of a state, such that gradients are what differences give: the scale m of c and n is a
-    constant to the gradients, and differences are not."""
+    """Cotangents of a state such that gradients are what differences give: to gradients the scale
+    m of c and n is a constant, to differences it is not."""
     if INFO[cell].states < 4:
         return cotangents
     return [part if i == 0 else np.zeros_like(part) for i, part in enumerate(cotangents)]

@@ -68,7 +68,7 @@ def without_scale(h_0):
 
 
 def squares(h_n):
-    """Of all whose gradients are what differences give."""
+    """The sum of squares of all states whose gradients are what differences give."""
     leaves = jax.tree.leaves(h_n)
     return sum((h * h).sum() for h in (leaves[:1] if len(leaves) == 4 else leaves))
 

@@ -103,7 +103,7 @@ def test_a_checkpoint_is_compiled():
 @COMPILES
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_an_exported_program(cell):
-    """Of any T and B, also after it has been saved."""
+    """It takes any T and B, also after it has been saved."""
     rnn = module(cell, 4, 6, 2, bidirectional=True).eval()
     steps, batch = torch.export.Dim("T", min=2), torch.export.Dim("B", min=2)
     of_state = {1: batch}

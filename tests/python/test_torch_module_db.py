@@ -32,7 +32,7 @@ EVERY_CLASS = pytest.mark.parametrize("name", INFOS)
 
 
 def tensors(value):
-    """Of inputs or outputs, those that numbers are in."""
+    """Those of inputs or outputs that hold floating-point numbers."""
     leaves = pytree.tree_flatten(
         pytree.tree_map(lambda v: list(v) if isinstance(v, Packed) else v, value)
     )[0]

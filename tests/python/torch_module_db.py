@@ -52,7 +52,7 @@ INFOS = {name: info for name, info in RECURRENT.items() if name not in CLASSES_L
 
 
 def samples(name, device=DEVICE, dtype=WIDE):
-    """Of a class; tensors require grad."""
+    """The samples of a class; tensors require grad."""
     info = INFOS[name]
     more = {} if name == "LSTM" else {"with_packed_sequence": True}
     found = info.module_inputs_func(

@@ -191,8 +191,8 @@ def _largest(*values):
 
 
 class DenseWalk(Walk):
-    """Of a cell that reads all units' h: what its function gives behind the states are what a step
-    hands to a product or a norm in its middle, r h or c."""
+    """The walk of a cell that reads all units' h. What its function gives behind the states is what
+    a step hands to a product or a norm in its middle, r h or c."""
 
     def walk(self, initial):
         told, options, state = self.told, self.told.options, list(initial)

@@ -103,7 +103,7 @@ struct Case {
   bool is_scaled() const { return more_states() == 3; }
 
   int directions() const { return layer.bidirectional ? 2 : 1; }
-  // Of a row of tensor i of the state; that of h is one direction's part of y.
+  // The features of a row of tensor i of the state; h has those of one direction's part of y.
   std::int64_t features(std::size_t i = 0) const {
     return i == 0 && layer.proj_size > 0 ? layer.proj_size : layer.hidden_size;
   }

@@ -80,7 +80,7 @@ class Training {
   }
 
   const TensorView& x() const { return forward_.x; }
-  // Of a ragged batch: tensors on the device that outlive this.
+  // A ragged batch: tensors on the device that outlive this.
   void tell(const Ragged& ragged) { forward_.ragged = backward_.ragged = ragged; }
   void draw_by(std::uint64_t seed) { forward_.seed = backward_.seed = seed; }
   void draw_by(const TensorView& seed) { forward_.seed_in = backward_.seed_in = seed; }

@@ -38,19 +38,19 @@ struct LayerOptions {
   // highway reads x itself); of SRU and QRNN what the state gives to the output, drawn as that.
   double dropconnect = 0.0, input_dropout = 0.0, state_dropout = 0.0;
   // The share of the units whose state a step leaves as it was, drawn for each step in training
-  // mode; in inference each state moves by the mean. Of the pair (h, c) zoneout_cell is for c.
+  // mode; in inference each state moves by the mean. zoneout is for h and zoneout_cell for c.
   double zoneout = 0.0, zoneout_cell = 0.0;
-  // Of a dense cell: unit j reads the units of its head alone, j / (H / num_heads).
+  // Dense cells: unit j reads the units of its head alone, j / (H / num_heads).
   int num_heads = 1;
-  // Of GRU: r multiplies R_n h + b_hn; or, false, it multiplies h before the product with R_n.
+  // GRU: r multiplies R_n h + b_hn; or, false, it multiplies h before the product with R_n.
   bool reset_after = true;
-  // Of RNN, LSTM, GRU and IndRNN: norms of W x and of R h, each of all row blocks of a token at
+  // RNN, LSTM, GRU and IndRNN: norms of W x and of R h, each of all row blocks of a token at
   // once, are scaled and added, and LSTM's output reads a norm of c; IndRNN has that of W x alone.
   bool layer_norm = false;
-  // P > 0 of LSTM: h and y have P features, W_hr times what the cell gives. Of SRU: W is W_2 W_1,
-  // with P rows of W_1.
+  // P > 0. LSTM (proj_size): h and y have P features, W_hr times what the cell gives. SRU
+  // (projection_size): W is W_2 W_1, with P rows of W_1.
   std::int64_t proj_size = 0, projection_size = 0;
-  // Of SRU: the highway's x' is multiplied by sqrt(1 + 2 e^highway_bias).
+  // SRU: the highway's x' is multiplied by sqrt(1 + 2 e^highway_bias).
   bool rescale = false;
   double highway_bias = 0.0;
   bool bidirectional = false;

@@ -12,8 +12,8 @@
 #pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn {
 
-// Complex ones are of the bare recurrence alone: pairs (real, imaginary), as std::complex is. Of
-// booleans, a byte each, only `reset` is made: anything but 0 is true.
+// Complex ones are of the bare recurrence alone: pairs (real, imaginary), as std::complex is.
+// Only `reset` is of booleans, a byte each: anything but 0 is true.
 enum class Dtype : std::uint8_t {
   float64,
   float32,

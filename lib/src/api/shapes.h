@@ -80,7 +80,7 @@ struct Shapes {
     if (checked.rank == 0) return checked;
     return time_first(checked, layer.options().batch_first, plan.problem.layout);
   }
-  // Of h, or of another tensor of the state.
+  // The shape of h, or of another tensor of the state.
   Expected state_of(const char* name, bool of_h) const {
     const LayerOptions& o = layer.options();
     const bool projected = of_h && o.proj_size > 0;

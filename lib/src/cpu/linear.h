@@ -11,7 +11,7 @@ void cpu_forward(const dispatch::Plan& plan, const LayerCall& call, Arena& works
 void cpu_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace);
 void cpu_dense_forward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace);
 void cpu_dense_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace);
-// Of the bare recurrence: tensors are [T,B,N], those without time [1,B,N].
+// The bare recurrence: tensors are [T,B,N], those without time [1,B,N].
 void cpu_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& workspace);
 void cpu_scan_backward(const dispatch::Plan& plan, const ScanBackwardArgs& args, Arena& workspace);
 

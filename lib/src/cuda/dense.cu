@@ -33,7 +33,7 @@ struct DenseRun : DenseProducts<T> {
   using Walk::stream;
   using Walk::walk;
 
-  // Of a chain that is one launch: where this layer's share of each launch goes, and the layer
+  // A layer of a chain that is one launch: where its share of each launch goes, and the layer
   // before it in the walk.
   struct Link {
     std::vector<Args>* launches;

@@ -71,7 +71,7 @@ struct LayerRun : CudaRun<T> {
     const Index step = backward ? -1 : 1;
     return {call.tables.marks + (backward ? call.steps - 1 : 0), call.steps, step, call.reverse};
   }
-  // Of packed tokens the marks know the sequence.
+  // The marks know the sequence of a packed token.
   Masks masks(Masks out) const {
     if (call.layout == dispatch::Batch::packed) out.marks = call.tables.marks;
     return out;

@@ -160,7 +160,7 @@ struct Masks {
   using Steps = DrawnSteps;
 
   Zoneout state, cell;  // of h or a state that is one tensor; of c of the pair (h, c)
-  // Of g(state) what is dropped for all steps of a sequence; the rest is times `scale`.
+  // What is dropped of g(state) for all steps of a sequence; the rest is times `scale`.
   double scale = 1;
   Seed readout_seed = {};
   std::uint32_t readout_threshold = 0;
@@ -185,7 +185,7 @@ struct Masks {
     if (readout_threshold > 0) out.readout_seed = readout_seed.read();
     return out;
   }
-  // Of sequence n, counted from its step `first` on a line.
+  // The masks of sequence n, counted from its step `first` on a line.
   SCANRNN_HD Masks part(Index i, Index n, Index first) const {
     Masks out = at_line(i);
     out.token += first * step;
@@ -205,7 +205,7 @@ struct Masks {
   }
   template <class Memory>
   SCANRNN_HD Drawn<typename Memory::V, true> at(Index row, Index t) const;
-  // Of one unit at the steps from t on, `count` of which there are.
+  // The masks of one unit at `count` steps from t on.
   template <int kSteps>
   SCANRNN_HD Steps steps(Index unit, Index t, Index count) const;
   // Step k of what is made.

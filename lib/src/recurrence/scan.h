@@ -122,7 +122,7 @@ struct BareSource {
   SCANRNN_HD scan::Stream<T> stream(int i) const {
     return (i == 0 ? a : i == 1 ? b : sign_b).stream(steps);
   }
-  // Of tensors whose steps are adjacent, without resets (scan/cpu_abreast.h).
+  // For tensors whose steps are adjacent, without resets (scan/cpu_abreast.h).
   SCANRNN_HD BareSource abreast(Index count) const {
     return {a.abreast(count), b.abreast(count), sign_b.abreast(count), reset, width * count, steps};
   }

@@ -46,8 +46,8 @@ struct LayerCall {
   TensorView x;             // [T,B,C]
   TensorView skip;          // what a highway reads, where that is another tensor than x
   TensorView weight, bias;  // [gates*H,C]; absent, or the bias of the row blocks that have one
-  // Of a dense cell: [gates*H,H], [gates*H] or absent. Of a persistent kernel, which walks heads
-  // one beside the other, R has the columns of a head alone; its cotangent never has.
+  // Dense cells: [gates*H,H], [gates*H] or absent. For a persistent kernel, which walks heads one
+  // beside the other, R has the columns of a head alone; its cotangent has all columns.
   TensorView recurrent_weight, recurrent_bias;
   TensorView vectors;     // of a cell that has any: [vectors*H]
   Norms norms;            // of layer_norm

@@ -25,7 +25,7 @@ class Run {
     return o_.batch_first && stack_.plan.problem.layout != dispatch::Batch::packed && !chained();
   }
   bool chained() const { return stack_.plan.part_steps > 0; }
-  // Of one direction's output, and of h.
+  // The features of one direction's output, and of h.
   Index output() const { return o_.proj_size > 0 ? o_.proj_size : o_.hidden_size; }
   Index features() const { return directions() * output(); }
   bool counting() const { return stack_.workspace.counting(); }

@@ -59,7 +59,7 @@ def by_us(rnn: scanrnn.Layer, x: Array, dy: Array, direction: str) -> Callable[[
 def gemms(params: dict[str, Array], x: Array, direction: str) -> Callable[[], Any]:
     """The matrix products of a pass and nothing else, by NumPy's BLAS: those of all steps at once.
 
-    Of a dense cell the product with h is one more such product, as if h were known beforehand.
+    A dense cell's product with h is one more such product, as if h were known beforehand.
     """
     weight, flat = params["weight_ih_l0"], x.reshape(-1, x.shape[-1])
     recurrent = params.get("weight_hh_l0")

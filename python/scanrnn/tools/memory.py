@@ -32,7 +32,7 @@ class Point(NamedTuple):
 
 
 def kept_bytes(call: Callable[[], Any], given: Sequence[Any]) -> int:
-    """Of what autograd keeps of `call`, the tensors `given` apart."""
+    """The bytes that autograd keeps of `call`, without the tensors `given`."""
     import torch
 
     saved: list[Any] = []

@@ -25,7 +25,7 @@ RANGES = {"B": (1, 256), "T": (1, 8192), "H": (8, 2048)}
 SHORT = 24  # steps of every fourth one that is drawn to fit to: short sequences have most choices
 
 POWERS = tuple(2**k for k in range(21))
-# Of each grid the batches by hidden size, and T; held out: measured to judge a fit, and not shown
+# Each grid has batches by hidden size, and T. "held out" is measured to judge a fit, and not shown
 # to it.
 GRIDS: dict[str, dict[str, tuple[dict[int, tuple[int, ...]], tuple[int, ...]]]] = {
     "cpu": {

@@ -108,7 +108,7 @@ class TorchsOwn(Recurrent):
     # ---- pickles
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """Of this class, or of torch.nn's class of this name."""
+        """Takes a state of this class, or of torch.nn's class of this name."""
         super().__setstate__(adopted(type(self), state) if "mode" in state else dict(state))
 
 

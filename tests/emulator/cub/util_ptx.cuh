@@ -6,8 +6,8 @@
 
 namespace cub {
 
-// Of the lane `apart` before or behind in the same group of kGroup lanes, this lane's own at its
-// end.
+// The value of the lane `apart` before or behind in the same group of kGroup lanes; at the group's
+// end, this lane's own.
 template <int kGroup, class T>
 T ShuffleUp(const T& value, int apart, int first, unsigned) {
   const int own = emulated::lane(), from = own % kGroup - apart;

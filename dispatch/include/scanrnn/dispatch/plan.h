@@ -37,7 +37,7 @@ struct Problem {
   std::int64_t heads = 1;    // dense: R is block-diagonal, of so many blocks
   int storage_bytes = 4;     // of an element of the tensors
   int compute_bytes = 4;  // of the type that is computed in: half of a complex one that is stored
-  // Of a bare scan: its states are kept by logarithms; its steps are adjacent, its rows are not.
+  // A bare scan: its states are kept by logarithms; its steps are adjacent, its rows are not.
   bool log_states = false, time_contiguous = false;
   bool training = false;  // a backward pass will follow
   bool log_domain = true;

@@ -101,7 +101,7 @@ using Candidates = Variants<PositiveG, Linear, Tanh>;
 using Activations = Variants<Identity, Tanh, Relu>;
 using Nonlinearities = Variants<Tanh, Relu>;
 using UnitNonlinearities = Variants<Relu, Tanh>;
-// Of a cell that has nothing to choose.
+// The list of a cell that has nothing to choose.
 struct Only {
   static constexpr const char* name = "";
 };

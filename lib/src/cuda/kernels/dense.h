@@ -50,8 +50,8 @@ struct CudaRecurrent {
   const T* input_weight = nullptr;
   Index input_weight_stride = 0;
   // A persistent walk by heads, each a recurrence of its own of so many units: R is
-  // [G*H,head_units] then, and a launch has some of the heads, from this one on. Of what its blocks
-  // exchange each head has lines of its own; so many in all.
+  // [G*H,head_units] then, and a launch has some of the heads, from this one on. Each head
+  // has lines of its own in what blocks exchange; head_lines in all.
   Index head_units = 0, first_head = 0, head_lines = 0;
 };
 

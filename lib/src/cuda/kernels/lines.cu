@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Of all lines' first steps, so many; a block takes a step.
+// For the first `steps` steps of all lines; a block takes a step.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     keep_moments(const __grid_constant__ LineArgs<T, V> args, Index lines, Index steps) {

@@ -221,8 +221,8 @@ class Asked:
     def _reset_back(self, counts: list[int], lengths: Tensor | None, link: Link) -> Tensor:
         """A step's reset stands between it and the step before, to which no state comes back.
 
-        What stands before the first step of the next rank belongs to the last one of this rank. Of
-        a sequence that ends here nothing stands behind its end.
+        What stands before the first step of the next rank belongs to the last one of this
+        rank. Where a sequence ends here, nothing stands behind its end.
         """
         time, rank, steps = 1 - self.batch_axis, self.ranks.rank, self.steps
         own = self.reset.movedim(time, 0)

@@ -135,7 +135,7 @@ template <class V>
 struct Shares {
   V w, v;
 };
-// Of h_t = sign exp(log_kept) + sign_b exp(log_b), the first the state before times its decay.
+// Shares of the terms in h_t = sign exp(log_kept) + sign_b exp(log_b), the decayed state first.
 template <class V>
 SCANRNN_HD Shares<V> shares(V log_kept, V sign, V log_b, V sign_b) {
   const auto b_larger = less(log_kept, log_b);
