@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# What a person runs: make demo | test | docs | wheel | bench | profiles | figures | format | lint. Each
+# What a person runs: make demo | test | docs | wheel | bench | profiles | figures | stubs | format | lint. Each
 # sets up what it needs first, on a Debian that has git, make and python3: packages by apt-get, where they
 # are missing, and .venv.
 .PHONY: demo test test-cpp test-sanitize test-emulated test-python test-originals test-cuda test-many test-ptx sanitize-cuda wheel bench \
-  bench-gpu bench-engine profiles figures docs docs-links format lint clean
+  bench-gpu bench-engine profiles figures stubs docs docs-links format lint clean
 .NOTPARALLEL:
 
 PYTHON := $(CURDIR)/.venv/bin/python
@@ -178,6 +178,11 @@ docs: .venv/installed .venv/frameworks .venv/docs
 
 docs-links: docs
 	$(SITE) -b linkcheck --quiet build/docs/links
+
+# What type checkers read of the classes that the registry makes.
+stubs: .venv/installed .venv/frameworks
+	python python/src/stubs.py
+	ruff format --check python/scanrnn
 
 format: .venv/ready
 	clang-format -i $(CPP)

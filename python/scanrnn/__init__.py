@@ -29,8 +29,7 @@ _classes = classes(make_class)
 globals().update(_classes)
 
 if TYPE_CHECKING:
-
-    def __getattr__(name: str) -> type[Layer]: ...
+    from .layer_classes import *  # noqa: F403
 
 
 __all__ = [

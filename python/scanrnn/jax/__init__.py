@@ -23,8 +23,7 @@ _layers = classes(make_layer)
 globals().update(_layers)
 
 if TYPE_CHECKING:
-
-    def __getattr__(name: str) -> type[Layer]: ...
+    from .layer_classes import *  # noqa: F403
 
 
 __all__ = ["Layer", "scan", "scan_log", "scan_sharded", "time_sharded", *_layers]

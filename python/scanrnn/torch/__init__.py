@@ -100,8 +100,7 @@ _modules = classes(_make_module)
 globals().update(_modules)
 
 if TYPE_CHECKING:
-
-    def __getattr__(name: str) -> type[Recurrent]: ...
+    from .layer_classes import *  # noqa: F403
 
 
 __all__ = ["Recurrent", "replace", "scan", "scan_log", *_modules]
