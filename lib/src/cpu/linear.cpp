@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cpu/gemm.h"
+#include "cpu/linear_gradients.h"
 #include "cpu/ragged.h"
 #include "cpu/schedule.h"
 #include "cpu/team.h"
@@ -18,24 +19,6 @@ namespace {
 
 using scan::Range;
 using scan::Team;
-
-template <class T>
-void spread_bias(const LayerCall& call, T* bias) {
-  std::fill_n(bias, call.width(), T(0));
-  if (!call.bias) return;
-  const auto [first, last] = call.biased();
-  const auto* from = static_cast<const T*>(call.bias.data);
-  std::copy_n(from, (last - first) * call.hidden, bias + first * call.hidden);
-}
-
-// What the kernels read of the vectors: `prepared`, which has room for them, or the parameter.
-template <class T>
-const T* vectors_of(const LayerCall& call, const CpuCellKernels<T>& kernels, T* prepared) {
-  const auto* given = static_cast<const T*>(call.vectors.data);
-  if (!kernels.prepare_vectors || !given) return given;
-  kernels.prepare_vectors(given, call.vector_values(), prepared);
-  return prepared;
-}
 
 // A layer call cut into tiles, in the order in which they are walked forward: pieces of time or,
 // where the tokens of a sequence are adjacent, whole sequences or pieces of one.
@@ -63,10 +46,6 @@ class Tiles {
   const LayerCall& pass_;
   Index steps_ = 0, lines_ = 0, pieces_ = 0, count_ = 0;
 };
-
-Index threads_for(const dispatch::Plan& plan, const LayerCall& call) {
-  return team_size(plan, call.tokens() * call.width() * (call.input + dispatch::kCpuWalkCost));
-}
 
 // A ragged batch: each stretch of a sequence is a batch of one line. The team walks all of them
 // together where one is more than a thread's share, else every thread has stretches of its own.
@@ -162,195 +141,196 @@ void walk_stretches(const Team& team, const CpuSchedule& schedule, const RaggedW
              });
 }
 
+// What both directions work with: the parameters as kernels read them, and the memory to walk in.
 template <class T>
-void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
-  const Index width = call.width();
-  auto* bias = static_cast<T*>(arena.take(static_cast<std::size_t>(width) * sizeof(T)));
-  auto* prepared =
-      static_cast<T*>(arena.take(static_cast<std::size_t>(call.vector_values()) * sizeof(T)));
-  const bool ragged = call.is_ragged();
-  const Scratch scratch(arena, plan, ragged ? plan.device.units : call.batch, call.hidden,
-                        sizeof(T));
-  std::optional<Sequences> sequences;
-  if (ragged) sequences.emplace(call, arena);
-  auto* kept = static_cast<T*>(call.preactivations);
-  const bool tiled = plan.strategy == dispatch::Strategy::fused_sequential && !ragged;
-  const Tiles tiles(call, tiled ? plan.tile_steps : call.steps);
-  const Index tile_values = tiles.most_tokens() * width;
-  T* scratch_tiles = nullptr;
-  if (!kept) {
-    const Index crews = plan.in_turn ? std::min(plan.device.units, tiles.count()) : 1;
-    scratch_tiles =
-        static_cast<T*>(arena.take(static_cast<std::size_t>(crews * tile_values) * sizeof(T)));
-  }
-  if (arena.counting()) return;
-  spread_bias(call, bias);
+struct Walk {
+  const dispatch::Plan& plan;
+  const LayerCall& call;
+  T* bias;      // of every row block
+  T* prepared;  // the vectors, where kernels read others than the parameter
+  Scratch scratch;
+  std::optional<Sequences> sequences;  // of a ragged batch
 
-  const auto& table = kernels_of<T>();
-  const auto& kernels = table.cells[static_cast<int>(call.cell)][call.variant];
-  const auto kernel = kernels.forward;
-  const T* vectors = vectors_of(call, kernels, prepared);
-  const Matrix<T> weight{static_cast<const T*>(call.weight.data), call.weight.strides[0], true};
+  Walk(const dispatch::Plan& of, const LayerCall& c, Arena& arena)
+      : plan(of),
+        call(c),
+        bias(take<T>(arena, c.width())),
+        prepared(take<T>(arena, c.vector_values())),
+        scratch(arena, of, c.is_ragged() ? of.device.units : c.batch, c.hidden, sizeof(T)) {
+    if (call.is_ragged()) sequences.emplace(call, arena);
+  }
+
+  const CpuCellKernels<T>& kernels() const {
+    return kernels_of<T>().cells[static_cast<int>(call.cell)][call.variant];
+  }
+  void prepare() const {
+    std::fill_n(bias, call.width(), T(0));
+    if (call.bias) {
+      const auto [first, last] = call.biased();
+      std::copy_n(static_cast<const T*>(call.bias.data), (last - first) * call.hidden,
+                  bias + first * call.hidden);
+    }
+    if (has_prepared()) kernels().prepare_vectors(given(), call.vector_values(), prepared);
+  }
+  const T* given() const { return static_cast<const T*>(call.vectors.data); }
+  bool has_prepared() const { return kernels().prepare_vectors && given(); }
+  const T* vectors() const { return has_prepared() ? prepared : given(); }
+  Index threads() const {
+    return team_size(plan, call.tokens() * call.width() * (call.input + dispatch::kCpuWalkCost));
+  }
+  // Of the whole call.
+  CpuSchedule schedule(const Team& team) const {
+    CpuSchedule out = schedule_of(team, plan, scratch);
+    out.lines = call.batch;
+    out.hidden = call.hidden;
+    out.steps = call.steps;
+    return out;
+  }
+};
+
+// Forward: the team shares each tile, or every thread has tiles of its own and walks them in its
+// turn.
+template <class T>
+struct ForwardTiles {
+  const Walk<T>& walk;
+  const Tiles tiles;
+  T *kept, *scratch;  // pre-activations: of the whole call, or of a tile for each crew
+  const LayerCall& call = walk.call;
+  const bool in_turn = walk.plan.in_turn;
   const TensorView states =
       dense(call.states, call.steps, call.batch, call.hidden, call.batch_major);
+  Turns turns = {};
+
+  ForwardTiles(const Walk<T>& of, Arena& arena)
+      : walk(of),
+        tiles(of.call, is_tiled() ? of.plan.tile_steps : of.call.steps),
+        kept(static_cast<T*>(of.call.preactivations)),
+        scratch(kept ? nullptr : take<T>(arena, crews() * tile_values())) {}
+
+  bool is_tiled() const {
+    return walk.plan.strategy == dispatch::Strategy::fused_sequential && !walk.call.is_ragged();
+  }
+  Index crews() const {
+    return walk.plan.in_turn ? std::min(walk.plan.device.units, tiles.count()) : 1;
+  }
+  Index tile_values() const { return tiles.most_tokens() * walk.call.width(); }
+  T* preactivations(const Tile& tile, Index crew) const {
+    return kept ? kept + first_token(call, tile) * call.width() : scratch + crew * tile_values();
+  }
+
   // What the kernel is called with for a tile, whose pre-activations lie in `gates`.
-  const auto args_of = [&](const Tile& tile, T* gates) {
+  ForwardKernelArgs<T> args(const Tile& tile, T* gates) const {
     const Tile here{0, tile.steps, 0, tile.lines};
-    const TensorView tokens = dense(gates, tile.steps, tile.lines, width, call.batch_major);
-    return forward_args(call, as_const(walked<T>(tokens, here, call.reverse)), bias, vectors,
-                        as_const(walked<T>(call.highway(), tile, call.reverse)),
+    const TensorView tokens = dense(gates, tile.steps, tile.lines, call.width(), call.batch_major);
+    return forward_args(call, as_const(walked<T>(tokens, here, call.reverse)), walk.bias,
+                        walk.vectors(), as_const(walked<T>(call.highway(), tile, call.reverse)),
                         walked<T>(call.y, tile, call.reverse),
                         walked<T>(states, tile, call.reverse), walked(call, tile, call.reverse));
-  };
-  const SplitBy split =
-      plan.strategy == dispatch::Strategy::direct ? SplitBy::columns : SplitBy::rows;
-  Turns turns;
+  }
+  void project(const Team& crew, const Tile& tile, T* gates) const {
+    const Index width = call.width();
+    const SplitBy split =
+        walk.plan.strategy == dispatch::Strategy::direct ? SplitBy::columns : SplitBy::rows;
+    const Matrix<T> weight{static_cast<const T*>(call.weight.data), call.weight.strides[0], true};
+    for_runs<T>(call, tile, call.x, [&](const T* x, Index spacing, Index first, Index count) {
+      gemm<T>(crew, split, count, width, call.input, {x, spacing}, weight, gates + first * width,
+              width, false);
+    });
+  }
 
-  run_team(threads_for(plan, call), [&](const Team& team) {
-    // The team shares each tile, or every thread has tiles of its own and walks them in its turn.
-    const Team crew = plan.in_turn ? Team{} : team;
-    const Index first_tile = plan.in_turn ? team.rank : 0, stride = plan.in_turn ? team.size : 1;
-    CpuSchedule schedule = schedule_of(team, plan, scratch);
-    schedule.lines = call.batch;
-    schedule.hidden = call.hidden;
-    schedule.steps = call.steps;
-    if (!ragged) {
-      table.load_carry(schedule, static_cast<const T*>(call.h0.data), call.h0.strides[0]);
-    }
-    if (plan.in_turn) team.barrier();
+  void run(const Team& team) {
+    const auto& table = kernels_of<T>();
+    CpuSchedule schedule = walk.schedule(team);
+    table.load_carry(schedule, static_cast<const T*>(call.h0.data), call.h0.strides[0]);
+    if (in_turn) team.barrier();
+    const Team crew = in_turn ? Team{} : team;
+    const Index own = in_turn ? team.rank : 0, stride = in_turn ? team.size : 1;
     schedule.team = crew;
-    for (Index i = first_tile; i < tiles.count(); i += stride) {
+    for (Index i = own; i < tiles.count(); i += stride) {
       const Tile tile = tiles[i];
-      T* gates =
-          kept ? kept + first_token(call, tile) * width : scratch_tiles + first_tile * tile_values;
-      const auto project = [&](const T* x, Index spacing, Index first, Index count) {
-        gemm<T>(crew, split, count, width, call.input, {x, spacing}, weight, gates + first * width,
-                width, false);
-      };
-      if (!call.projected) for_runs<T>(call, tile, call.x, project);
+      T* gates = preactivations(tile, own);
+      if (!call.projected) project(crew, tile, gates);
       crew.barrier();
-      if (ragged) break;  // it has one tile
       schedule.lines = tile.lines;
       schedule.steps = tile.steps;
       schedule.first_line = tile.first_line;
-      if (plan.in_turn) turns.wait(i);
-      kernel(schedule, args_of(tile, gates));
-      if (plan.in_turn) turns.call(i);
+      if (in_turn) turns.wait(i);
+      walk.kernels().forward(schedule, args(tile, gates));
+      if (in_turn) turns.call(i);
       crew.barrier();
     }
-    if (ragged) {
-      const auto args = args_of({0, call.steps, 0, call.batch}, kept ? kept : scratch_tiles);
-      return walk_stretches(team, schedule, RaggedWalk<T>{call, *sequences}, kernel, args);
-    }
-    if (plan.in_turn) team.barrier();
+    if (in_turn) team.barrier();
     schedule.team = team;
     schedule.lines = call.batch;
     table.store_carry(schedule, static_cast<T*>(call.hn.data), call.hn.strides[0]);
+  }
+  // A ragged batch has one tile, if it has tokens.
+  void run_ragged(const Team& team) const {
+    const Tile all{0, call.steps, 0, call.batch};
+    T* gates = preactivations(all, 0);
+    if (tiles.count() > 0 && !call.projected) project(team, all, gates);
+    team.barrier();
+    walk_stretches(team, walk.schedule(team), RaggedWalk<T>{call, *walk.sequences},
+                   walk.kernels().forward, args(all, gates));
+  }
+};
+
+template <class T>
+void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
+  const Walk<T> walk(plan, call, arena);
+  ForwardTiles<T> tiles(walk, arena);
+  if (arena.counting()) return;
+  walk.prepare();
+  run_team(walk.threads(), [&](const Team& team) {
+    if (call.is_ragged()) {
+      tiles.run_ragged(team);
+    } else {
+      tiles.run(team);
+    }
   });
+}
+
+// The walk against time, which writes the cotangents of the pre-activations.
+template <class T>
+void walk_back(const Team& team, const Walk<T>& walk, const LinearGradients<T>& d) {
+  const LayerCall& call = walk.call;
+  const auto& table = kernels_of<T>();
+  const auto kernel = walk.kernels().backward;
+  CpuSchedule schedule = walk.schedule(team);
+  const auto rows = [&](T* values, Index columns) {
+    return dense(values, call.steps, call.batch, columns, call.batch_major);
+  };
+  const auto args =
+      backward_args(call, walk.bias, walk.vectors(), d.gates, d.vectors, rows(d.skip, call.hidden));
+  if (call.is_ragged()) {
+    walk_stretches(team, schedule, RaggedWalk<T>{call, *walk.sequences}, kernel, args);
+    const TensorView& lengths = call.ragged.lengths;
+    clear_padding<T>(team, rows(d.gates, call.width()), lengths);
+    if (d.skip) clear_padding<T>(team, rows(d.skip, call.hidden), lengths);
+    if (d.vectors) clear_padding<T>(team, rows(d.vectors, call.vector_values()), lengths);
+    team.barrier();
+    return;
+  }
+  table.load_carry(schedule, static_cast<const T*>(call.dhn.data), call.dhn.strides[0]);
+  team.barrier();
+  if (call.tokens() > 0) kernel(schedule, args);
+  team.barrier();
+  table.store_carry(schedule, static_cast<T*>(call.dh0.data), call.dh0.strides[0]);
 }
 
 template <class T>
 void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
-  const Index width = call.width(), tokens = call.tokens();
-  const bool adds_skip = call.carries_input();
-  auto* bias = static_cast<T*>(arena.take(static_cast<std::size_t>(width) * sizeof(T)));
-  const bool ragged = call.is_ragged();
-  const Scratch scratch(arena, plan, ragged ? plan.device.units : call.batch, call.hidden,
-                        sizeof(T));
-  std::optional<Sequences> sequences;
-  if (ragged) sequences.emplace(call, arena);
-  const auto take = [&](Index count) {
-    return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T)));
-  };
-  auto* dgates = static_cast<T*>(call.dprojected.data);
-  if (call.dprojected.rank == 0) dgates = take(tokens * width);
-  T* dskip = adds_skip ? take(tokens * call.hidden) : nullptr;
-  const Index vector_values = call.vector_values();
-  T* prepared = take(vector_values);
-  T* dvectors = vector_values > 0 ? take(tokens * vector_values) : nullptr;
+  const Walk<T> walk(plan, call, arena);
+  const LinearGradients<T> d(call, arena);
   if (arena.counting()) return;
-  spread_bias(call, bias);
-
-  const auto& table = kernels_of<T>();
-  const auto& kernels = table.cells[static_cast<int>(call.cell)][call.variant];
-  const auto kernel = kernels.backward;
-  const T* vectors = vectors_of(call, kernels, prepared);
-  const Matrix<T> weight{static_cast<const T*>(call.weight.data), call.weight.strides[0]};
-  const Tile all{0, call.steps, 0, call.batch};
-
-  run_team(threads_for(plan, call), [&](const Team& team) {
-    CpuSchedule schedule = schedule_of(team, plan, scratch);
-    schedule.lines = call.batch;
-    schedule.hidden = call.hidden;
-    schedule.steps = call.steps;
-    const auto rows = [&](T* values, Index columns) {
-      return dense(values, call.steps, call.batch, columns, call.batch_major);
-    };
-    const auto args =
-        backward_args(call, bias, vectors, dgates, dvectors, rows(dskip, call.hidden));
-    if (ragged) {
-      walk_stretches(team, schedule, RaggedWalk<T>{call, *sequences}, kernel, args);
-      clear_padding<T>(team, rows(dgates, width), call.ragged.lengths);
-      if (adds_skip) clear_padding<T>(team, rows(dskip, call.hidden), call.ragged.lengths);
-      if (dvectors) clear_padding<T>(team, rows(dvectors, vector_values), call.ragged.lengths);
-      team.barrier();
-    } else {
-      table.load_carry(schedule, static_cast<const T*>(call.dhn.data), call.dhn.strides[0]);
-      team.barrier();
-      if (tokens > 0) kernel(schedule, args);
-      team.barrier();
-      table.store_carry(schedule, static_cast<T*>(call.dh0.data), call.dh0.strides[0]);
-    }
-
-    const auto add_skip = [&](T* dx, Index spacing, Index first, Index count, bool adds) {
-      const Range mine = team.share(count);
-      for (Index i = mine.begin; i < mine.end; ++i) {
-        const T* from = dskip + (first + i) * call.hidden;
-        T* to = dx + i * spacing;
-        for (Index j = 0; j < call.hidden; ++j) to[j] = adds ? to[j] + from[j] : from[j];
-      }
-    };
-    if (call.dx) {
-      for_runs<T>(call, all, call.dx, [&](T* dx, Index spacing, Index first, Index count) {
-        gemm<T>(team, SplitBy::rows, count, call.input, width, {dgates + first * width, width},
-                weight, dx, spacing, call.accumulate_dx);
-        team.barrier();
-        if (adds_skip && !call.dskip) add_skip(dx, spacing, first, count, true);
-      });
-    }
-    if (adds_skip && call.dskip) {
-      for_runs<T>(call, all, call.dskip, [&](T* dx, Index spacing, Index first, Index count) {
-        add_skip(dx, spacing, first, count, call.accumulate_dskip);
-      });
-    }
-    if (call.dweight) {
-      auto* dweight = static_cast<T*>(call.dweight.data);
-      const Index stride = call.dweight.strides[0];
-      if (tokens == 0)
-        gemm<T>(team, SplitBy::rows, width, call.input, 0, {dgates, width, true}, {dgates, 1},
-                dweight, stride, false);
-      for_runs<T>(call, all, call.x, [&](const T* x, Index spacing, Index first, Index count) {
-        for (Index i = 0; i < count; i += kSummedTokens) {
-          gemm<T>(team, SplitBy::rows, width, call.input, std::min(kSummedTokens, count - i),
-                  {dgates + (first + i) * width, width, true}, {x + i * spacing, spacing}, dweight,
-                  stride, first + i > 0);
-        }
-      });
-    }
-    if (call.dbias) {
-      const auto [first, last] = call.biased();
-      table.column_sums(team, dgates + first * call.hidden, tokens, width,
-                        (last - first) * call.hidden, static_cast<T*>(call.dbias.data));
-    }
-    if (call.dvectors) {
-      auto* sums = static_cast<T*>(call.dvectors.data);
-      table.column_sums(team, dvectors, tokens, vector_values, vector_values, sums);
-      if (kernels.finish_vectors) {
-        team.barrier();
-        const auto* given = static_cast<const T*>(call.vectors.data);
-        if (team.rank == 0) kernels.finish_vectors(given, vector_values, sums);
-      }
-    }
+  walk.prepare();
+  run_team(walk.threads(), [&](const Team& team) {
+    walk_back(team, walk, d);
+    if (call.dx) d.of_input(team);
+    if (d.skip && call.dskip) d.of_highway(team);
+    if (call.dweight) d.of_weight(team);
+    if (call.dbias) d.of_bias(team);
+    if (call.dvectors) d.of_vectors(team, walk.kernels().finish_vectors);
   });
 }
 

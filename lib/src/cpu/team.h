@@ -9,6 +9,7 @@
 #include "cpu/kernels/table.h"
 #include "scanrnn/dispatch/plan.h"
 #include "scanrnn/dispatch/tiles.h"
+#include "stack/backend.h"
 
 namespace scanrnn {
 
@@ -37,6 +38,12 @@ const CpuTypeKernels<T>& kernels_of() {
   } else {
     return cpu_kernels().float64;
   }
+}
+
+// So many values of memory to work in.
+template <class T>
+T* take(Arena& arena, Index count) {
+  return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T)));
 }
 
 // Tokens that one product adds up for a weight gradient. Rounding grows with the root of the terms
