@@ -1,74 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules about the sources that no compiler checks: where transcendentals are written, who includes
-// whom, how many kernels there are.
+// whom, what stands in one place alone.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
-#include <vector>
 
-#include "support/cases.h"
+#include "guards/source.h"
 
 namespace scanrnn::test {
 namespace {
-
-namespace fs = std::filesystem;
-
-fs::path root() { return SCANRNN_SOURCE_DIR; }
-
-// Code alone: comments and the contents of strings are blanked, lines stay where they are.
-std::string code_of(const fs::path& path) {
-  std::ifstream file(path);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  std::string out = text;
-  enum { code, line_comment, block_comment, string } state = code;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i], next = i + 1 < text.size() ? text[i + 1] : '\0';
-    if (state == code && c == '/' && next == '/') state = line_comment;
-    if (state == code && c == '/' && next == '*') state = block_comment;
-    const bool blank = state != code && c != '\n';
-    if (state == line_comment && c == '\n') state = code;
-    if (state == block_comment && c == '/' && i > 0 && text[i - 1] == '*') state = code;
-    if (state == string && c == '"' && text[i - 1] != '\\') {
-      state = code;
-    } else if (state == code && c == '"' && !blank) {
-      state = string;
-    }
-    if (blank) out[i] = ' ';
-  }
-  return out;
-}
-
-std::vector<fs::path> sources(const fs::path& folder) {
-  static const std::set<std::string> kinds{".h", ".cpp", ".cu", ".cuh", ".def"};
-  std::vector<fs::path> out;
-  for (const auto& entry : fs::recursive_directory_iterator(root() / folder)) {
-    if (entry.is_regular_file() && kinds.count(entry.path().extension().string())) {
-      out.push_back(fs::relative(entry.path(), root()));
-    }
-  }
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
-// Line and text of each match in the code of a file.
-std::vector<std::string> matches(const fs::path& path, const std::regex& pattern) {
-  std::vector<std::string> out;
-  std::istringstream lines(code_of(root() / path));
-  int number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    if (std::regex_search(line, pattern)) {
-      out.push_back(path.string() + ":" + std::to_string(number) + ": " + line);
-    }
-  }
-  return out;
-}
 
 // A call of one of the functions, of their float or intrinsic spellings, or of the device's own.
 const std::regex kTranscendental(
@@ -238,32 +181,6 @@ TEST(Guard, NoStreams) {
       for (const std::string& line : matches(path, include)) ADD_FAILURE() << line;
     }
   }
-}
-
-// Switches multiply. On the CPU a kernel is one (cell, variant, pass, type); strategies and domains
-// are inside it, dtypes are converted outside. A new factor is a decision, so it shows here.
-TEST(Guard, BudgetOfCpuKernels) {
-  const std::string header =
-      code_of(root() / "lib/src/cpu/kernels/table.h") + code_of(root() / "lib/src/cpu/dense.h");
-  const std::regex pointer(R"(\(\*[a-z_]+\)\()");
-  const auto pointers = [&](const char* name) {
-    const auto begin = header.find(std::string("struct ") + name);
-    EXPECT_NE(begin, std::string::npos) << name;
-    const std::string body = header.substr(begin, header.find("\n};", begin) - begin);
-    return static_cast<int>(std::distance(std::sregex_iterator(body.begin(), body.end(), pointer),
-                                          std::sregex_iterator()));
-  };
-  const auto all = all_variants();
-  const int dense = static_cast<int>(std::count_if(all.begin(), all.end(), is_dense));
-  const int others_of_cells = static_cast<int>(all.size()) - dense;  // linear and diagonal
-  const int types = 2;
-  const int of_cells = types * (others_of_cells * 2 + dense * pointers("CpuDenseKernels"));
-  const int others = types * (pointers("CpuDenseTools") + pointers("CpuTypeKernels")) +
-                     2 * types * pointers("CpuScanKernels");  // and complex ones
-  EXPECT_EQ(pointers("CpuCellKernels"), 4) << "forward and backward, and of vectors two small ones";
-  EXPECT_EQ(pointers("CpuDenseKernels"), 2) << "forward and backward";
-  EXPECT_LE(of_cells, 88) << "for one instruction set";
-  EXPECT_LE(others, 30) << "for one instruction set";
 }
 
 }  // namespace

@@ -178,7 +178,7 @@ struct Walk {
   Index threads() const {
     return team_size(plan, call.tokens() * call.width() * (call.input + dispatch::kCpuWalkCost));
   }
-  // Of the whole call.
+  // The schedule of the whole call.
   CpuSchedule schedule(const Team& team) const {
     CpuSchedule out = schedule_of(team, plan, scratch);
     out.lines = call.batch;
