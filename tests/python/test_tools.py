@@ -95,6 +95,35 @@ def test_device_code_is_told_by_architecture():
     assert code.device_code(library([])) == {}
 
 
+def symbols(*stubs):
+    """What nm says of them, several symbols for each."""
+    ends = ("E5__tmp", "E8__handle", "RKfS1_")
+    return "".join(f"00 b _ZGVZL{len(stub)}{stub}{end}\n" for stub in stubs for end in ends)
+
+
+def test_kernels_are_counted_by_function(tmp_path):
+    kernels = script("tests/package/kernels.py")
+    one = "__device_stub__ZN7scanrnn10persistent6kernelINS_4cell3GRUEfLi2EEEvv"
+    walk = "__device_stub__ZN7scanrnn46_GLOBAL__N__b205e6c1_8_lines_cu_fda6e37a_123454walkIfEEvv"
+    assert kernels.stubs(symbols(one, walk)) == {one, walk}
+    assert kernels.function(one) == "persistent::kernel"
+    assert kernels.function(walk) == "walk"
+
+    def counted(*stubs):
+        (tmp_path / "symbols").write_text(symbols(*stubs))
+        command = [sys.executable, kernels.__file__, "cat", str(tmp_path / "symbols")]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    assert counted(one, one).returncode == 0
+    assert "1 persistent::kernel" in counted(one).stdout
+    assert counted().returncode == 1, "nothing was counted"
+    new = counted(one, one.replace("6kernel", "6newest"))
+    assert new.returncode == 1
+    assert "persistent::newest: 1 kernels, and 0 were decided" in new.stderr
+    sizes = range(10, 10 + kernels.MOST["persistent::kernel"] + 1)
+    assert counted(*(one.replace("Li2E", f"Li{size}E") for size in sizes)).returncode == 1
+
+
 def test_the_wheel_has_what_the_build_says():
     """Machine code for each of the default list, PTX where it says so."""
     found = script("tests/package/device_code.py").wanted()
