@@ -22,6 +22,12 @@ class Around {
         lines_(backend, plan, run, ragged),
         ragged_(ragged) {}
 
+  // Whether any option puts something around the recurrence; else a call is the backend's as it is.
+  bool is_needed() const {
+    return o_.projection_size > 0 || o_.proj_size > 0 || o_.rescale || begins_aside() ||
+           made_.is_needed();
+  }
+
   // Tensors that forward leaves for backward.
   void keep(LayerCall& call, Arena& reserve) const {
     if (o_.projection_size > 0) call.read = run_.tokens(reserve, o_.projection_size);

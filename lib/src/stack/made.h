@@ -14,6 +14,9 @@ class Made {
  public:
   Made(const Run& run, const Drops& drops) : run_(run), o_(drops.options), drops_(drops) {}
 
+  // Whether R is another matrix than the parameter, or may be: a kernel can walk heads by itself.
+  bool is_needed() const { return makes_matrix() || drops_.from_matrix(); }
+
   // What SRU's highway carries is multiplied by this.
   double highway_scale() const { return o_.rescale ? cell::highway_scale(o_.highway_bias) : 1; }
 

@@ -68,7 +68,9 @@ void Stack::forward(const ForwardArgs& args) {
       } else if (plan.at_once > 1 && !step_as_one) {
         group.add(call, std::exchange(fill_in, nullptr));
       } else {
-        run.with_scratch(call, [&](Arena& scratch) { around.forward(call, scratch); });
+        run.with_scratch(call, [&](Arena& scratch) {
+          around.is_needed() ? around.forward(call, scratch) : backend.forward(plan, call, scratch);
+        });
       }
     }
     in = out;
@@ -103,6 +105,7 @@ class WayBack {
  public:
   WayBack(Stack& stack, const BackwardArgs& args)
       : o_(stack.options),
+        backend_(stack.backend),
         plan_(stack.plan),
         workspace_(stack.workspace),
         args_(args),
@@ -219,7 +222,10 @@ class WayBack {
   // Now, or with its group.
   void go_back(LayerCall& call, const std::function<void(const Tile&)>& drop_part) {
     if (plan_.at_once == 1) {
-      run_.with_scratch(call, [&](Arena& scratch) { around_.backward(call, scratch); });
+      run_.with_scratch(call, [&](Arena& scratch) {
+        around_.is_needed() ? around_.backward(call, scratch)
+                            : backend_.backward(plan_, call, scratch);
+      });
       return;
     }
     if (call.accumulate_dx && call.dx.rank > 0) {
@@ -230,6 +236,7 @@ class WayBack {
   }
 
   const LayerOptions& o_;
+  Backend& backend_;
   const dispatch::Plan& plan_;
   Arena& workspace_;
   const BackwardArgs& args_;
