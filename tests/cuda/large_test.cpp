@@ -71,10 +71,112 @@ struct Repeated {
   }
 };
 
+// Forward and backward of a layer over a batch of copies, all that they read and write on the
+// device.
+struct LargeCall {
+  const Repeated& repeated;
+  const Layer& layer;
+  const Sizes bytes;
+  const Case& few = repeated.few;
+  Context& context = repeated.context;
+  const std::int64_t batch = few.batch * repeated.copies;
+  const std::int64_t hidden = few.layer.hidden_size;
+  const Dtype dtype = few.layer.dtype;
+  const Buffer workspace{context, bytes.workspace}, reserve{context, bytes.reserve};
+  std::vector<Buffer> memory = {};
+  ForwardArgs forward = {};
+  BackwardArgs backward = {};
+
+  TensorView viewed(Buffer buffer, const std::vector<std::int64_t>& sizes) {
+    memory.push_back(std::move(buffer));
+    TensorView out;
+    out.dtype = dtype;
+    out.device = test_device();
+    out.rank = static_cast<int>(sizes.size());
+    std::int64_t stride = 1;
+    for (std::size_t axis = sizes.size(); axis-- > 0; stride *= sizes[axis]) {
+      out.sizes[axis] = sizes[axis];
+      out.strides[axis] = stride;
+    }
+    out.data = memory.back().data();
+    return out;
+  }
+  TensorView input(const Values& values, std::int64_t outer, std::int64_t width) {
+    return viewed(repeated.place(values, outer, width), {outer, batch, width});
+  }
+  TensorView output(const std::vector<std::int64_t>& sizes) {
+    std::size_t count = size_of(dtype);
+    for (std::int64_t size : sizes) count *= static_cast<std::size_t>(size);
+    Buffer buffer(context, count);
+    REQUIRE_CUDA(cudaMemsetAsync(buffer.data(), 0xFF, count, nullptr));
+    return viewed(std::move(buffer), sizes);
+  }
+  State state(const Values& h, const MoreValues& more) {
+    State out{input(h, 1, hidden)};
+    for (std::size_t i = 0; i < few.more_states(); ++i) {
+      out.*kStateTensors[i + 1] = input(more[i], 1, hidden);
+    }
+    return out;
+  }
+  State state_output() {
+    State out;
+    for (std::size_t i = 0; i <= few.more_states(); ++i) {
+      out.*kStateTensors[i] = output({1, batch, hidden});
+    }
+    return out;
+  }
+
+  void place(const Data& data) {
+    for (std::size_t i = 0; i < data.params.size(); ++i) {
+      const auto& sizes = layer.parameters()[i].sizes;
+      const auto bits = Tensor(dtype, sizes, data.params[i]).bits();
+      Buffer parameter(context, bits.size());
+      parameter.upload(bits.data(), bits.size());
+      forward.params.push_back(viewed(std::move(parameter), sizes));
+      backward.dparams.push_back(output(sizes));
+    }
+    forward.x = input(data.x, few.steps, few.layer.input_size);
+    forward.h0 = state(data.h0, data.more0);
+    forward.y = output({few.steps, batch, hidden});
+    forward.hn = state_output();
+    backward.params = forward.params;
+    backward.x = forward.x;
+    backward.h0 = forward.h0;
+    backward.y = forward.y;
+    backward.dy = input(data.dy, few.steps, hidden);
+    backward.dhn = state(data.dhn, data.dmoren);
+    backward.dx = output({few.steps, batch, few.layer.input_size});
+    backward.dh0 = state_output();
+    forward.workspace = backward.workspace = workspace.span();
+    forward.reserve = backward.reserve = reserve.span();
+  }
+  Values fetched(const TensorView& view, std::int64_t copy) const {
+    if (!view) return {};
+    const std::size_t one = static_cast<std::size_t>(few.batch * view.sizes[2]) * size_of(dtype);
+    return fetch(view.data, one * static_cast<std::size_t>(repeated.copies),
+                 one * static_cast<std::size_t>(copy), one, view.sizes[0], dtype);
+  }
+  Result result(std::int64_t copy) const {
+    Result out;
+    out.y = fetched(forward.y, copy);
+    out.hn = fetched(forward.hn.h, copy);
+    out.dx = fetched(backward.dx, copy);
+    out.dh0 = fetched(backward.dh0.h, copy);
+    for (std::size_t i = 0; i < few.more_states(); ++i) {
+      out.moren[i] = fetched(forward.hn.*kStateTensors[i + 1], copy);
+      out.dmore0[i] = fetched(backward.dh0.*kStateTensors[i + 1], copy);
+    }
+    for (const TensorView& view : backward.dparams) {
+      const std::size_t all = Training::bytes_of(view);
+      out.dparams.push_back(fetch(view.data, all, 0, all, 1, dtype));
+    }
+    return out;
+  }
+};
+
 class CudaLargeLayerTest : public CudaLargeTest, public testing::WithParamInterface<Cell> {};
 
 TEST_P(CudaLargeLayerTest, EveryCopyOfASequenceIsTheSame) {
-  constexpr Dtype kDtype = Dtype::bfloat16;
   Case few;
   few.layer.cell = GetParam();
   // Their oracle takes H times as long.
@@ -83,7 +185,7 @@ TEST_P(CudaLargeLayerTest, EveryCopyOfASequenceIsTheSame) {
   few.layer.input_size = 8;
   few.layer.hidden_size = dense ? 128 : 512;
   fit(few.layer);
-  few.layer.dtype = kDtype;
+  few.layer.dtype = Dtype::bfloat16;
   few.steps = dense ? 67 : 515;
   few.batch = 3;
   const std::int64_t batch = few.batch * copies, hidden = few.layer.hidden_size;
@@ -105,104 +207,21 @@ TEST_P(CudaLargeLayerTest, EveryCopyOfASequenceIsTheSame) {
     const auto plan =
         way.splits(layer.plan(context, few.steps, batch, Mode::training, way.strategy));
     const Sizes bytes = layer.sizes(plan);
-    const auto outputs = static_cast<std::size_t>(few.steps * batch * hidden) * size_of(kDtype);
+    const auto outputs =
+        static_cast<std::size_t>(few.steps * batch * hidden) * size_of(few.layer.dtype);
     if (lacks(bytes.workspace + bytes.reserve + 2 * outputs + (std::size_t{4} << 30))) {
       SCANRNN_LACKS_GPUS(1, "not enough memory");
     }
-    const Buffer workspace(context, bytes.workspace), reserve(context, bytes.reserve);
-    std::vector<Buffer> memory;
-    const auto viewed = [&](Buffer buffer, const std::vector<std::int64_t>& sizes) {
-      memory.push_back(std::move(buffer));
-      TensorView out;
-      out.dtype = kDtype;
-      out.device = test_device();
-      out.rank = static_cast<int>(sizes.size());
-      std::int64_t stride = 1;
-      for (std::size_t axis = sizes.size(); axis-- > 0; stride *= sizes[axis]) {
-        out.sizes[axis] = sizes[axis];
-        out.strides[axis] = stride;
-      }
-      out.data = memory.back().data();
-      return out;
-    };
-    const auto input = [&](const Values& values, std::int64_t outer, std::int64_t width) {
-      return viewed(repeated.place(values, outer, width), {outer, batch, width});
-    };
-    const auto output = [&](const std::vector<std::int64_t>& sizes) {
-      std::size_t count = size_of(kDtype);
-      for (std::int64_t size : sizes) count *= static_cast<std::size_t>(size);
-      Buffer buffer(context, count);
-      REQUIRE_CUDA(cudaMemsetAsync(buffer.data(), 0xFF, count, nullptr));
-      return viewed(std::move(buffer), sizes);
-    };
-    const auto state = [&](const Values& h, const MoreValues& more) {
-      State out{input(h, 1, hidden)};
-      for (std::size_t i = 0; i < few.more_states(); ++i) {
-        out.*kStateTensors[i + 1] = input(more[i], 1, hidden);
-      }
-      return out;
-    };
-    const auto state_output = [&] {
-      State out;
-      for (std::size_t i = 0; i <= few.more_states(); ++i) {
-        out.*kStateTensors[i] = output({1, batch, hidden});
-      }
-      return out;
-    };
-    ForwardArgs forward;
-    BackwardArgs backward;
-    for (std::size_t i = 0; i < data.params.size(); ++i) {
-      const auto& sizes = layer.parameters()[i].sizes;
-      const auto bits = Tensor(kDtype, sizes, data.params[i]).bits();
-      Buffer parameter(context, bits.size());
-      parameter.upload(bits.data(), bits.size());
-      forward.params.push_back(viewed(std::move(parameter), sizes));
-      backward.dparams.push_back(output(sizes));
-    }
-    forward.x = input(data.x, few.steps, few.layer.input_size);
-    forward.h0 = state(data.h0, data.more0);
-    forward.y = output({few.steps, batch, hidden});
-    forward.hn = state_output();
-    forward.workspace = workspace.span();
-    forward.reserve = reserve.span();
-    layer.forward(context, plan, forward);
-    backward.params = forward.params;
-    backward.x = forward.x;
-    backward.h0 = forward.h0;
-    backward.y = forward.y;
-    backward.dy = input(data.dy, few.steps, hidden);
-    backward.dhn = state(data.dhn, data.dmoren);
-    backward.dx = output({few.steps, batch, few.layer.input_size});
-    backward.dh0 = state_output();
-    backward.workspace = workspace.span();
-    backward.reserve = reserve.span();
-    layer.backward(context, plan, backward);
+    LargeCall call{repeated, layer, bytes};
+    call.place(data);
+    layer.forward(context, plan, call.forward);
+    layer.backward(context, plan, call.backward);
 
     // The first, one in the middle and the last: these pass 2^31 elements in the last steps.
     for (std::int64_t copy : {std::int64_t{0}, copies / 2, copies - 1}) {
-      const auto of = [&](const TensorView& view) {
-        if (!view) return Values();
-        const std::size_t one =
-            static_cast<std::size_t>(few.batch * view.sizes[2]) * size_of(kDtype);
-        return fetch(view.data, one * static_cast<std::size_t>(copies),
-                     one * static_cast<std::size_t>(copy), one, view.sizes[0], kDtype);
-      };
-      Result got;
-      got.y = of(forward.y);
-      got.hn = of(forward.hn.h);
-      got.dx = of(backward.dx);
-      got.dh0 = of(backward.dh0.h);
-      for (std::size_t i = 0; i < few.more_states(); ++i) {
-        got.moren[i] = of(forward.hn.*kStateTensors[i + 1]);
-        got.dmore0[i] = of(backward.dh0.*kStateTensors[i + 1]);
-      }
-      for (const TensorView& view : backward.dparams) {
-        const std::size_t all = Training::bytes_of(view);
-        got.dparams.push_back(fetch(view.data, all, 0, all, 1, kDtype));
-      }
       // Tensor cores cut off what a float32 sum has no bits for, each time they add 16 products.
       const double cut_off = static_cast<double>(few.steps * batch) / 16 * 0x1p-24;
-      expect_conforms(few, got, want, "copy " + std::to_string(copy) + ": ", cut_off);
+      expect_conforms(few, call.result(copy), want, "copy " + std::to_string(copy) + ": ", cut_off);
       if (HasFailure()) return;
     }
   }

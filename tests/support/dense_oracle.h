@@ -213,107 +213,137 @@ struct DenseDirection {
 };
 
 // The whole stack of a dense cell.
-inline Answer run_dense(const Case& c, const Data& data, bool with_backward, bool as_cuda) {
-  const CellInfo& cell = info(c.layer.cell);
-  const std::int64_t hidden = c.layer.hidden_size, tokens = c.steps * c.batch;
-  const std::int64_t width = c.directions() * hidden;
-  const auto tensors = static_cast<std::size_t>(cell.states);
-  const bool bias = c.layer.bias;
-  const std::size_t more = cell.vectors > 0 ? 1 : 0;  // parameters of a direction beside
-  const std::size_t each = 2 + more + (bias ? 2 : 0);
-  const auto first = [&](int l, int d) {
-    return static_cast<std::size_t>(l * c.directions() + d) * each;
-  };
-  Storage store(c.layer.dtype, as_cuda);
-  const auto direction = [&](int l, int d) {
-    const Values* own = &data.params[first(l, d)];
-    return DenseDirection{cell,
-                          cell.name,
-                          cell.variants[static_cast<std::size_t>(c.layer.variant)],
-                          c.steps,
-                          c.batch,
-                          c.input_size(l),
-                          hidden,
-                          hidden / c.layer.num_heads,
+class DenseStack {
+ public:
+  DenseStack(const Case& c, const Data& data, bool as_cuda)
+      : c_(c),
+        data_(data),
+        cell_(info(c.layer.cell)),
+        more_(cell_.vectors > 0 ? 1 : 0),
+        store_(c.layer.dtype, as_cuda) {}
+
+  void forward(Answer& out) {
+    Real largest = 0;
+    PerTensor final = per_state();
+    inputs_ = {{data_.x.begin(), data_.x.end()}};
+    for (int l = 0; l < c_.layer.num_layers; ++l) {
+      Reals y(static_cast<std::size_t>(c_.steps * c_.batch * width()));
+      for (int d = 0; d < c_.directions(); ++d) {
+        const DenseDirection part = direction(l, d);
+        std::array<Real*, kStateTensors.size()> to{};
+        for (std::size_t i = 0; i < tensors(); ++i) to[i] = final[i].data() + part.state_at;
+        part.forward(inputs_.back(), y, width(), d * hidden(), to, largest);
+      }
+      if (l + 1 == c_.layer.num_layers) out.y = narrow(y);
+      inputs_.push_back(std::move(y));
+    }
+    out.hn = narrow(final[0]);
+    for (std::size_t i = 1; i < tensors(); ++i) out.moren[i - 1] = narrow(final[i]);
+    out.terms.state = static_cast<double>(largest);
+    out.terms.logit_error = store_.logit_error();
+  }
+  // After forward.
+  void backward(Answer& out) {
+    Reals dy(data_.dy.begin(), data_.dy.end());
+    out.dparams.resize(data_.params.size());
+    out.terms.dparams.resize(data_.params.size());
+    PerTensor dinitial = per_state();
+    Reals dh0_squares(static_cast<std::size_t>(c_.states()));
+    for (int l = c_.layer.num_layers - 1; l >= 0; --l) {
+      Reals dx(static_cast<std::size_t>(c_.steps * c_.batch * c_.input_size(l)));
+      for (int d = 0; d < c_.directions(); ++d) {
+        const DenseDirection part = direction(l, d);
+        DenseDirection::Gradients gradients{Sum(part.weight_ih->size()),
+                                            Sum(part.weight_hh->size()),
+                                            Sum(static_cast<std::size_t>(cell_.vectors * hidden())),
+                                            Sum(2 * rows()),
+                                            std::move(dinitial),
+                                            std::move(dh0_squares)};
+        part.backward(inputs_[static_cast<std::size_t>(l)], dy, width(), d * hidden(),
+                      {&data_.dhn, &data_.dmoren[0], &data_.dmoren[1], &data_.dmoren[2]}, dx,
+                      gradients);
+        dinitial = std::move(gradients.initial);
+        dh0_squares = std::move(gradients.h0_squares);
+        give_parameters(gradients, first(l, d), out);
+      }
+      dy = std::move(dx);
+    }
+    out.dx = narrow(dy);
+    out.dh0 = narrow(dinitial[0]);
+    for (std::size_t i = 1; i < tensors(); ++i) out.dmore0[i - 1] = narrow(dinitial[i]);
+    out.terms.dh0 = roots(dh0_squares);
+  }
+
+ private:
+  using PerTensor = std::array<Reals, kStateTensors.size()>;
+
+  std::int64_t hidden() const { return c_.layer.hidden_size; }
+  std::int64_t width() const { return c_.directions() * hidden(); }
+  std::size_t rows() const { return static_cast<std::size_t>(cell_.gates * hidden()); }
+  std::size_t tensors() const { return static_cast<std::size_t>(cell_.states); }
+  PerTensor per_state() const {
+    PerTensor out;
+    for (Reals& values : out) values.resize(static_cast<std::size_t>(c_.states()));
+    return out;
+  }
+  // Where the parameters of a direction begin among all.
+  std::size_t first(int l, int d) const {
+    return static_cast<std::size_t>(l * c_.directions() + d) * each();
+  }
+  std::size_t each() const { return 2 + more_ + (c_.layer.bias ? 2 : 0); }
+
+  DenseDirection direction(int l, int d) {
+    const Values* own = &data_.params[first(l, d)];
+    return DenseDirection{cell_,
+                          cell_.name,
+                          cell_.variants[static_cast<std::size_t>(c_.layer.variant)],
+                          c_.steps,
+                          c_.batch,
+                          c_.input_size(l),
+                          hidden(),
+                          hidden() / c_.layer.num_heads,
                           d == 1,
                           own,
                           own + 1,
-                          more > 0 ? own + 2 : nullptr,
-                          bias ? own + 2 + more : nullptr,
-                          bias ? own + 3 + more : nullptr,
-                          {&data.h0, &data.more0[0], &data.more0[1], &data.more0[2]},
-                          first(l, d) / each * static_cast<std::size_t>(c.batch * hidden),
-                          &store};
-  };
-  Answer out;
-  Real largest = 0;
-  std::array<Reals, kStateTensors.size()> final;
-  for (Reals& values : final) values.resize(static_cast<std::size_t>(c.states()));
-  std::vector<Reals> inputs{{data.x.begin(), data.x.end()}};
-  for (int l = 0; l < c.layer.num_layers; ++l) {
-    Reals y(static_cast<std::size_t>(tokens * width));
-    for (int d = 0; d < c.directions(); ++d) {
-      const DenseDirection part = direction(l, d);
-      std::array<Real*, kStateTensors.size()> to{};
-      for (std::size_t i = 0; i < tensors; ++i) to[i] = final[i].data() + part.state_at;
-      part.forward(inputs.back(), y, width, d * hidden, to, largest);
-    }
-    if (l + 1 == c.layer.num_layers) out.y = narrow(y);
-    inputs.push_back(std::move(y));
+                          more_ > 0 ? own + 2 : nullptr,
+                          c_.layer.bias ? own + 2 + more_ : nullptr,
+                          c_.layer.bias ? own + 3 + more_ : nullptr,
+                          {&data_.h0, &data_.more0[0], &data_.more0[1], &data_.more0[2]},
+                          first(l, d) / each() * static_cast<std::size_t>(c_.batch * hidden()),
+                          &store_};
   }
-  out.hn = narrow(final[0]);
-  for (std::size_t i = 1; i < tensors; ++i) out.moren[i - 1] = narrow(final[i]);
-  out.terms.state = static_cast<double>(largest);
-  out.terms.logit_error = store.logit_error();
-  if (!with_backward) return out;
-
-  Reals dy(data.dy.begin(), data.dy.end());
-  out.dparams.resize(data.params.size());
-  out.terms.dparams.resize(data.params.size());
-  const std::size_t states = static_cast<std::size_t>(c.states());
-  std::array<Reals, kStateTensors.size()> dinitial;
-  for (Reals& values : dinitial) values.resize(states);
-  Reals dh0_squares(states);
-  for (int l = c.layer.num_layers - 1; l >= 0; --l) {
-    Reals dx(static_cast<std::size_t>(tokens * c.input_size(l)));
-    for (int d = 0; d < c.directions(); ++d) {
-      const DenseDirection part = direction(l, d);
-      const auto rows = static_cast<std::size_t>(part.gates() * hidden);
-      DenseDirection::Gradients gradients{Sum(part.weight_ih->size()),
-                                          Sum(part.weight_hh->size()),
-                                          Sum(static_cast<std::size_t>(cell.vectors * hidden)),
-                                          Sum(2 * rows),
-                                          std::move(dinitial),
-                                          std::move(dh0_squares)};
-      part.backward(inputs[static_cast<std::size_t>(l)], dy, width, d * hidden,
-                    {&data.dhn, &data.dmoren[0], &data.dmoren[1], &data.dmoren[2]}, dx, gradients);
-      dinitial = std::move(gradients.initial);
-      dh0_squares = std::move(gradients.h0_squares);
-      for (Sum* sum :
-           {&gradients.weight_ih, &gradients.weight_hh, &gradients.vectors, &gradients.bias}) {
-        store(sum->values);
-      }
-      const auto give = [&](std::size_t i, const Sum& sum, std::size_t begin, std::size_t end) {
-        const auto part_of = [&](const Reals& all) {
-          return Reals(all.begin() + static_cast<std::ptrdiff_t>(begin),
-                       all.begin() + static_cast<std::ptrdiff_t>(end));
-        };
-        out.dparams[first(l, d) + i] = narrow(part_of(sum.values));
-        out.terms.dparams[first(l, d) + i] = roots(part_of(sum.squares));
+  // The gradients of a direction, stored, to its parameters' places from `at` on.
+  void give_parameters(DenseDirection::Gradients& d, std::size_t at, Answer& out) {
+    for (Sum* sum : {&d.weight_ih, &d.weight_hh, &d.vectors, &d.bias}) store_(sum->values);
+    const auto give = [&](std::size_t i, const Sum& sum, std::size_t begin, std::size_t end) {
+      const auto part_of = [&](const Reals& all) {
+        return Reals(all.begin() + static_cast<std::ptrdiff_t>(begin),
+                     all.begin() + static_cast<std::ptrdiff_t>(end));
       };
-      give(0, gradients.weight_ih, 0, part.weight_ih->size());
-      give(1, gradients.weight_hh, 0, part.weight_hh->size());
-      if (more > 0) give(2, gradients.vectors, 0, part.vectors->size());
-      if (!bias) continue;
-      give(2 + more, gradients.bias, 0, rows);
-      give(3 + more, gradients.bias, rows, 2 * rows);
-    }
-    dy = std::move(dx);
+      out.dparams[at + i] = narrow(part_of(sum.values));
+      out.terms.dparams[at + i] = roots(part_of(sum.squares));
+    };
+    give(0, d.weight_ih, 0, d.weight_ih.values.size());
+    give(1, d.weight_hh, 0, d.weight_hh.values.size());
+    if (more_ > 0) give(2, d.vectors, 0, d.vectors.values.size());
+    if (!c_.layer.bias) return;
+    give(2 + more_, d.bias, 0, rows());
+    give(3 + more_, d.bias, rows(), 2 * rows());
   }
-  out.dx = narrow(dy);
-  out.dh0 = narrow(dinitial[0]);
-  for (std::size_t i = 1; i < tensors; ++i) out.dmore0[i - 1] = narrow(dinitial[i]);
-  out.terms.dh0 = roots(dh0_squares);
+
+  const Case& c_;
+  const Data& data_;
+  const CellInfo& cell_;
+  const std::size_t more_;  // parameters of a direction beside weights and biases
+  Storage store_;
+  std::vector<Reals> inputs_;  // of each layer, and the output
+};
+
+inline Answer run_dense(const Case& c, const Data& data, bool with_backward, bool as_cuda) {
+  DenseStack stack(c, data, as_cuda);
+  Answer out;
+  stack.forward(out);
+  if (with_backward) stack.backward(out);
   return out;
 }
 
