@@ -29,12 +29,14 @@ TEST(Guard, PatternOfTranscendentals) {
 }
 
 // The maths of gates and operators is written once. Elsewhere an exponential is a second version of
-// it.
+// it; the one of cost.cpp is of sizes, on a logarithmic scale.
 TEST(Guard, TranscendentalsAreInCellsAndOperators) {
-  const std::set<fs::path> allowed{
-      "scan/include/scanrnn/scan/op.h", "scan/include/scanrnn/scan/hd.h",
-      "scan/include/scanrnn/scan/float_pair.h", "scan/include/scanrnn/scan/log_state.h",
-      "lib/src/cpu/kernels/simd.h"};
+  const std::set<fs::path> allowed{"scan/include/scanrnn/scan/op.h",
+                                   "scan/include/scanrnn/scan/hd.h",
+                                   "scan/include/scanrnn/scan/float_pair.h",
+                                   "scan/include/scanrnn/scan/log_state.h",
+                                   "lib/src/cpu/kernels/simd.h",
+                                   "dispatch/src/cost.cpp"};
   int files = 0, calls_where_allowed = 0;
   for (const char* folder : {"scan", "dispatch", "lib", "python/src"}) {
     for (const fs::path& path : sources(folder)) {

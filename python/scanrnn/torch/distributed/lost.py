@@ -68,7 +68,7 @@ class _Reports:
             self.there = False
 
     def read(self, size: int) -> dict[int, int | None]:
-        """Of each rank that has written."""
+        """What each rank has written, by rank; those that have not are left out."""
         found: dict[int, int | None] = {}
         try:
             for rank in range(size):

@@ -190,7 +190,7 @@ def forward(run: Forward, tails: Tails) -> bool:
 
 
 def _layer_ends(run: Forward, units: list[Unit], sources: list[Tensor], length: int) -> Ends:
-    """Of all directions of a layer."""
+    """The ends of all directions of a layer, as one message."""
     found = [_ends(run, unit, x, length) for unit, x in zip(units, sources, strict=True)]
     states, products = zip(*found, strict=True)
     return Ends(message_of(states), largest(products))
@@ -265,7 +265,7 @@ def _described(call: Call, unit: Unit) -> Description:
 
 
 def backward(run: Backward, tails: Tails) -> None:
-    """Of what `forward` has done."""
+    """The way back through what `forward` has done."""
     call, link = run.call, run.sharded.link
     for layer in reversed(range(call.description.num_layers)):
         units = [Unit(layer, direction, 0) for direction in range(call.description.directions)]
