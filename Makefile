@@ -52,6 +52,7 @@ test-sanitize: .venv/ready
 # needs CUDA's headers, not a GPU. EMULATED names other tests: all but a few can be run.
 EMULATED := Kernels/*:HalfKernels/*:BulkCopies/*:Seed*:AtOnceConformance.MatchesTheOracle:*DrawsAreThoseOfSteps
 test-emulated: export SCANRNN_TEST_DEVICE := cuda
+test-emulated: export SCANRNN_TEST_SECONDS := 0
 test-emulated: .venv/ready
 ifneq ($(NVCC),)
 	cmake -S tests/emulator -B build/emulated -G Ninja -DPython_EXECUTABLE=$(PYTHON)
