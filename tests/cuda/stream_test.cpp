@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caller's stream: all work is on it and none is waited for, it can be captured, and two of
-// them do not meet.
+// The caller's stream: all work is on it and none is waited for, it can be captured, also where
+// layer calls run at the same time, and two of them do not meet.
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -34,9 +34,29 @@ Case stream_case(const LayerOptions& options, const Way& way) {
   c.way = way;
   return c;
 }
+// A chain of layers, by parts of the sequence or as one launch.
+Case chain_case(const LayerOptions& options, Way::Split split) {
+  Case c = stream_case(options, {Strategy::persistent, split});
+  c.layer.hidden_size = 64;
+  c.layer.num_layers = 3;
+  c.layer.bidirectional = false;
+  c.layer.dropout = split == Way::Split::as_one ? 0 : 0.25;
+  c.steps = 33;  // seven parts, each of some launches
+  return c;
+}
+void expect_planned(const Case& c, const dispatch::Plan& plan) {
+  const bool chain = !c.layer.bidirectional;
+  if (c.way.split == Way::Split::at_once) {
+    EXPECT_EQ(plan.at_once, chain ? 3 : 2);
+    EXPECT_EQ(plan.part_steps, chain ? Way::kPart : 0);
+  }
+  const int layers = c.way.split == Way::Split::as_one ? 3 : 1;  // of a launch
+  EXPECT_EQ(std::max(plan.persistent.layers, 1), layers);
+}
 
 std::vector<std::uint8_t> bits_of(const Case& c, const Data& data, Context& context) {
   Training training(c, data, context);
+  expect_planned(c, training.plan());
   training.enqueue();
   return training.bits();
 }
@@ -44,10 +64,17 @@ std::vector<std::uint8_t> bits_of(const Case& c, const Data& data, Context& cont
 template <class F>
 void for_cases(F&& check) {
   for (const LayerOptions& options : few_variants()) {
-    std::vector<Way> all = ways(options);
-    if (is_dense(options)) all.emplace_back(Strategy::persistent);
-    for (const Way& way : all) {
-      const Case c = stream_case(options, way);
+    std::vector<Case> all;
+    for (const Way& way : ways(options)) all.push_back(stream_case(options, way));
+    if (is_dense(options)) {
+      for (const auto split : {Way::Split::one_by_one, Way::Split::at_once}) {
+        all.push_back(stream_case(options, {Strategy::persistent, split}));
+      }
+      for (const auto split : {Way::Split::at_once, Way::Split::as_one}) {
+        all.push_back(chain_case(options, split));
+      }
+    }
+    for (const Case& c : all) {
       SCOPED_TRACE(text(c));
       check(c);
       if (testing::Test::HasFailure()) return;

@@ -64,21 +64,23 @@ inline Context make_context(const Stream& stream) {
   return Context(options);
 }
 
-// Forward and backward of a case whose tensors stay on the device, enqueued without waiting.
+// Forward and backward of a case whose tensors stay on the device, enqueued without waiting; or
+// forward alone, in the way of inference.
 class Training {
  public:
-  Training(const Case& c, const Data& data, Context& context)
-      : context_(context), layer_(c.layer), buffers_(c, data), mirror_(context) {
-    plan_ = buffers_.plan_for(context, Mode::training);
+  Training(const Case& c, const Data& data, Context& context, Mode mode = Mode::training)
+      : context_(context), layer_(c.layer), buffers_(c, data), mirror_(context), mode_(mode) {
+    plan_ = buffers_.plan_for(context, mode);
     const Sizes bytes = layer_.sizes(plan_);
     workspace_ = Workspace(bytes.workspace);
-    reserve_ = Workspace(bytes.reserve);
+    reserve_ = Workspace(mode == Mode::training ? bytes.reserve : 0);
     forward_ = buffers_.forward_args(mirror_);
     backward_ = buffers_.backward_args(mirror_);
     forward_.workspace = backward_.workspace = mirror_.span(workspace_);
     forward_.reserve = backward_.reserve = mirror_.span(reserve_);
   }
 
+  const dispatch::Plan& plan() const { return plan_; }
   const TensorView& x() const { return forward_.x; }
   // A ragged batch: tensors on the device that outlive this.
   void tell(const Ragged& ragged) { forward_.ragged = backward_.ragged = ragged; }
@@ -86,7 +88,7 @@ class Training {
   void draw_by(const TensorView& seed) { forward_.seed_in = backward_.seed_in = seed; }
   void enqueue() {
     layer_.forward(context_, plan_, forward_);
-    layer_.backward(context_, plan_, backward_);
+    if (mode_ == Mode::training) layer_.backward(context_, plan_, backward_);
   }
   // Enqueues NaN over all that a run writes.
   void poison() {
@@ -122,6 +124,7 @@ class Training {
   Layer layer_;
   Buffers buffers_;
   Mirror mirror_;
+  Mode mode_;
   dispatch::Plan plan_;
   Workspace workspace_{0}, reserve_{0};
   ForwardArgs forward_;

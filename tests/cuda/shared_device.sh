@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Kernels that need a device to themselves for a moment, where it is shared or is not the first one:
+#   tests/cuda/shared_device.sh PROGRAM      build/cuda/tests/scanrnn_tests
+# Two processes at the same time, each with its share of time; the same as clients of CUDA's
+# multi-process service, whose kernels run side by side; and two devices in another order. What the
+# host has not is named and skipped. Fails if a test does.
+set -uo pipefail
+program=${1:?the tests, built with CUDA}
+export SCANRNN_TEST_DEVICE=cuda SCANRNN_REQUIRE_GPU=1
+cases='ResidencyTest.*:CudaPersistentTest.SeveralLaunches:CudaPersistentTest.SameBitsTwice'
+cases+=':AtOnceConformance.RepeatedRunsGiveTheSameBits:StackStepTest.StatesInPlace'
+said=$(mktemp -d)
+status=0
+
+# Says and keeps how a run of the tests has ended.
+run() {
+  local what=$1
+  shift
+  if "$@" "$program" --gtest_brief=1 --gtest_filter="$cases" >"$said/$what" 2>&1; then
+    echo "$what: passed"
+  else
+    echo "$what: FAILED"
+    cat "$said/$what"
+    return 1
+  fi
+}
+# Two at once, by the same means.
+both() {
+  run "$1-1" env &
+  local first=$!
+  run "$1-2" env || status=1
+  wait "$first" || status=1
+}
+end() {
+  if [ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ]; then
+    echo quit | nvidia-cuda-mps-control >/dev/null 2>&1
+  fi
+  rm -rf "$said"
+}
+trap end EXIT
+
+both two-processes
+if command -v nvidia-cuda-mps-control >/dev/null; then
+  # A service of its own, which no other process of this host finds.
+  export CUDA_MPS_PIPE_DIRECTORY=$said/pipe CUDA_MPS_LOG_DIRECTORY=$said/log
+  mkdir "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
+  if nvidia-cuda-mps-control -d; then
+    both two-clients-of-mps
+    echo quit | nvidia-cuda-mps-control >/dev/null 2>&1
+  else
+    echo "two-clients-of-mps: SKIPPED, nvidia-cuda-mps-control does not start"
+  fi
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+else
+  echo "two-clients-of-mps: SKIPPED, there is no nvidia-cuda-mps-control"
+fi
+if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ]; then
+  cases+=':CudaStreamTest.TheCallersDeviceStaysCurrent'
+  run second-device-first env CUDA_VISIBLE_DEVICES=1,0 SCANRNN_REQUIRE_GPU=2 || status=1
+else
+  echo "second-device-first: SKIPPED, there is one device"
+fi
+exit $status
