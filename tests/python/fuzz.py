@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random cases for test_fuzz.py: a seed is a layer, a call and its arrays, all drawn from it.
 
-Layers run in every strategy, layout, dtype and array library that there is; forward, step and
-gradients are held to the float64 oracle. One case in five is empty, in steps or in sequences. More
-than half are ragged: of many lengths, padded or packed, or with resets.
+Layers run in every strategy, layout, dtype and array library that there is; forward, steps, also
+from a pool of states, and gradients are held to the float64 oracle. One case in five is empty, in
+steps or in sequences. More than half are ragged: of many lengths, padded or packed, or with resets.
 """
 
 import functools
@@ -11,6 +11,7 @@ import importlib.util
 import math
 from typing import Any, NamedTuple
 
+import fuzz_pools
 import gradients
 import numpy as np
 from fuzz_arrays import Arrays
@@ -204,9 +205,7 @@ class Running:
         inputs = case.sizes[0]
         self.rows = rows(self.rnn)
         self.x = self.arrays.values(case.steps, self.batch, inputs, scale=case.scale)
-        self.initial = self.of_states()
-        if self.states == 4:  # n is a sum of weights
-            self.initial[2] = self.arrays.rounded(1 + np.abs(self.initial[2]))
+        self.initial = self.initial_states(self.batch)
         if not case.state:
             fresh = self.told.fresh
             self.initial = [np.full_like(p, v) for p, v in zip(self.initial, fresh, strict=True)]
@@ -241,9 +240,15 @@ class Running:
         steps = {"there": self.there, "reset": self.reset, "moves": moves}
         return gradients.Oracle(self.told, self.x, self.initial, masks, **steps)
 
-    def of_states(self):
+    def of_states(self, batch):
         sizes = [self.told.features, *[self.told.hidden] * (self.states - 1)]
-        return [self.arrays.values(self.rows, self.batch, size, scale=2 / 3) for size in sizes]
+        return [self.arrays.values(self.rows, batch, size, scale=2 / 3) for size in sizes]
+
+    def initial_states(self, batch):
+        out = self.of_states(batch)
+        if self.states == 4:  # n is a sum of weights
+            out[2] = self.arrays.rounded(1 + np.abs(out[2]))
+        return out
 
     def give(self, time_first, hidden=1.0):
         """[T,B,.] in the layout of the call, with `hidden` where there is no step."""
@@ -309,6 +314,8 @@ class Running:
             self.run_vjp()
         if case.steps and not case.options["bidirectional"] and not self.told_steps:
             self.run_step()
+        if fuzz_pools.takes(case):
+            fuzz_pools.run(self)
         self.arrays.left_alone()
 
     def run_step(self):
@@ -350,7 +357,7 @@ class Running:
             given_dy = self.give(dy, hidden=np.nan)
             dy = dy * self.there[..., None]
         if which != 1:
-            dfinals = self.of_states()
+            dfinals = self.of_states(self.batch)
             given_dfinals = self.give_state(dfinals)
         dx, dstate, dparams = pullback(given_dy, given_dfinals)
         wanted, scales = oracle.vjp(dy, dfinals)

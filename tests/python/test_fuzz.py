@@ -8,6 +8,7 @@ import os
 
 import fuzz
 import fuzz_errors
+import fuzz_pools
 import fuzz_scans
 import gradients
 import numpy as np
@@ -175,11 +176,14 @@ def test_every_kind_of_case_is_drawn():
     for of in (
         lambda case: case.cell, lambda case: case.strategy, lambda case: case.library,
         lambda case: case.options["dtype"], lambda case: case.options["num_layers"],
-        lambda case: case.ragged, lambda case: case.resets,
+        lambda case: case.ragged, lambda case: case.resets, fuzz_pools.takes,
         *(lambda case, name=name: name in case.options for name in fuzz.DRAWN_OPTIONS),
     ):  # fmt: skip
         kinds = [of(case) for case in cases]
         assert min(kinds.count(kind) for kind in set(kinds)) >= 10, set(kinds)
+    assert {case.library for case in cases if fuzz_pools.takes(case)} == {
+        case.library for case in cases
+    }
     drawn = [fuzz_errors.chosen(np.random.default_rng([4, seed])) for seed in range(500)]
     assert {call for _, call in drawn} == {call for _, call in fuzz_errors.KINDS}
 

@@ -178,6 +178,19 @@ def test_of_one_sequence_and_batch_first():
     )
 
 
+def test_numpys_integers_of_no_sequences():
+    """Whose strides torch takes for those of no bytes."""
+    rnn = make("GRU")
+    none = np.zeros(0, np.int64)
+    y, _ = rnn(torch.zeros(4, 0, rnn.input_size, device=DEVICE), lengths=none)
+    assert y.shape == (4, 0, rnn.hidden_size)
+    pool = torch.ones(1, 3, rnn.hidden_size, device=DEVICE)
+    y, same_pool = rnn.step(torch.zeros(0, rnn.input_size, device=DEVICE), pool, state_indices=none)
+    assert y.shape == (0, rnn.hidden_size)
+    assert same_pool is pool
+    assert (pool == 1).all()
+
+
 def test_changed_lengths_are_noticed():
     rnn, lengths = module("GRU", 4, 6), integers(LENGTHS)
     y, _ = rnn(tensor(9, 4, 4), lengths=lengths)

@@ -97,6 +97,8 @@ class Torch(InPlace):
         return self.torch.from_dlpack(value)
 
     def uploaded(self, value: Array) -> Any:
+        if value.size == 0:  # whose strides are no bytes' to torch
+            return self.torch.empty(value.shape, dtype=_dtype(value.dtype), device=self.device)
         # Through bytes, since torch does not know ml_dtypes.
         raw = self.torch.from_numpy(value.reshape(-1).view(np.uint8).copy())
         placed = raw.to(self.device, non_blocking=True).view(_dtype(value.dtype))
