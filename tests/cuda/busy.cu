@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Busy: its kernel, and the handshake with it.
 #include "support/busy.h"
 
 #include <thread>

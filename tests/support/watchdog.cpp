@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The watchdog: one thread that waits for the end of the test that runs, or for the bound.
 #include "support/watchdog.h"
 
 #include <chrono>
