@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bare recurrence in JAX: values, jit, vmap, and JAX's own convention of complex gradients."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scanrnn
@@ -97,7 +99,90 @@ def test_second_derivatives(form):
 
     for ours, theirs in zip(of(case.scan), of(case.exact), strict=True):
         assert_close(ours, theirs, 1e-8)
-    check_grads(case.scan, tuple(case.values), order=2, modes=["rev"])
+    check_grads(case.scan, tuple(case.values), order=2, modes=["fwd", "rev"])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_tangents(form, reverse):
+    """Of all arguments and of one alone, beside those of JAX's own operators."""
+    arguments = itertools.cycle([(0, 1, 2), (0,), (1,), (2,), (0, 2)])
+    for (shape, axis), with_reset in itertools.product(PLACES, [False, True]):
+        case = Case(form, shape, axis, reverse, resets(*shape) if with_reset else None)
+        draw, which = complexes if form == "complex" else array, next(arguments)
+        moved = [draw(*case.values[i].shape, seed=20 + i) for i in which]
+
+        def along(scan, case=case, which=which, moved=moved):
+            def function(*given):
+                told = dict(zip(which, given, strict=True))
+                return scan(*(told.get(i, value) for i, value in enumerate(case.values)))
+
+            return jax.jvp(function, [case.values[i] for i in which], moved)
+
+        got = along(case.scan)
+        for ours, theirs in zip(got, along(case.exact), strict=True):
+            assert_close(ours, theirs, 1e-10, f"{shape} {axis} {which}")
+        if with_reset:
+            jitted = jax.jit(along, static_argnums=0)(case.scan)
+            for ours, theirs in zip(jitted, got, strict=True):
+                assert_close(ours, theirs, 1e-13)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_mode_over_the_other(form):
+    shape = (2, 4, 1)
+    case = Case(form, shape, 1, False, resets(2, 4, 1))
+    weights = array(*shape, seed=8)
+
+    def curved(scan):
+        return lambda *values: (abs(scan(*values)) ** 2 * weights).sum()
+
+    if form == "complex":  # whose second derivatives JAX has by parts alone
+        parts = [v for value in case.values for v in (value.real, value.imag)]
+
+        def loss(scan):
+            return lambda *p: curved(scan)(*(p[i] + 1j * p[i + 1] for i in (0, 2, 4)))
+    else:
+        parts, loss = case.values, curved
+    every = tuple(range(len(parts)))
+    wanted = jax.hessian(loss(case.exact), every)(*parts)
+    for outer, inner in [
+        (jax.jacfwd, jax.jacrev),
+        (jax.jacrev, jax.jacfwd),
+        (jax.jacfwd, jax.jacfwd),
+    ]:
+        got = jax.jit(outer(inner(loss(case.scan), every), every))(*parts)
+        for ours, theirs in zip(*map(jax.tree.leaves, (got, wanted)), strict=True):
+            how = f"{outer.__name__} of {inner.__name__}"
+            assert_close(ours, theirs, 1e-9, how, largest=1)  # some are zero
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_derivatives_inside_jaxs_own_control_flow(form):
+    """Tangents and gradients through lax.scan, jax.checkpoint and jax.linearize."""
+    case = Case(form, (5, 3), 0, False, resets(5, 1))
+    moved = [0.1 * v for v in case.values]
+
+    def twice(scan):
+        def call(a, b, h_0):
+            @jax.checkpoint
+            def step(h, _):
+                y = scan(a, b, h)
+                return y[-1], y
+
+            return jax.lax.scan(step, h_0, None, 2)[1]
+
+        return call
+
+    ours, theirs = twice(case.scan), twice(case.exact)
+    got, wanted = (jax.jvp(f, case.values, moved) for f in (ours, theirs))
+    for one, other in zip(got, wanted, strict=True):
+        assert_close(one, other, 1e-10)
+    assert_close(jax.linearize(ours, *case.values)[1](*moved), wanted[1], 1e-10)
+    seed = jnp.ones_like(got[0])
+    pulled = [jax.vjp(f, *case.values)[1](seed) for f in (ours, theirs)]
+    for one, other in zip(*pulled, strict=True):
+        assert_close(one, other, 1e-10)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -114,6 +199,9 @@ def test_vmap_of_every_argument(form):
     def gradient(*given):
         return jax.grad(lambda *v: abs(call(*v)).sum(), (0, 1, 2))(*given)
 
+    def tangent(a, b, h_0, reset):
+        return jax.jvp(lambda *v: call(*v, reset), (a, b, h_0), (0.5 * a, b, -h_0))[1]
+
     for mapped in [(1, 1, 1, 1), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)]:
         given = [v if m else v[..., 0] for v, m in zip(values, mapped, strict=True)]
         each = [
@@ -121,7 +209,7 @@ def test_vmap_of_every_argument(form):
             for i in range(count)
         ]
         dims = tuple(-1 if m else None for m in mapped)
-        for function in (call, gradient):
+        for function in (call, gradient, tangent):
             got = jax.jit(jax.vmap(function, dims))(*given)
             wanted = jax.tree.map(lambda *v: jnp.stack(v), *(function(*e) for e in each))
             for ours, theirs in zip(*map(jax.tree.leaves, (got, wanted)), strict=True):

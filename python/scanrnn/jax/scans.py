@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bare recurrence as custom calls of XLA, forward and backward.
 
-In reverse mode it can be differentiated as often as one likes: the first derivative is one call,
-further ones go through adjoint.py. A custom_jvp would have to leave the transposition to JAX, which
-cannot transpose a custom call, so there is no forward mode.
+It can be differentiated in both modes, as often as one likes. The tangent of the states is a
+primitive, linear in the tangents of a, b and h_0: JAX transposes it into the library's backward,
+which is one call, and forward mode runs it as a scan by adjoint.py, where further derivatives come
+from, too. jax.custom_derivatives.linear_call would be such a thing, but it has no vmap, and no
+derivative by what it is not linear in.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from .. import _core, profile
-from ..adjoint import scan_vjp
+from ..adjoint import scan_jvp, scan_vjp
 from ..scan_call import LINEAR, LOG_OUTPUT, ScanCall, checked
 from .calls import Operands, call, kinds_of_device, work_memory
 
@@ -61,6 +65,20 @@ def _call(
     return out
 
 
+def _folded(size: int, value: Any, axis: int | None) -> Any:
+    """A mapped axis of so many elements as more of the first axis."""
+    whole = (
+        jnp.broadcast_to(value, (size, *value.shape))
+        if axis is None
+        else jnp.moveaxis(value, axis, 0)
+    )
+    return whole.reshape(-1, *whole.shape[2:])
+
+
+def _unfolded(size: int, value: Any) -> Any:
+    return value.reshape(size, -1, *value.shape[1:])
+
+
 def _batched(function: Callable[..., Any]) -> Callable[[_How], Callable[..., Any]]:
     """`function` of how and arrays, in which a mapped axis is more of the first axis."""
 
@@ -73,12 +91,10 @@ def _batched(function: Callable[..., Any]) -> Callable[[_How], Callable[..., Any
         @run.def_vmap
         def mapped(size: int, in_batched: Any, *arrays: Any) -> Any:
             def folded(value: Any, has_axis: bool) -> Any:
-                if not has_axis:
-                    value = jnp.broadcast_to(value, (size, *value.shape))
-                return value.reshape(-1, *value.shape[2:])
+                return _folded(size, value, 0 if has_axis else None)
 
             out = run(*jax.tree.map(folded, arrays, tuple(in_batched)))
-            out = jax.tree.map(lambda value: value.reshape(size, -1, *value.shape[1:]), out)
+            out = jax.tree.map(functools.partial(_unfolded, size), out)
             return out, jax.tree.map(lambda _: True, out)
 
         return run
@@ -106,28 +122,91 @@ def _backward(how: _How, *arrays: Any) -> Any:
 # ---- derivatives
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _states(how: _How, arrays: tuple[Any, ...]) -> Any:
     """(h,), or (h, sign_h) where they are logarithms."""
     return _forward(how)(*arrays)
 
 
-def _states_forward(how: _How, arrays: tuple[Any, ...]) -> Any:
+@_states.defjvp
+def _states_jvp(how: _How, primals: Any, tangents: Any) -> Any:
+    """Signs have no tangent."""
+    (arrays,), (moved,) = primals, tangents
     out = _states(how, arrays)
-    return out, (arrays, out)
+    named = dict(zip(_ARRAYS, arrays, strict=True)) | dict(zip(("h", "sign_h"), out, strict=False))
+    named |= {f"d{k}": v for k, v in zip(_ARRAYS, moved, strict=True) if k in _MOVED}
+    if how.form == LINEAR:
+        named["b"] = None  # which nothing depends on
+    given = {name: value for name, value in named.items() if value is not None}
+    dh = _tangent.bind(*given.values(), how=how, names=tuple(given))
+    return out, (dh, *map(jnp.zeros_like, out[1:]))
 
 
-def _states_backward(how: _How, saved: Any, cotangents: Any) -> Any:
-    arrays, (h, *sign_h) = saved
-    named = dict(zip(_ARRAYS, arrays, strict=True))
-    reals = (named["a"], None if how.form == LINEAR else named["b"], named["h_0"], h, cotangents[0])
-    others = (named["sign_b"], named["reset"], named["sign_h_0"], sign_h[0] if sign_h else None)
-    da, db, *dh_0 = _pulled_back(how, reals, others)
-    found = {"a": da, "b": db, "h_0": dh_0[0] if dh_0 else None}
-    return (tuple(found.get(name) for name in _ARRAYS),)
+# What the tangent of h is linear in, as named there with a d before them.
+_MOVED = ("a", "b", "h_0")
+_tangent = Primitive("scanrnn_scan_tangent")
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _told(how: _How, named: dict[str, Any]) -> ScanCall:
+    return ScanCall(how.form, how.reverse, 1, *map(named.get, _ARRAYS))
+
+
+@_tangent.def_impl
+def _moved(*values: Any, how: _How, names: tuple[str, ...]) -> Any:
+    """dh, by the values of `names`, which are a scan's arrays, its states and their tangents."""
+    named = dict(zip(names, values, strict=True))
+    moved = (named.get(f"d{name}") for name in _MOVED)
+    return scan_jvp(jnp, _again, _told(how, named), named["h"], named.get("sign_h"), *moved)
+
+
+@_tangent.def_abstract_eval
+def _like_h(*values: Any, how: _How, names: tuple[str, ...]) -> Any:
+    return values[names.index("h")]
+
+
+def _moved_again(values: Any, moved: Any, *, how: _How, names: tuple[str, ...]) -> Any:
+    """Its own tangent, whichever of the values move."""
+    which = [i for i, tangent in enumerate(moved) if type(tangent) is not ad.Zero]
+
+    def function(*some: Any) -> Any:
+        return _moved(*_with(values, which, some), how=how, names=names)
+
+    return jax.jvp(function, [values[i] for i in which], [moved[i] for i in which])
+
+
+def _with(values: Any, which: list[int], others: Any) -> list[Any]:
+    out = list(values)
+    for i, value in zip(which, others, strict=True):
+        out[i] = value
+    return out
+
+
+def _transposed(dh: Any, *values: Any, how: _How, names: tuple[str, ...]) -> Any:
+    named = dict(zip(names, values, strict=True))
+    told, h, sign_h = _told(how, named), named["h"], named.get("sign_h")
+    reals, others = (
+        (told.a, told.b, told.h_0, h, ad.instantiate_zeros(dh)),
+        (told.sign_b, told.reset, told.sign_h_0, sign_h),
+    )
+    found = dict(
+        zip((f"d{name}" for name in _MOVED), _pulled_back(how, reals, others), strict=False)
+    )
+    return [found[name] if ad.is_undefined_primal(named[name]) else None for name in names]
+
+
+def _mapped(values: Any, axes: Any, *, how: _How, names: tuple[str, ...]) -> Any:
+    size = next(v.shape[a] for v, a in zip(values, axes, strict=True) if a is not None)
+    whole = [_folded(size, value, axis) for value, axis in zip(values, axes, strict=True)]
+    return _unfolded(size, _tangent.bind(*whole, how=how, names=names)), 0
+
+
+ad.primitive_jvps[_tangent] = _moved_again
+ad.primitive_transposes[_tangent] = _transposed
+batching.primitive_batchers[_tangent] = _mapped
+mlir.register_lowering(_tangent, mlir.lower_fun(_moved, multiple_results=False))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _pulled_back(how: _How, reals: tuple[Any, ...], others: tuple[Any, ...]) -> Any:
     """JAX's cotangents of complex numbers are the conjugates of the library's, torch's."""
     a, b, h_0, h, dh = reals
@@ -136,12 +215,9 @@ def _pulled_back(how: _How, reals: tuple[Any, ...], others: tuple[Any, ...]) -> 
     return jax.tree.map(_conj, _backward(how)(*arrays))
 
 
-def _pulled_back_forward(how: _How, reals: tuple[Any, ...], others: tuple[Any, ...]) -> Any:
-    return _pulled_back(how, reals, others), (reals, others)
-
-
-def _pulled_back_backward(how: _How, saved: Any, cotangents: Any) -> Any:
-    reals, others = saved
+@_pulled_back.defjvp
+def _pulled_back_jvp(how: _How, primals: Any, tangents: Any) -> Any:
+    (reals, others), (moved, _) = primals, tangents
     sign_b, reset, sign_h_0, sign_h = others
 
     def composed(reals: Any) -> Any:
@@ -150,8 +226,7 @@ def _pulled_back_backward(how: _How, saved: Any, cotangents: Any) -> Any:
         found = scan_vjp(jnp, _again, told, h, sign_h, dh)
         return found if h_0 is not None else found[:2]
 
-    _, pull = jax.vjp(composed, reals)
-    return *pull(cotangents), None
+    return _pulled_back(how, reals, others), jax.jvp(composed, (reals,), (moved,))[1]
 
 
 def _again(told: ScanCall) -> Any:
@@ -160,10 +235,6 @@ def _again(told: ScanCall) -> Any:
 
 def _conj(value: Any) -> Any:
     return jnp.conj(value) if jnp.iscomplexobj(value) else value
-
-
-_states.defvjp(_states_forward, _states_backward)
-_pulled_back.defvjp(_pulled_back_forward, _pulled_back_backward)
 
 
 def run(told: ScanCall) -> tuple[Any, Any]:
@@ -200,7 +271,7 @@ def scan(
 ) -> Any:
     """All states h_t = a_t h_{t-1} + b_t along `axis`: a, b [..., T, ...] -> [..., T, ...].
 
-    As scanrnn.scan, and it can be differentiated in reverse mode, as often as one likes.
+    As scanrnn.scan, and it can be differentiated in both modes, as often as one likes.
     """
     return run(checked(Operands(), {"a": a, "b": b}, h_0, reverse, axis, reset))[0]
 
@@ -218,7 +289,7 @@ def scan_log(
 ) -> Any:
     """The same states from log a and log |b|; with `log_output` the pair (log|h|, sign h).
 
-    As scanrnn.scan_log, and it can be differentiated in reverse mode, as often as one likes; signs
+    As scanrnn.scan_log, and it can be differentiated in both modes, as often as one likes; signs
     have no gradient.
     """
     operands = {"log_a": log_a, "log_b": log_b, "sign_b": sign_b}
