@@ -1,99 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kernel of the library on a small case of its own, named for it: what `make sanitize-cuda`
-// and the run of PTX take. Outputs and workspace are memory that nobody has set, so that initcheck
-// sees what is read before it is written.
-#include <functional>
-#include <optional>
-
+// Every kernel of the library on a small case of its own, named for it, as a plain call of one
+// layer takes it. option_kernels_test.cpp has those of layers that run together, of marks and of
+// draws.
 #include "scanrnn/dispatch/tiles.h"
 #include "support/by_lines.h"
-#include "support/conform.h"
-#include "support/cuda.h"
-#include "support/unset.h"
+#include "support/kernel_case.h"
 
 namespace scanrnn::test {
 namespace {
 
 using dispatch::Plan;
 using dispatch::Strategy;
-
-// Forward in training mode and backward, by a plan that may differ from the planner's.
-Result run(const Case& c, const Data& data, Context& context, const Plan& plan) {
-  const Layer layer(c.layer);
-  const Dtype dtype = c.layer.dtype;
-  const std::int64_t hidden = c.layer.hidden_size, width = c.directions() * hidden;
-  const std::vector<std::int64_t> states{c.layer.num_layers * c.directions(), c.batch, hidden},
-      inputs{c.steps, c.batch, c.layer.input_size}, outputs{c.steps, c.batch, width};
-  Unset memory(context);
-  const auto given_state = [&](const Values& h, const MoreValues& more) {
-    State out{memory.given(dtype, states, h)};
-    for (std::size_t i = 0; i < c.more_states(); ++i) {
-      out.*kStateTensors[i + 1] = memory.given(dtype, states, more[i]);
-    }
-    return out;
-  };
-  const auto unset_state = [&] {
-    State out;
-    for (std::size_t i = 0; i <= c.more_states(); ++i) {
-      out.*kStateTensors[i] = memory.unset(dtype, states);
-    }
-    return out;
-  };
-  BackwardArgs backward;
-  for (std::size_t i = 0; i < data.params.size(); ++i) {
-    const auto& sizes = layer.parameters()[i].sizes;
-    backward.params.push_back(memory.given(dtype, sizes, data.params[i]));
-    backward.dparams.push_back(memory.unset(dtype, sizes));
-  }
-  backward.x = memory.given(dtype, inputs, data.x);
-  backward.h0 = given_state(data.h0, data.more0);
-  backward.y = memory.unset(dtype, outputs);
-  backward.dy = memory.given(dtype, outputs, data.dy);
-  backward.dhn = given_state(data.dhn, data.dmoren);
-  backward.dx = memory.unset(dtype, inputs);
-  backward.dh0 = unset_state();
-  const Sizes sizes = layer.sizes(plan);
-  backward.workspace = memory.span(sizes.workspace);
-  backward.reserve = memory.span(sizes.reserve);
-  backward.seed = 5;
-  ForwardArgs forward;
-  forward.params = backward.params;
-  forward.x = backward.x;
-  forward.h0 = backward.h0;
-  forward.y = backward.y;
-  forward.hn = unset_state();
-  forward.workspace = backward.workspace;
-  forward.reserve = backward.reserve;
-  forward.seed = backward.seed;
-  layer.forward(context, plan, forward);
-  layer.backward(context, plan, backward);
-
-  Result out;
-  out.y = memory.values(backward.y);
-  out.hn = memory.values(forward.hn.h);
-  out.dx = memory.values(backward.dx);
-  out.dh0 = memory.values(backward.dh0.h);
-  for (std::size_t i = 0; i < c.more_states(); ++i) {
-    out.moren[i] = memory.values(forward.hn.*kStateTensors[i + 1]);
-    out.dmore0[i] = memory.values(backward.dh0.*kStateTensors[i + 1]);
-  }
-  for (const TensorView& gradient : backward.dparams)
-    out.dparams.push_back(memory.values(gradient));
-  return out;
-}
-
-// A case, and what its plan has to be so that the kernel of its name runs.
-struct Small {
-  std::string kernel;
-  Case c;
-  std::function<void(Plan&)> change = [](Plan&) {};
-  MatmulPrecision precision = MatmulPrecision::highest;
-
-  std::string name() const {
-    return kernel + "_" + info(c.layer.cell).name + "_" + scanrnn::name(c.layer.dtype);
-  }
-};
-std::ostream& operator<<(std::ostream& out, const Small& small) { return out << small.name(); }
 
 // All of a small layer in each block, whatever the planner would rather do.
 void put_in_block(Plan& plan, int unit_blocks) {
@@ -122,20 +39,6 @@ void put_in_shared_memory(Plan& plan, bool backward) {
     return;
   }
   ADD_FAILURE() << "no cut keeps R in shared memory";
-}
-
-Case small_case(const CellInfo& cell, Dtype dtype, Strategy strategy, std::int64_t steps,
-                std::int64_t batch, std::int64_t hidden = 40) {
-  Case c;
-  c.layer.cell = cell.cell;
-  c.layer.dtype = dtype;
-  c.layer.input_size = 24;
-  c.layer.hidden_size = hidden;
-  fit(c.layer);
-  c.steps = steps;
-  c.batch = batch;
-  c.way = strategy;
-  return c;
 }
 
 void add_linear(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
@@ -210,15 +113,6 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   add("fused_lines_tf32", Strategy::step_loop, 2, 9).precision = MatmulPrecision::high;
 }
 
-// The options of a layer in a case's sizes and dtype.
-void take_options(Case& c, LayerOptions options) {
-  options.dtype = c.layer.dtype;
-  options.input_size = c.layer.input_size;
-  options.hidden_size = c.layer.hidden_size;
-  c.layer = options;
-  fit(c.layer);
-}
-
 void add_lines(Dtype dtype, std::vector<Small>& out) {
   for (const LayerOptions& options : layers_by_lines()) {
     if (!is_dense(options)) continue;
@@ -266,50 +160,14 @@ std::vector<Small> small_cases(std::initializer_list<Dtype> dtypes) {
   return out;
 }
 
-// In 16 bits and with rows of whole 16 bytes, cuBLASLt's products use the bulk copy engine, which
-// two of the sanitizer's tools do not follow. These rows are a little longer.
-std::vector<Small> without_bulk_copies() {
-  std::vector<Small> out = small_cases({Dtype::bfloat16});
-  for (Small& small : out) {
-    for (std::int64_t* size : {&small.c.layer.input_size, &small.c.layer.hidden_size}) {
-      if (*size % 8 == 0) *size += 2;
-    }
-  }
-  return out;
-}
-
 class CudaKernelsTest : public CudaTest, public testing::WithParamInterface<Small> {};
 
-TEST_P(CudaKernelsTest, OnASmallCase) {
-  const Small& small = GetParam();
-  const Case& c = small.c;
-  Random random(31);
-  const Data data = random_data(c, random);
-  ContextOptions options;
-  options.device = test_device();
-  options.matmul_precision = small.precision;
-  std::optional<Context> own;
-  if (small.precision != MatmulPrecision::highest) own.emplace(options);
-  Context& context = own ? *own : shared_context(1);
-  Plan plan = Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, c.way.strategy);
-  small.change(plan);
-  const Result got = run(c, data, context, plan);
-  if (c.layer.dropout == 0 && small.precision == MatmulPrecision::highest) {
-    expect_conforms(c, got, oracle::run(c, data));
-    return;
-  }
-  const auto expect_finite = [](const Values& values) {
-    for (double value : values) ASSERT_TRUE(std::isfinite(value));
-  };
-  for (const Values* values : {&got.y, &got.hn, &got.dx, &got.dh0}) expect_finite(*values);
-  for (const MoreValues* more : {&got.moren, &got.dmore0}) {
-    for (const Values& values : *more) expect_finite(values);
-  }
-}
+TEST_P(CudaKernelsTest, OnASmallCase) { expect_right(GetParam()); }
 const auto name_of = [](const auto& of) { return of.param.name(); };
 INSTANTIATE_TEST_SUITE_P(Kernels, CudaKernelsTest, testing::ValuesIn(small_cases({Dtype::float32})),
                          name_of);
-INSTANTIATE_TEST_SUITE_P(HalfKernels, CudaKernelsTest, testing::ValuesIn(without_bulk_copies()),
+INSTANTIATE_TEST_SUITE_P(HalfKernels, CudaKernelsTest,
+                         testing::ValuesIn(without_bulk_copies(small_cases({Dtype::bfloat16}))),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(BulkCopies, CudaKernelsTest,
                          testing::ValuesIn(small_cases({Dtype::bfloat16})), name_of);

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """compute-sanitizer's four tools over every kernel of the library, each on a small case.
 
-`make sanitize-cuda` runs it: the tests of kernels_test.cpp and turns_test.cu, whose names say which
-kernel is meant, and one of stack_step_test.cpp, the tools at the same time. What they find is kept
-as JSON, by tool and case.
+`make sanitize-cuda` runs it: the tests of kernels_test.cpp, option_kernels_test.cpp,
+scan_kernels_test.cpp and turns_test.cu, whose names say which kernel is meant, and one of
+stack_step_test.cpp. The tools run at the same time, and racecheck, which takes a process for each
+case, on all cores that they leave: some five minutes on 16. What they find is kept as JSON, by tool
+and case.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+# "*CudaKernelsTest*" are those of options, too.
 CASES = "*CudaKernelsTest*:*CudaScanKernelsTest*:CudaTurnsTest*:StackStepTest.StatesInPlace"
 # The block kernel as it is shipped hands over by named barriers, which racecheck does not follow:
 # docs/architecture.md says why they are right. turns_test.cpp runs the kernel by others.
@@ -99,7 +102,7 @@ def run(tool, sanitizer, program, cases, seconds, log):
     if tool in WITHOUT:
         cases += f"-{WITHOUT[tool]}"
     parts = listed(program, cases) if tool in APART else [cases]
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - len(OPTIONS))) as pool:
         ran = list(pool.map(lambda part: finished(command, part, seconds), parts))
     log.write_text("".join(output for _, output in ran), encoding="utf-8")
     bad = [status for status, _ in ran if status != "0"]
