@@ -34,8 +34,8 @@ OPTIONS = {
     "initcheck": ["--check-api-memory-access", "no"],
     "synccheck": OURS,
 }  # fmt: skip
-# kernels_test.cpp says what these cases are: racecheck ends by an error of its own, and initcheck
-# does not see what the bulk copy engine writes.
+# support/kernel_case.h says what these cases are: racecheck ends by an error of its own, and
+# initcheck does not see what the bulk copy engine writes.
 WITHOUT = dict.fromkeys(("racecheck", "initcheck"), "BulkCopies/*")
 # The tool has ended by an error of its own after many cases, so each has a process to itself.
 APART = ("racecheck",)

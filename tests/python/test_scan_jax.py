@@ -107,7 +107,8 @@ def test_second_derivatives(form):
 def test_tangents(form, reverse):
     """Of all arguments and of one alone, beside those of JAX's own operators."""
     arguments = itertools.cycle([(0, 1, 2), (0,), (1,), (2,), (0, 2)])
-    for (shape, axis), with_reset in itertools.product(PLACES, [False, True]):
+    places = PLACES[::2] if reverse else PLACES[1::2]
+    for (shape, axis), with_reset in itertools.product(places, [False, True]):
         case = Case(form, shape, axis, reverse, resets(*shape) if with_reset else None)
         draw, which = complexes if form == "complex" else array, next(arguments)
         moved = [draw(*case.values[i].shape, seed=20 + i) for i in which]
@@ -146,11 +147,10 @@ def test_one_mode_over_the_other(form):
         parts, loss = case.values, curved
     every = tuple(range(len(parts)))
     wanted = jax.hessian(loss(case.exact), every)(*parts)
-    for outer, inner in [
-        (jax.jacfwd, jax.jacrev),
-        (jax.jacrev, jax.jacfwd),
-        (jax.jacfwd, jax.jacfwd),
-    ]:
+    modes = [(jax.jacfwd, jax.jacrev), (jax.jacrev, jax.jacfwd)]
+    if form != "complex":
+        modes.append((jax.jacfwd, jax.jacfwd))
+    for outer, inner in modes:
         got = jax.jit(outer(inner(loss(case.scan), every), every))(*parts)
         for ours, theirs in zip(*map(jax.tree.leaves, (got, wanted)), strict=True):
             how = f"{outer.__name__} of {inner.__name__}"
