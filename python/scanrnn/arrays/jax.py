@@ -14,7 +14,7 @@ from .. import arguments
 from ..arguments import Array, dtype_name, short_name
 from ..call import Call
 from ..description import FRESH, Description
-from ..jax import calls, keys, scans
+from ..jax import calls, keys, operands, scans
 from ..jax.layers import state_axes
 from ..scan_call import ScanCall
 from .base import ArrayLibrary
@@ -28,7 +28,7 @@ _forward = calls.underivable(
 )
 
 
-class Jax(calls.Operands, ArrayLibrary):
+class Jax(operands.Operands, ArrayLibrary):
     library = "jax"
 
     def array(self, name: str, value: Any, dtype: Any) -> Any:
@@ -48,7 +48,7 @@ class Jax(calls.Operands, ArrayLibrary):
                 "move it with jax.device_put"
             )
         arguments.check_dtype(name, dtype_name(value), dtypes)
-        calls.check_sizes(name, value)
+        operands.check_sizes(name, value)
         return value
 
     def bools(self, name: str, value: Any) -> Any:
@@ -85,7 +85,7 @@ class Jax(calls.Operands, ArrayLibrary):
         names = arguments.state_names(first, len(values))
         for name, value, shape in zip(names, values, shapes, strict=False):
             if value is not None:
-                calls.check(name, value, shape, dtype, state_axes(call.stack.description, name))
+                operands.check(name, value, shape, dtype, state_axes(call.stack.description, name))
         if all(value is None for value in values):
             return ()
         pairs = zip(values, shapes, strict=True)
@@ -99,7 +99,7 @@ class Jax(calls.Operands, ArrayLibrary):
             )
         axes = "(batch, input_size)" if call.one_step else "(..., input_size)"
         name, h = call.names
-        calls.check(name, x, (*x.shape[:-1], call.stack.input_size), x.dtype, axes)
+        operands.check(name, x, (*x.shape[:-1], call.stack.input_size), x.dtype, axes)
         names = arguments.state_names(h, len(call.h_0))
         given = [name for name, value in zip(names, call.h_0, strict=True) if value is not None]
         if 0 < len(given) < len(names):
@@ -130,7 +130,7 @@ class Jax(calls.Operands, ArrayLibrary):
         given = self.checked(call, "h_0", call.h_0) or states(fresh)
         dfinals = self.checked(call, "dh_n", dh_n) or states(0.0 for _ in fresh)
         if dy is not None:
-            calls.check("dy", dy, y.shape, x.dtype, "(..., num_directions * hidden_size)")
+            operands.check("dy", dy, y.shape, x.dtype, "(..., num_directions * hidden_size)")
         dx, dh_0, dparams = calls.backward(
             _describe(call),
             (x, given, self.params(call), call.ragged, _seed(call), y, reserve),

@@ -8,25 +8,17 @@ steps, B batch, C input size, H hidden size, L layers, D directions.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from .. import _core, arguments
-from ..arguments import Array
+from .. import _core
 from ..description import Batch, Description, Planned
 from ..ragged import Ragged
-from ..registry import cuda_available
-from ..scan_call import checks_devices
 from . import second
-
-for _name, (_cpu, _cuda) in _core.jax_targets().items():
-    jax.ffi.register_ffi_target(_name, _cpu, platform="cpu")
-    if cuda_available():
-        jax.ffi.register_ffi_target(_name, _cuda, platform="CUDA")
+from .targets import call, kinds_of_device, work_memory
 
 
 def attributes(description: Description) -> dict[str, Any]:
@@ -34,20 +26,6 @@ def attributes(description: Description) -> dict[str, Any]:
     told = description._replace(strategy=description.strategy or "")._asdict()
     as_numbers = {float: np.float64, int: np.int64, bool: np.int64}
     return {k: v if isinstance(v, str) else as_numbers[type(v)](v) for k, v in told.items()}
-
-
-def call(target: str, results: list[jax.ShapeDtypeStruct], *args: Any, **attributes: Any) -> Any:
-    # One call after the other under vmap: a mapped parameter has a gradient of its own.
-    return jax.ffi.ffi_call(target, results, vmap_method="sequential")(*args, **attributes)
-
-
-def work_memory(count: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((count,), jnp.uint8)
-
-
-def kinds_of_device() -> list[str]:
-    """One device of each kind that a compiled function may run on."""
-    return ["cpu", "cuda"] if cuda_available() else ["cpu"]
 
 
 _device = functools.cache(_core.Device)
@@ -191,66 +169,3 @@ def _told(description: Description, seed: Any) -> Description:
 
 
 layer.defvjp(_layer_forward, _layer_backward)
-
-
-# ---- arguments
-
-
-def shape_of(value: Any) -> str:
-    if hasattr(value, "shape"):
-        return f"shape {tuple(value.shape)}"
-    return arguments.type_name(value)
-
-
-def check(name: str, value: Any, shape: tuple[int, ...], dtype: Any, axes: str = "") -> None:
-    """Raises unless `value` has this dtype and this shape, whose axes may be named."""
-    if not hasattr(value, "shape") or tuple(value.shape) != tuple(shape):
-        named = f" = {axes}" if axes else ""
-        raise ValueError(f"{name}: expected shape {tuple(shape)}{named}, got {shape_of(value)}")
-    if value.dtype != dtype:
-        raise TypeError(f"{name}: expected dtype {dtype}, got {value.dtype}; nothing is cast")
-
-
-def check_sizes(name: str, value: Any) -> None:
-    """Raises where jit does not know them: memory for work is sized when a function is traced."""
-    if not all(isinstance(size, int) for size in value.shape):
-        raise TypeError(
-            f"{name}: expected sizes that are known when a function is traced, got "
-            f"{shape_of(value)}"
-        )
-
-
-class Operands:
-    """The arrays of a call, or what stands for them in a function that is traced."""
-
-    def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
-        if not hasattr(value, "shape"):
-            raise ValueError(f"{name}: expected an array, got {shape_of(value)}")
-        arguments.check_dtype(name, arguments.dtype_name(value), dtypes)
-        check_sizes(name, value)
-        return value
-
-    def bools(self, name: str, value: Any) -> Any:
-        return jnp.asarray(self.operand(name, value, ("bool",)))
-
-    def integers(self, name: str, value: Any) -> Any:
-        if type(value) is np.ndarray:
-            return jnp.asarray(arguments.integers(name, value))
-        return self.operand(name, value, arguments.INTEGERS)
-
-    def to_check(self, name: str, value: Any) -> Array | None:
-        # Whatever the device: JAX narrows integers to 32 bits, and a compiled function's errors
-        # are no ValueError.
-        if type(value) is not np.ndarray:
-            return None
-        values: Array = arguments.integers(name, value)
-        return values
-
-    def signs(self, value: Any) -> Array | None:
-        if isinstance(value, np.ndarray):
-            return value
-        if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array):
-            return None
-        on_host = all(device.platform == "cpu" for device in value.devices())
-        looks = value.is_fully_addressable and (on_host or checks_devices())
-        return np.asarray(value) if looks else None

@@ -12,8 +12,9 @@ from .. import arguments, initial
 from ..description import Batch, Description, options_text
 from ..ragged import checked, longest_told, of_sequence
 from ..registry import CellInfo, signature
-from .calls import Operands, check, check_sizes, layer, shape_of
+from .calls import layer
 from .keys import seed_of
+from .operands import Operands, check, check_sizes, shape_of
 
 
 def state_axes(description: Description, name: str) -> str:

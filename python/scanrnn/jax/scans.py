@@ -24,7 +24,8 @@ from jax.interpreters import ad, batching, mlir
 from .. import _core, profile
 from ..adjoint import scan_jvp, scan_vjp
 from ..scan_call import LINEAR, LOG_OUTPUT, ScanCall, checked
-from .calls import Operands, call, kinds_of_device, work_memory
+from .operands import Operands
+from .targets import call, kinds_of_device, work_memory
 
 # Arrays of a call here are [B,T,N], states [B,N], a reset [B,T,N] or [B,T,1]; absent ones are None.
 _ARRAYS = ScanCall._fields[3:]

@@ -23,9 +23,9 @@ from .. import arguments
 from ..description import Description
 from ..ragged import Ragged, checked, of_sequence
 from ..scan_call import checked as checked_scan
-from .calls import Operands, shape_of
 from .calls import layer as call_layer
 from .layers import Layer
+from .operands import Operands, shape_of
 from .scans import scan
 
 
