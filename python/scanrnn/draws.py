@@ -105,13 +105,13 @@ class Masks:
         share = self._told.dropout if self._told.drops else 0.0
         return kept(self._f, token, y, share, self._of(BEHIND, layer)) if share else y
 
-    def of_input(self, layer: int, x: Array) -> Array:
-        """What a layer reads, x [T,B,C]: once for all steps of a sequence."""
+    def of_input(self, layer: int, row: Array, x: Array) -> Array:
+        """What a layer reads, x [T,B,C], of sequences with the numbers `row`, [B] or [T,B]: once
+        for all steps of a sequence."""
         share = self._share("input_dropout")
         if not share:
             return x
-        sequences = self._f.counted(x.shape[1], x)
-        return kept(self._f, sequences, x, share, self._of(OF["input_dropout"], layer))
+        return kept(self._f, row, x, share, self._of(OF["input_dropout"], layer))
 
     def of_matrix(self, place: int, weight: Array) -> Array:
         share = self._share("dropconnect")
@@ -130,13 +130,12 @@ class Masks:
             return self._f.full(like.shape, 1 - share, like)
         return self._drawn(OF[name], place, token, like, share, 1.0)
 
-    def of_readout(self, place: int, like: Array) -> Array | None:
-        """[B,H] as `like` is: what a state's part of the output is times."""
+    def of_readout(self, place: int, row: Array, like: Array) -> Array | None:
+        """[B,H] or [T,B,H], as `row` and `like` are: what a state's part of the output is times."""
         share = self._share("state_dropout")
         if not share:
             return None
-        what, rows = OF["state_dropout"], self._rows(like)
-        return self._drawn(what, place, rows, like, share, 1 / (1 - share))
+        return self._drawn(OF["state_dropout"], place, row, like, share, 1 / (1 - share))
 
     def _drawn(
         self, what: int, place: int, rows: Array, like: Array, share: float, scale: float

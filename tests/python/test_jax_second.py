@@ -19,6 +19,7 @@ from test_jax import (  # noqa: F401
 from test_ragged_jax import FORMS, input_of, options_of
 
 from scanrnn import formulas  # isort: skip
+from scanrnn.grid import Ways
 from scanrnn.jax import calls, functions
 from scanrnn.ragged import Ragged
 
@@ -114,10 +115,12 @@ def test_formulas_are_the_layer(cell, form, wide):
         key, ordered = jax.random.key(2**31 + 5), tuple(params[name] for name in rnn.shapes)
         y, h_n = rnn(params, x, key=key, **told)
         with jax.default_matmul_precision("highest"):  # a GPU's default is TF32
-            got = formulas.run(
-                functions, x, (), ordered, Ragged(**told), seed, rnn.description, functions.scanned
-            )
-        same(got, [y, *jax.tree.leaves(h_n)], 1e-12 if wide else 3e-6)
+            got = [
+                formulas.run(functions, x, (), ordered, Ragged(**told), seed, rnn.description, ways)
+                for ways in (functions.WAYS, Ways(functions.scanned))
+            ]
+        for values in got:
+            same(values, [y, *jax.tree.leaves(h_n)], 1e-12 if wide else 3e-6)
     finally:
         jax.config.update("jax_enable_x64", True)
 

@@ -3,6 +3,7 @@
 
 import pytest
 from scanrnn import formulas
+from scanrnn.grid import Ways
 from scanrnn.ragged import Ragged
 from scanrnn.torch import functions
 from support import ALL_CELLS, ALL_VARIANTS, INFO
@@ -120,10 +121,9 @@ def agree(rnn, form):
     h_0, params = state(rnn, 4), list(rnn.parameters())
     wanted = rnn(x, h_0, **options)
     told = rnn._description()
-    got = formulas.run(
-        functions, x, flat([h_0]), params, Ragged(**options), seed, told, functions.one_by_one
-    )
-    same(got, wanted, 1e-10)
+    for ways in (functions.WAYS, Ways(functions.one_by_one)):
+        given = Ragged(**options), seed, told, ways
+        same(formulas.run(functions, x, flat([h_0]), params, *given), wanted, 1e-10)
 
 
 def test_no_nan_comes_from_behind_an_end():

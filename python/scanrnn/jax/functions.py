@@ -10,6 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..grid import Ways
+from ..scan_call import LINEAR, ScanCall
+from . import scans
+
 sigmoid, logsigmoid, relu = jax.nn.sigmoid, jax.nn.log_sigmoid, jax.nn.relu
 tanh, exp, sqrt, maximum, where = jnp.tanh, jnp.exp, jnp.sqrt, jnp.maximum, jnp.where
 concatenate, stack, zeros_like, constant = (
@@ -54,8 +58,16 @@ def longest(lengths: Any, most: int) -> int:
 def scanned(
     step: Callable[..., Any], state: list[Any], inputs: Sequence[Any], reverse: bool
 ) -> tuple[list[Any], Any]:
-    """A walk of formulas.run."""
+    """A walk of Ways."""
     return lax.scan(step, list(state), list(inputs), reverse=reverse)
+
+
+def scan(a: Any, b: Any, h_0: Any, reverse: bool, reset: Any) -> Any:
+    """A scan of Ways, the library's own."""
+    return scans.run(ScanCall(LINEAR, reverse, 0, a, b, None, reset, h_0))[0]
+
+
+WAYS = Ways(scanned, scan)
 
 
 # ---- numbers of 64 bits without a sign

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The derivative of a layer's backward: the layer runs once more, in JAX's own functions.
+"""The derivative of a layer's backward: the layer runs once more, in JAX's own functions,
+and for linear cells by the library's scans.
 
 What that gives has derivatives in turn, so there are third ones, too.
 """
@@ -25,7 +26,7 @@ def backward_again(
 
     def outcome(x: Any, h_0: Any, params: Any) -> Any:
         y, *finals = formulas.run(
-            f, x, h_0, params, Ragged() if ragged is None else ragged, seed, told, f.scanned
+            f, x, h_0, params, Ragged() if ragged is None else ragged, seed, told, f.WAYS
         )
         return y, tuple(finals)
 

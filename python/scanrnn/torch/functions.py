@@ -10,6 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from ..grid import Ways
+from ..scan_call import LINEAR, ScanCall
+from . import scan_op
+
 __all__ = ["logsigmoid"]
 sigmoid, tanh, relu = torch.sigmoid, torch.tanh, torch.relu
 exp, sqrt, maximum, where = torch.exp, torch.sqrt, torch.maximum, torch.where
@@ -57,14 +61,26 @@ def longest(lengths: Tensor, most: int) -> int:
 def one_by_one(
     step: Callable[..., Any], state: list[Tensor], inputs: Sequence[Tensor], reverse: bool
 ) -> tuple[list[Tensor], Tensor]:
-    """A walk of formulas.run, whose results have derivatives of any order."""
+    """A walk of Ways, whose results have derivatives of any order."""
     steps = inputs[0].shape[0]
     if steps == 0:
         return state, state[0].new_zeros(0, *state[0].shape)
+    # All steps are taken apart at once: the derivative of value[t] is as large as the value.
+    given = list(zip(*(value.unbind() for value in inputs), strict=True))
     ys = [state[0]] * steps
     for t in range(steps)[:: -1 if reverse else 1]:
-        state, ys[t] = step(state, [value[t] for value in inputs])
+        state, ys[t] = step(state, list(given[t]))
     return state, torch.stack(ys)
+
+
+def scan(
+    a: Tensor, b: Tensor, h_0: Tensor | None, reverse: bool, reset: Tensor | None
+) -> Tensor:  # fmt: skip
+    """A scan of Ways, the library's own."""
+    return scan_op.scan(ScanCall(LINEAR, reverse, 0, a, b, None, reset, h_0))[0]
+
+
+WAYS = Ways(one_by_one, scan)
 
 
 # ---- numbers of 64 bits without a sign

@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import formulas
 from ..arguments import short_name
 from ..description import Description
+from ..grid import Ways
 from ..layouts.tables import ONNX_ROWS
 from ..ragged import Ragged
 from . import functions
@@ -42,7 +43,7 @@ def run(
         # torch 2.13 cuts a scan that wants derivatives in two, which fails where sizes are symbols.
         x, *values = (value.detach() for value in (x, *h_0, *params))
         h_0, params = values[: len(h_0)], values[len(h_0) :]
-        return formulas.run(functions, x, h_0, params, ragged, 0, told, _scanned)
+        return formulas.run(functions, x, h_0, params, ragged, 0, told, Ways(_scanned))
     return _operators(x, h_0, params, ragged.lengths, told)
 
 

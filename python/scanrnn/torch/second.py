@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The derivative of a layer's backward: the layer runs once more, in torch's own operators.
+"""The derivative of a layer's backward: the layer runs once more, in torch's own operators, and
+for linear cells by the library's scans.
 
 What that gives has derivatives in turn, so there are third ones, too.
 """
@@ -45,7 +46,7 @@ def backward_vjp(
 
     def outcome(*inputs: Tensor) -> tuple[Tensor, ...]:
         x, h_0, params = inputs[0], inputs[1 : 1 + states], inputs[1 + states :]
-        y, *finals = formulas.run(f, x, h_0, params, call.ragged, seed, call.told, f.one_by_one)
+        y, *finals = formulas.run(f, x, h_0, params, call.ragged, seed, call.told, f.WAYS)
         return (*([y] if outputs else []), *(finals if call.dh_n else []))
 
     wanted = [ddx, *ddh_0, *(ddparams or [None] * len(call.params))]
