@@ -4,7 +4,6 @@
 import pytest
 from scanrnn.arguments import short_name
 from support import ALL_CELLS, DEVICE, assert_close, tolerance
-from test_errors import raises
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_support import (
     COMPILES,
@@ -166,25 +165,6 @@ def test_vmap_over_parameters_and_over_cotangents(cell):
     got = torch.vmap(lambda d: torch.autograd.grad(y, params, d, retain_graph=True))(several)
     wanted = [torch.autograd.grad(y, params, d, retain_graph=True) for d in several]
     same(got, [torch.stack(v) for v in zip(*wanted, strict=True)])
-
-
-@COMPILES
-def test_forward_mode_is_an_error():
-    """torch itself drops the tangents of such an operator without a word."""
-    rnn, x = module("MinGRU", 4, 6), tensor(9, 3, 4)
-    for call in (lambda v: rnn(v)[0], lambda v: st.scan(v, x), lambda v: st.scan(x, x, v[0])):
-        for transform in (
-            lambda f: torch.func.jvp(f, (x,), (x,)),
-            lambda f: torch.func.jacfwd(f)(x),
-        ):
-            with raises(NotImplementedError, "no derivatives in forward mode"):
-                transform(call)
-    with (
-        torch.autograd.forward_ad.dual_level(),
-        raises(NotImplementedError, "MinGRU: there are no"),
-    ):
-        rnn(torch.autograd.forward_ad.make_dual(x, x))
-    same([torch.func.jvp(lambda v: v * rnn(x)[0].sum(), (x,), (x,))[1]], [x * rnn(x)[0].sum()])
 
 
 # ---- streams

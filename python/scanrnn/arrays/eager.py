@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..arguments import Array
 from ..scan_call import checks_devices
@@ -13,13 +14,15 @@ _PLAIN = (torch.nn.Parameter, Tensor)
 
 
 def is_eager(values: list[Tensor]) -> bool:
-    """Whether nobody looks on: a compiler, a tracer, a transformation, a mode, a kind of tensor."""
+    """Whether nobody looks on: a compiler, a tracer, a transformation, forward
+    mode, a mode, a kind of tensor."""
     if (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
+        or forward_ad._current_level >= 0
     ):
         return False
     for value in values:  # noqa: SIM110 a loop, since it runs for every argument of every call

@@ -66,7 +66,7 @@ def _scan(
 ) -> tuple[Tensor, Tensor | None]:
     like = tensors.Operands(*next(iter(operands.items())))
     call = checked(like, operands, h_0, reverse, axis, reset, log_output)
-    tensors.refuse_forward_mode("scan", *call[3:])
+    tensors.refuse_compiled_forward_mode("scan", *call[3:])
     return scan_op.scan(call)
 
 

@@ -153,7 +153,7 @@ class Recurrent(nn.Module):
         if hx is not None:
             shapes = told.state_shapes(told.batch(x.shape, ragged).sequences)
             states = self._states(shapes, hx, single)
-        tensors.refuse_forward_mode(type(self).__name__, x, *states, *params)
+        tensors.refuse_compiled_forward_mode(type(self).__name__, x, *states, *params)
         target = _autocast_dtype(x)
         if target is not None:
             x, *states = (value.to(target) for value in (x, *states))
@@ -162,7 +162,9 @@ class Recurrent(nn.Module):
         if states:
             for name, value in zip(state_names("h_0", len(states)), states, strict=True):
                 self._check_like(name, value, params[0])
-        wanted = torch.is_grad_enabled() and any(map(_may_want_grad, (x, *states, *params)))
+        given = x, *states, *params
+        wanted = torch.is_grad_enabled() and any(map(_may_want_grad, given))
+        wanted = wanted or tensors.have_tangents(*given)
         # A number of torch's own generator, so that manual_seed and checkpointing govern it.
         seed = torch.randint(2**62, (), device="cpu") if drops else None
         y, *finals = ops.run(x, states, params, ragged, seed, wanted, told)

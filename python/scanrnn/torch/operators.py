@@ -2,7 +2,7 @@
 """An operator of torch with its formulas: torch's dispatcher asks for them, and so does torch.func.
 
 torch.func takes no part in formulas that torch.library registers, but in those of an autograd
-Function it does: under its transformations an operator is called as one.
+Function it does: under its transformations, and in forward mode, an operator is called as one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .batched import by_vmap, of_batches
 
@@ -47,7 +48,8 @@ class Operator:
         self._function = _function(self._operator, mapped, gradient, setup)
 
     def __call__(self, *args: Any) -> Any:
-        if not torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling():
+        transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+        if not transformed or torch.compiler.is_compiling():
             return self._operator(*args)
         lists = Lists(args)
         out = self._function.apply(lists, *lists.flat(args))
@@ -83,6 +85,9 @@ class _Context:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._ctx, name)
+        if name == "saved_tensors":
+            # What an ended transformation wrapped, and another one wraps again, torch cannot read.
+            return tuple(v if v is None else torch._C._functorch.unwrap_if_dead(v) for v in found)
         return self._lists.nested(found[1:]) if name == "needs_input_grad" else found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -102,8 +107,14 @@ def _function(
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             lists, *flat = inputs
-            ctx.lists = lists
+            ctx.lists, ctx.others = lists, [None if isinstance(v, Tensor) else v for v in flat]
+            outputs = [output] if isinstance(output, Tensor) else output
+            ctx.save_for_forward(
+                *(value if isinstance(value, Tensor) else None for value in (*flat, *outputs))
+            )
             setup(_Context(ctx, lists), lists.nested(flat), output)
+            constant = [id(value) for value in ctx.non_differentiable or ()]
+            ctx.moving = [at for at, out in enumerate(outputs) if id(out) not in constant]
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
@@ -112,11 +123,59 @@ def _function(
             return None, *ctx.lists.flat(found)
 
         @staticmethod
+        def jvp(ctx: Any, _: Any, *tangents: Tensor | None) -> Any:
+            count = len(ctx.others)
+            saved = [
+                v if v is None else forward_ad.unpack_dual(v).primal for v in ctx.saved_tensors
+            ]
+            pairs = zip(ctx.others, saved[:count], strict=True)
+            given = [other if value is None else value for other, value in pairs]
+
+            def called(*flat: Any) -> Any:
+                out = Function.apply(ctx.lists, *flat)
+                return [out] if isinstance(out, Tensor) else out
+
+            # torch has switched it off, by which an outer transformation's tangents would be lost.
+            with forward_ad._set_fwd_grad_enabled(True):
+                out = _along(called, given, tangents, saved[count:], ctx.moving)
+            return out[0] if len(out) == 1 and not _gives_a_list(operator) else tuple(out)
+
+        @staticmethod
         def vmap(info: Any, in_dims: Any, lists: Lists, *flat: Any) -> Any:
             out, dims = mapped(info, lists.nested(in_dims[1:]), *lists.nested(flat))
             return (tuple(out), tuple(dims)) if isinstance(out, list) else (out, dims)
 
     return Function
+
+
+def _along(
+    called: Callable[..., Any], given: Sequence[Any], tangents: Sequence[Tensor | None],
+    outputs: Sequence[Tensor], moving: Sequence[int],
+) -> list[Tensor | None]:  # fmt: skip
+    """Tangents of the outputs, but of those that are constants.
+
+    A pullback is linear in the cotangents, so that its own pullback, by them, takes tangents the
+    way of the function.
+    """
+    moved = [at for at, tangent in enumerate(tangents) if tangent is not None]
+
+    def of_moved(*values: Tensor) -> tuple[Tensor, ...]:
+        flat = list(given)
+        for at, value in zip(moved, values, strict=True):
+            flat[at] = value
+        out = called(*flat)
+        return tuple(out[at] for at in moving)
+
+    def pulled(*cotangents: Tensor) -> tuple[Tensor, ...]:
+        _, pull = torch.func.vjp(of_moved, *(given[at] for at in moved))
+        found: tuple[Tensor, ...] = pull(cotangents)
+        return found
+
+    _, push = torch.func.vjp(pulled, *(torch.zeros_like(outputs[at]) for at in moving))
+    found: list[Tensor | None] = [None] * len(outputs)
+    for at, value in zip(moving, push(tuple(tangents[at] for at in moved)), strict=True):
+        found[at] = value
+    return found
 
 
 def _gives_a_list(operator: Any) -> bool:

@@ -265,7 +265,8 @@ def _layer_backward_vjp(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
     finals, states = ctx.counts
     rest = list(ctx.saved_tensors[6:])
     dh_n, h_0, params = rest[:finals], rest[finals : finals + states], rest[finals + states :]
-    dx, dh_0, dparams = cotangents[0], cotangents[1 : 1 + states], cotangents[1 + states :]
+    dx = cotangents[0] if ctx.need_x else None
+    dh_0, dparams = cotangents[1 : 1 + states], cotangents[1 + states :]
     nothing = (None,) * (7 + len(ctx.description))
     if all(d is None for d in cotangents):
         return None, [None] * finals, None, [None] * states, None, [None] * len(params), *nothing

@@ -103,13 +103,24 @@ def workspace(like: Tensor, size: int) -> Tensor | None:
     return like.new_empty(size, dtype=torch.uint8) if like.is_cuda else None
 
 
-def refuse_forward_mode(what: str, *values: Tensor | None) -> None:
-    """In forward mode torch would drop the tangents of an operator without a word."""
+def have_tangents(*values: Tensor | None) -> bool:
+    """Whether derivatives in forward mode are asked for."""
     if forward_ad._current_level < 0:
-        return
-    given = [value for value in values if value is not None]
-    if any(forward_ad.unpack_dual(value).tangent is not None for value in given):
+        return False
+    given = (value for value in values if value is not None)
+    return any(forward_ad.unpack_dual(value).tangent is not None for value in given)
+
+
+def refuse_forward_mode(what: str, where: str, *values: Tensor | None) -> None:
+    """Raises where tangents would be dropped without a word."""
+    if have_tangents(*values):
         raise NotImplementedError(
-            f"{what}: there are no derivatives in forward mode (torch.func.jvp, jacfwd): use "
-            "backward()"
+            f"{what}: there are no derivatives in forward mode (torch.func.jvp, jacfwd) {where}: "
+            "use backward()"
         )
+
+
+def refuse_compiled_forward_mode(what: str, *values: Tensor | None) -> None:
+    """A compiler takes operators as they are, which have none."""
+    if torch.compiler.is_compiling():
+        refuse_forward_mode(what, "inside torch.compile", *values)

@@ -155,7 +155,7 @@ def refuse_graph(what: str) -> None:
 
 def refuse_transforms(what: str, *values: Tensor | None) -> None:
     """Raises inside torch.func's transformations, and in forward mode."""
-    refuse_forward_mode(what, *values)
+    refuse_forward_mode(what, "over ranks", *values)
     if torch._C._are_functorch_transforms_active():
         raise NotImplementedError(
             f"{what}: there are no transformations of torch.func over ranks: use backward()"
