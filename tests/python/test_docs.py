@@ -50,6 +50,7 @@ def test_python_of_frameworks_runs():
     test_python_runs("docs/frameworks.md")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of forward mode
 def test_python_of_torch_runs():
     torch = pytest.importorskip("torch")
     before = torch.backends.cudnn.allow_tf32
