@@ -23,6 +23,8 @@ from scanrnn.grid import Ways
 from scanrnn.jax import calls, functions
 from scanrnn.ragged import Ragged
 
+LINEAR = [cell for cell in ALL_CELLS if INFO[cell].recurrence == "linear"]
+
 
 def loss_of(rnn, scale, **options):
     def loss(params, x, h_0):
@@ -125,8 +127,28 @@ def test_formulas_are_the_layer(cell, form, wide):
         jax.config.update("jax_enable_x64", True)
 
 
-def test_third_derivatives_and_hessians():
-    rnn, params = layer("GRU", 2, 3)
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_no_steps_of_linear_cells_are_walked(cell):
+    rnn, params = layer(cell, 3, 3, bidirectional=True)
+
+    def twice(x):
+        return jax.grad(lambda x: (jax.grad(lambda x: rnn(params, x)[0].sum())(x) ** 2).sum())(x)
+
+    told, linear = str(jax.make_jaxpr(twice)(array(9, 2, 3))), INFO[cell].recurrence == "linear"
+    assert ("= scan[" in told, "scanrnn_scan_backward" in told) == (not linear, linear)
+
+
+@pytest.mark.parametrize("cell", LINEAR)
+def test_sequences_without_a_step(cell):
+    rnn, params = layer(cell, 3, 3, bidirectional=True)
+    ends = jnp.array([0, 0, 5, 5, 14, 14])
+    check(rnn, params, array(14, 3), state(rnn, 5), cu_seqlens=ends)
+    check(rnn, params, array(9, 4, 3), state(rnn, 4), lengths=jnp.array([0, 9, 1, 0]))
+
+
+@pytest.mark.parametrize("cell", ["GRU", "MinGRU", "SRU"])
+def test_third_derivatives_and_hessians(cell):
+    rnn, params = layer(cell, 2, 3)
     x = array(3, 1, 2)
 
     def loss(x):
