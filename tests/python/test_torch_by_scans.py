@@ -8,6 +8,7 @@ from scanrnn.ragged import Ragged
 from scanrnn.torch import functions
 from support import ALL_CELLS, INFO, rows
 from test_torch_second import shares
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_support import FORMS, flat, integers, module, options_of, same, state, tensor, torch
 
 LINEAR = [cell for cell in ALL_CELLS if INFO[cell].recurrence == "linear"]
@@ -91,6 +92,31 @@ def test_no_steps_are_walked(cell, form, monkeypatch):
             options = options_of(form, steps) if form else {}
         twice(rnn(x.requires_grad_(), **options)[0].sin().sum(), [x])
         assert calls == ["walk" if cell == "GRU" else "scan"] * rows(rnn)
+
+
+class Made(TorchDispatchMode):
+    """Counts the elements of all that torch makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        made = [out] if isinstance(out, torch.Tensor) else out
+        if isinstance(made, (list, tuple)):
+            self.elements += sum(v.numel() for v in made if isinstance(v, torch.Tensor))
+        return out
+
+
+@pytest.mark.parametrize("cell", ["MinGRU", "GRU"])
+def test_work_grows_with_the_number_of_steps_alone(cell):
+    rnn, found = module(cell, 3, 3), []
+    for steps in (128, 256, 512):  # so many rows of tokens have no rest
+        x = tensor(steps, 2, 3, grad=True)
+        with Made() as made:
+            twice(rnn(x)[0].sin().sum(), [x])
+        found.append(made.elements)
+    few, some, many = found
+    assert abs((many - some) / (some - few) - 2) < 0.02
 
 
 @pytest.mark.parametrize("cell", LINEAR)

@@ -58,6 +58,28 @@ def longest(lengths: Tensor, most: int) -> int:
     return int(lengths.max()) if lengths.shape[0] else 0
 
 
+class _Stack(torch.autograd.Function):
+    """torch.stack, whose own second derivative makes a whole of zeros for each of the values."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*values: Tensor) -> Tensor:
+        return torch.stack(values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        return cotangent.unbind()
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        return torch.stack(tangents)
+
+
 def one_by_one(
     step: Callable[..., Any], state: list[Tensor], inputs: Sequence[Tensor], reverse: bool
 ) -> tuple[list[Tensor], Tensor]:
@@ -70,7 +92,7 @@ def one_by_one(
     ys = [state[0]] * steps
     for t in range(steps)[:: -1 if reverse else 1]:
         state, ys[t] = step(state, list(given[t]))
-    return state, torch.stack(ys)
+    return state, _Stack.apply(*ys)
 
 
 def scan(
