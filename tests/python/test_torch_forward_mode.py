@@ -10,6 +10,7 @@ from torch_support import (
     FORMS,
     flat,
     input_of,
+    integers,
     module,
     options_of,
     same,
@@ -44,7 +45,7 @@ def wanted_of(call, inputs, tangents):
 
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_of_layers(cell):
-    """Of x, the state and parameters, with what is dropped; also without a gradient's graph."""
+    """x, the state and parameters have tangents, and something is dropped; also without a graph."""
     rnn = module(cell, 2, 3, 2, bidirectional=True, batch_first=True, **shares(cell))
     call, rest = call_of(rnn, 2)
     inputs = tensor(2, 3, rnn.input_size), *(value.detach() for value in rest)
@@ -92,7 +93,7 @@ def test_hessians(cell):
 
 SCANS = {
     "linear": lambda a, b, h: st.scan(a, b, h),
-    "reverse": lambda a, b, h: st.scan(a, b, h, True, reset=torch.arange(4) % 3 == 1),
+    "reverse": lambda a, b, h: st.scan(a, b, h, True, reset=integers(range(4)) % 3 == 1),
     "log": lambda a, b, h: st.scan_log(a.log(), b, h_0=h),
     "log_output": lambda a, b, h: st.scan_log(a.log(), b, h_0=(h, None), log_output=True)[0],
 }
