@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -25,9 +25,6 @@ from .exchange import Link, Messages
 from .groups import Groups, Work
 from .parts import Call, drawn_inside, info, message_of
 from .schedule import Unit, following
-
-if TYPE_CHECKING:
-    from .stack import Backward, Forward
 
 WAYS = ("auto", "pipeline", "tails")
 FIRST = 512  # steps of a tail at first: few beside a shard, and fewer would not be faster
@@ -39,6 +36,32 @@ _GRAIN = 16  # longer tails have a multiple of so many steps
 
 _layer = torch.ops.scanrnn.layer
 _layer_backward = torch.ops.scanrnn.layer_backward
+
+
+class Forward(Protocol):
+    """What is used here of a stack's way forward."""
+
+    call: Call
+    sharded: Any
+    params: Sequence[Tensor]
+
+    def read(self, unit: Unit) -> Tensor: ...
+    def work(self, unit: Unit, message: Tensor | None, x: Tensor | None = None) -> Tensor: ...
+
+
+class Backward(Protocol):
+    """The same of its way back."""
+
+    call: Call
+    sharded: Any
+    params: Sequence[Tensor]
+    kept: dict[Any, Tensor]
+
+    def read(self, unit: Unit) -> Tensor: ...
+    def of_output(self, unit: Unit) -> Tensor | None: ...
+    def work(
+        self, unit: Unit, message: Tensor | None, x: Tensor | None = None, dy: Tensor | None = None
+    ) -> Tensor: ...
 
 
 def bound_of(dtype: torch.dtype) -> float:
