@@ -16,7 +16,10 @@ CPP := $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' ':!python/third_party')
 SOURCES := CMakeLists.txt pyproject.toml $(shell git ls-files scan dispatch lib python)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(shell nproc)
-# The wheel and the tests are two builds of the same objects.
+# The wheel and the tests are two builds of the same objects, and so are those of another checkout:
+# the compiler's cache sees paths relative to this one.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
 export CMAKE_CXX_COMPILER_LAUNCHER = $(shell command -v ccache)
 export CMAKE_CUDA_COMPILER_LAUNCHER = $(CMAKE_CXX_COMPILER_LAUNCHER)
 ifneq ($(NVCC),)
