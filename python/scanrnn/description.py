@@ -56,6 +56,7 @@ class Description(NamedTuple):
     options: str = ""  # the cell's own, "name=number ..."; see options_text
     strategy: str | None = None  # asked of a plan, no part of the layer
     longest: int = 0  # of packed sequences, which a plan is told; 0: not known
+    one_step: bool = False  # x is [B,C] and a state [B,H]: one step of a layer, which has one row
 
     def layer(self, input_size: int, dtype: str) -> _core.Layer:
         return _layer(self._of_any_batch(), input_size, dtype)
@@ -92,7 +93,7 @@ class Description(NamedTuple):
 
     @property
     def batch_axis(self) -> int:
-        return 0 if self.batch_first else 1
+        return 0 if self.batch_first or self.one_step else 1
 
     def planner(self, input_size: int, dtype: str, device: _core.Device) -> Planner:
         """Its plans on a device. Whoever asks passes `_core.settings(device)`, on which they
@@ -113,6 +114,8 @@ class Description(NamedTuple):
     def batch(self, shape: Sequence[Any], ragged: Ragged | None = None) -> Batch:
         if ragged is not None and ragged.cu_seqlens is not None:
             return Batch(shape[0], ragged.cu_seqlens.shape[0] - 1, PACKED)
+        if self.one_step:
+            return Batch(1, shape[0])
         axis = self.batch_axis
         layout = RECTANGULAR if ragged is None else ragged.layout
         return Batch(shape[1 - axis], shape[axis], layout)
@@ -129,9 +132,12 @@ class Description(NamedTuple):
 
     def state_shapes(self, sequences: Any) -> list[tuple[Any, ...]]:
         """The shape of each tensor of the state."""
-        rows = self.num_layers * self.directions
+        rows = () if self.one_step else (self.num_layers * self.directions,)
         sizes = [self.output_size] + [self.hidden_size] * (self.states - 1)
-        return [(rows, sequences, size) for size in sizes]
+        return [(*rows, sequences, size) for size in sizes]
+
+    def as_sequence(self) -> Description:
+        return self._replace(one_step=False)
 
 
 # What training draws by, beside dropout between layers.
@@ -163,7 +169,7 @@ def _options(text: str) -> dict[str, float]:
 def _layer(description: Description, input_size: int, dtype: str) -> _core.Layer:
     profile.load_users()
     options = description._asdict()
-    del options["strategy"], options["longest"]
+    del options["strategy"], options["longest"], options["one_step"]
     return _core.Layer(input_size=input_size, dtype=dtype, **options)
 
 
@@ -183,6 +189,8 @@ def _planner(
         tokens = [batch, steps] if description.batch_first else [steps, batch]
         if layout == PACKED:
             tokens = [steps]
+        elif description.one_step:
+            tokens = [batch]
         return Planned(
             layer, plan, (*tokens, width), (batch, width), description.state_shapes(batch),
             plan.workspace_bytes, plan.reserve_bytes,

@@ -24,7 +24,7 @@ CELLS = {cell.name: cell for cell in cells()}
 # What a description may say; every other option is an error where it is used.
 _OPTIONS = {
     "cell", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",
-    "variant", "domain", "strategy", "options", "longest",
+    "variant", "domain", "strategy", "options", "longest", "one_step",
 }  # fmt: skip
 _OWN_OPTIONS = {
     "draws", "dropconnect", "input_dropout", "state_dropout", "zoneout", "zoneout_cell",
@@ -54,6 +54,10 @@ def run(
     told: Description, ways: Ways,
 ) -> list[Array]:  # fmt: skip
     """y and the states at the end, as a layer gives them in training."""
+    if told.one_step:
+        x, h_0 = x[None], [state[None] for state in h_0]
+        out = run(f, x, h_0, params, ragged, seed, told.as_sequence(), ways)
+        return [value[0] for value in out]
     layer = told.layer(int(x.shape[-1]), short_name(x.dtype))
     names = [name for name, _ in layer.parameters()]
     kind = x.dtype

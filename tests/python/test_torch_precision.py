@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """scanrnn.torch: float32 products on CUDA follow torch's own switches."""
 
+import contextlib
+
 import pytest
 from scanrnn import _core
 from scanrnn.precision import Used
-from support import ALL_CELLS, INFO
-from torch_support import GPU, TORCHS_OWN, module, numpy, st, tensor, torch
+from support import ALL_CELLS, DEVICE, INFO
+from torch_support import GPU, TORCHS_OWN, flat, module, numpy, st, tensor, torch
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +38,25 @@ def test_which_switch_a_cell_follows(cell):
             assert st.switches.matmul_precision(cell) == wanted
 
 
+@pytest.mark.parametrize("name", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_torchs_cells_follow_products(name, monkeypatch):
+    """As torch.nn's do, whatever cuDNN's switch says; forward and backward."""
+    told = []
+
+    def followed(description, x):
+        told.append(st.switches.matmul_precision(description.cell, description.one_step))
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(st.ops, "followed", followed)
+    cell = getattr(st, name)(4, 4).to(DEVICE)
+    for other, its, wanted in (("tf32", "ieee", "highest"), ("ieee", "tf32", "high")):
+        torch.backends.cudnn.rnn.fp32_precision = other
+        torch.backends.cuda.matmul.fp32_precision = its
+        flat([cell(tensor(2, 4, dtype=torch.float32))])[0].sum().backward()
+        assert told == [wanted, wanted]
+        told.clear()
+
+
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
 def test_what_torchs_other_names_set(cell):
     """allow_tf32 and the switch of all of cuDNN say it, too."""
@@ -61,7 +82,8 @@ def test_plans_and_calls_have_it(cell, monkeypatch):
     """As on CUDA: the core is told before it plans and works, and then told to forget."""
     told = []
     monkeypatch.setattr(_core, "use_matmul_precision", told.append, raising=False)
-    monkeypatch.setattr(st.ops, "followed", lambda c, x: Used(st.switches.matmul_precision(c)))
+    precision = st.switches.matmul_precision
+    monkeypatch.setattr(st.ops, "followed", lambda t, x: Used(precision(t.cell, t.one_step)))
     forward, backward = _core.forward, _core.backward
     monkeypatch.setattr(_core, "forward", lambda *a: (told.append("forward"), forward(*a)))
     monkeypatch.setattr(_core, "backward", lambda *a: (told.append("backward"), backward(*a)))

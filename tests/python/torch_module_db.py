@@ -10,10 +10,6 @@ import warnings
 from torch_support import DEVICE, WIDE, st, torch
 
 Packed = torch.nn.utils.rnn.PackedSequence
-# Classes that have no counterpart, and why.
-CLASSES_LEFT_OUT = dict.fromkeys(
-    ("RNNCell", "LSTMCell", "GRUCell"), "a step is a sequence of one: scanrnn.Layer.step has it"
-)
 
 
 @contextlib.contextmanager
@@ -40,25 +36,49 @@ def _as_it_was():
 
 
 with _as_it_was():
-    from torch.testing._internal.common_modules import ModuleErrorEnum, module_db
+    from torch.testing._internal.common_modules import (
+        FunctionInput,
+        ModuleErrorEnum,
+        ModuleInput,
+        module_db,
+    )
 
 CONSTRUCTION = ModuleErrorEnum.CONSTRUCTION_ERROR
-RECURRENT = {
+INFOS = {
     info.module_cls.__name__: info
     for info in module_db
     if info.module_cls.__module__ == "torch.nn.modules.rnn"
 }
-INFOS = {name: info for name, info in RECURRENT.items() if name not in CLASSES_LEFT_OUT}
+LAYERS = [name for name in INFOS if not name.endswith("Cell")]
+CELLS = [name for name in INFOS if name not in LAYERS]
 
 
 def samples(name, device=DEVICE, dtype=WIDE):
     """The samples of a class; tensors require grad."""
     info = INFOS[name]
-    more = {} if name == "LSTM" else {"with_packed_sequence": True}
+    more = {"with_packed_sequence": True} if name in ("RNN", "GRU") else {}
     found = info.module_inputs_func(
         info, device=device, dtype=dtype, requires_grad=True, training=True, **more
     )
-    return found
+    return [*found, *(_batches(name, device, dtype) if name in CELLS else [])]
+
+
+def _batches(name, device, dtype):
+    """Torch's samples of cells are one sequence each, all with a state and biases."""
+
+    def made(*shape):
+        value = torch.testing.make_tensor(shape, device=device, dtype=dtype)
+        return value.requires_grad_()
+
+    def state():
+        return (made(3, 10), made(3, 10)) if name == "LSTMCell" else made(3, 10)
+
+    calls = [(made(3, 5), state()), (made(3, 5),), (made(5),)]
+    return [
+        ModuleInput(FunctionInput(5, 10, bias=bias), FunctionInput(*args))
+        for bias in (True, False)
+        for args in calls
+    ]
 
 
 # (class, the sample's number)

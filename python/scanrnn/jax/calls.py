@@ -24,6 +24,7 @@ from .targets import call, kinds_of_device, work_memory
 def attributes(description: Description) -> dict[str, Any]:
     """A description as what a custom call may have: texts and numbers."""
     told = description._replace(strategy=description.strategy or "")._asdict()
+    del told["one_step"]  # which JAX's layers have not
     as_numbers = {float: np.float64, int: np.int64, bool: np.int64}
     return {k: v if isinstance(v, str) else as_numbers[type(v)](v) for k, v in told.items()}
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from ..registry import CellInfo, classes, signature
 from ..scan_call import checked
 from . import replacing, scan_op, tensors
-from .modules import Recurrent
+from .cells import GRUCell, LSTMCell, RNNCell
+from .modules import Base, Recurrent
 from .switches import TORCHS_OWN
 from .torchs_own import Elman, TorchsOwn
 
@@ -71,14 +72,16 @@ def _scan(
 
 
 def replace(module: torch.nn.Module) -> list[str]:
-    """Every torch.nn.LSTM, GRU and RNN inside becomes ours; gives the names of those that did.
+    """Every LSTM, GRU, RNN, LSTMCell, GRUCell and RNNCell of torch.nn's inside becomes ours; gives
+    the names of those that did.
 
     They change where they stand: the objects, their Parameters, hooks, mode and whatever a program
     has put there stay, so that optimisers, checkpoints and who holds a module go on. So does the
     module itself, whose name is "". One that cannot be is left and named in one warning, with the
     reason: a subclass, a parametrised module, an option or a dtype that ours has not.
     """
-    return replacing.replace(module, _modules)
+    kinds: list[type[Base]] = [RNNCell, LSTMCell, GRUCell]
+    return replacing.replace(module, {**_modules, **{kind.__name__: kind for kind in kinds}})
 
 
 def _make_module(cell: CellInfo) -> type[Recurrent]:
@@ -103,4 +106,6 @@ if TYPE_CHECKING:
     from .layer_classes import *  # noqa: F403
 
 
-__all__ = ["Recurrent", "replace", "scan", "scan_log", *_modules]
+__all__ = [
+    "GRUCell", "LSTMCell", "RNNCell", "Recurrent", "replace", "scan", "scan_log", *_modules,
+]  # fmt: skip

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,14 +15,74 @@ from .. import arguments, initial
 from ..arguments import short_name, state_names, state_words
 from ..arrays.eager import is_eager
 from ..description import Description, options_text
-from ..ragged import checked, longest_told, of_sequence
+from ..ragged import Ragged, checked, longest_told, of_sequence
 from ..registry import CellInfo
 from . import ops, packed, tensors
 
 Shapes = Sequence[tuple[Any, ...]]
 
 
-class Recurrent(nn.Module):
+class Base(nn.Module):
+    """What layers and cells do with a call whose shapes have been looked at."""
+
+    _own: Mapping[str, Any] = {}  # the cell's options
+    hidden_size: int
+
+    def reset_parameters(self) -> None:
+        """U(-1/sqrt(H), 1/sqrt(H)), as torch does; RG-LRU's decays begin in [0.9, 0.999]."""
+        for name, parameter in self.named_parameters():
+            low, high, made = initial.of(name, self.hidden_size, self._own)
+            if made is None:
+                nn.init.uniform_(parameter, low, high)
+                continue
+            wide = torch.promote_types(parameter.dtype, torch.float32)
+            drawn = torch.empty_like(parameter, dtype=wide, requires_grad=False)
+            with torch.no_grad():
+                parameter.copy_(made(torch, nn.init.uniform_(drawn, low, high)))
+
+    def _run(
+        self, x: Tensor, states: list[Tensor], params: list[Tensor], ragged: Ragged | None,
+        drops: bool, told: Description,
+    ) -> list[Tensor]:  # fmt: skip
+        """y and the states at the end, of one step those alone."""
+        tensors.refuse_compiled_forward_mode(type(self).__name__, x, *states, *params)
+        target = _autocast_dtype(x)
+        if target is not None:
+            x, *states = (value.to(target) for value in (x, *states))
+            params = [parameter.to(target) for parameter in params]
+        self._check_like("input", x, params[0])
+        if states:
+            for name, value in zip(state_names("h_0", len(states)), states, strict=True):
+                self._check_like(name, value, params[0])
+        given = x, *states, *params
+        wanted = torch.is_grad_enabled() and any(map(_may_want_grad, given))
+        wanted = wanted or tensors.have_tangents(*given)
+        # A number of torch's own generator, so that manual_seed and checkpointing govern it.
+        seed = torch.randint(2**62, (), device="cpu") if drops else None
+        return ops.run(x, states, params, ragged, seed, wanted, told)
+
+    def _check_like(self, name: str, value: Tensor, parameter: Tensor) -> None:
+        if value.dtype != parameter.dtype:
+            raise self._other_dtype(name, value, parameter)
+        if value.layout != torch.strided:
+            raise TypeError(f"{name}: expected a dense tensor, got layout {value.layout}")
+        if value.device != parameter.device:
+            raise self._other_device(name, value, parameter)
+
+    def _other_dtype(self, name: str, value: Tensor, parameter: Tensor) -> Exception:
+        return TypeError(
+            f"{name}: expected dtype {parameter.dtype}, that of the parameters, got "
+            f"{value.dtype}: cast one of them, or use torch.autocast"
+        )
+
+    def _other_device(self, name: str, value: Tensor, parameter: Tensor) -> Exception:
+        return TypeError(
+            f"{name}: expected device {parameter.device}, where the parameters are, got "
+            f"{value.device}: move one of them with .to()"
+        )
+
+
+class Recurrent(Base):
     """A stack of recurrent layers; each cell of the registry has a subclass of its name.
 
     `y, h_n = rnn(input, h_0)`: input [T,B,C], or [B,T,C] with batch_first, or [T,C]; y likewise
@@ -94,18 +154,6 @@ class Recurrent(nn.Module):
             self.domain, self._options, self.strategy,
         )  # fmt: skip
 
-    def reset_parameters(self) -> None:
-        """U(-1/sqrt(H), 1/sqrt(H)), as torch does; RG-LRU's decays begin in [0.9, 0.999]."""
-        for name, parameter in self.named_parameters():
-            low, high, made = initial.of(name, self.hidden_size, self._own)
-            if made is None:
-                nn.init.uniform_(parameter, low, high)
-                continue
-            wide = torch.promote_types(parameter.dtype, torch.float32)
-            drawn = torch.empty_like(parameter, dtype=wide, requires_grad=False)
-            with torch.no_grad():
-                parameter.copy_(made(torch, nn.init.uniform_(drawn, low, high)))
-
     def flatten_parameters(self) -> None:
         """Nothing: for programs that call it on torch.nn's."""
 
@@ -153,21 +201,7 @@ class Recurrent(nn.Module):
         if hx is not None:
             shapes = told.state_shapes(told.batch(x.shape, ragged).sequences)
             states = self._states(shapes, hx, single)
-        tensors.refuse_compiled_forward_mode(type(self).__name__, x, *states, *params)
-        target = _autocast_dtype(x)
-        if target is not None:
-            x, *states = (value.to(target) for value in (x, *states))
-            params = [parameter.to(target) for parameter in params]
-        self._check_like("input", x, params[0])
-        if states:
-            for name, value in zip(state_names("h_0", len(states)), states, strict=True):
-                self._check_like(name, value, params[0])
-        given = x, *states, *params
-        wanted = torch.is_grad_enabled() and any(map(_may_want_grad, given))
-        wanted = wanted or tensors.have_tangents(*given)
-        # A number of torch's own generator, so that manual_seed and checkpointing govern it.
-        seed = torch.randint(2**62, (), device="cpu") if drops else None
-        y, *finals = ops.run(x, states, params, ragged, seed, wanted, told)
+        y, *finals = self._run(x, states, params, ragged, drops, told)
         if single:
             y, finals = y.squeeze(batch_axis), [final.squeeze(1) for final in finals]
         return y, finals[0] if len(finals) == 1 else tuple(finals)
@@ -240,26 +274,6 @@ class Recurrent(nn.Module):
                 f"{state_names('h_0', index + 1)[index]}: expected shape {shape} = "
                 f"(num_layers * num_directions, {batch}{size}), got {tuple(state.shape)}"
             )
-
-    def _check_like(self, name: str, value: Tensor, parameter: Tensor) -> None:
-        if value.dtype != parameter.dtype:
-            raise self._other_dtype(name, value, parameter)
-        if value.layout != torch.strided:
-            raise TypeError(f"{name}: expected a dense tensor, got layout {value.layout}")
-        if value.device != parameter.device:
-            raise self._other_device(name, value, parameter)
-
-    def _other_dtype(self, name: str, value: Tensor, parameter: Tensor) -> Exception:
-        return TypeError(
-            f"{name}: expected dtype {parameter.dtype}, that of the parameters, got "
-            f"{value.dtype}: cast one of them, or use torch.autocast"
-        )
-
-    def _other_device(self, name: str, value: Tensor, parameter: Tensor) -> Exception:
-        return TypeError(
-            f"{name}: expected device {parameter.device}, where the parameters are, got "
-            f"{value.device}: move one of them with .to()"
-        )
 
     def extra_repr(self) -> str:
         out = f"{self.input_size}, {self.hidden_size}"

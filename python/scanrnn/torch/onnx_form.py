@@ -33,6 +33,9 @@ def run(
         raise NotImplementedError(
             "dropout: expected a module in eval mode for ONNX, which draws no masks: call .eval()"
         )
+    if told.one_step:
+        h_0, told = [state[None] for state in h_0], told.as_sequence()
+        return [value[0] for value in run(x[None], h_0, params, ragged, told)]
     if ragged.cu_seqlens is not None:
         raise NotImplementedError(
             "cu_seqlens: expected None for ONNX, whose sequences have an axis of their own: pass "

@@ -5,7 +5,8 @@ torch is linked, so one build goes with every release of it.
 `layer` and `layer_backward` run a stack; `scan`, the bare recurrence, is in scan_op.py. All memory
 is torch's, all work is on the current stream, and nothing is waited for. Shapes: T steps, B batch,
 C input size, H hidden size, L layers, D directions. Packed sequences, those of cu_seqlens, have
-tokens in the place of T and B, and N sequences as the batch of their states.
+tokens in the place of T and B, and N sequences as the batch of their states. One step, that of
+one_step, has x and y [B,.] and states [B,H].
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from torch import Tensor
 from .. import _core
 from ..arguments import short_name
 from ..arrays.eager import is_eager
-from ..call import log
-from ..description import Batch, Description, Planned
+from ..description import Batch, Description
 from ..ragged import PACKED, Ragged, of_sequence
 from . import onnx_form
 from .batched import call_by_call, of_batches
 from .operators import Operator
+from .plans import plan_of
 from .second import Call, backward_vjp
 from .switches import followed
 from .tensors import all_ready, device_of, ready, stream_of, workspace
@@ -33,7 +34,8 @@ from .tensors import all_ready, device_of, ready, stream_of, workspace
 # What both operators of a layer are told about it; `description` packs the same.
 _DESCRIPTION = (
     "str cell, int hidden_size, int num_layers, bool bias, bool batch_first, float dropout, "
-    "bool bidirectional, str variant, str domain, str options, str? strategy, int longest"
+    "bool bidirectional, str variant, str domain, str options, str? strategy, int longest, "
+    "bool one_step"
 )
 # Absent where the batch is rectangular.
 _STEPS = "Tensor? lengths, Tensor? cu_seqlens, Tensor? reset"
@@ -94,32 +96,12 @@ def _padded(outputs: Any) -> Any:
     return y, *states, *(y.new_empty((0,)) for _ in range(_MOST_STATES - len(states))), reserve
 
 
-def _planned(x: Tensor, ragged: Ragged | None, training: bool, description: Description) -> Planned:
-    device = device_of(x.device)
-    if ragged is None:
-        settings = _core.settings(device)
-        planned = _rectangular(description, x.shape, x.dtype, device, training, settings)
-    else:
-        batch = description.batch(x.shape, ragged)
-        dtype = short_name(x.dtype)
-        planned = description.plan(x.shape[-1], dtype, device, batch, training)
-    log(planned.plan)
-    return planned
-
-
-@functools.lru_cache(maxsize=1024)
-def _rectangular(
-    description: Description, shape: torch.Size, dtype: torch.dtype, device: _core.Device,
-    training: bool, settings: int,
-) -> Planned:  # fmt: skip
-    """By what a tensor says of itself, so that one look finds the plan; `settings` are what else it
-    depends on."""
-    planner = description.planner(shape[-1], short_name(dtype), device)
-    steps, sequences, _ = description.batch(shape)
-    return planner(settings, steps, sequences, training, description.strategy)
-
-
 # ---- a layer
+
+
+def _with_axis(values: Sequence[Tensor | None]) -> list[Any]:
+    """What one step takes and gives, with the axis of time or of layers that it has not."""
+    return [value if value is None else value.unsqueeze(0) for value in values]
 
 
 def _forward(
@@ -128,17 +110,21 @@ def _forward(
 ) -> Any:  # fmt: skip
     """y, the states and the reserve, which inference has not, and whose shape is the least."""
     ragged, reserve = of_sequence(*steps), None
-    with followed(description.cell, x):
-        planned = _planned(x, ragged, training, description)
+    with followed(description, x):
+        planned = plan_of(x, ragged, training, description)
         y, states = x.new_empty(planned.y), [x.new_empty(shape) for shape in planned.states]
+        x_in, first, y_out, last = ready(x), all_ready(h_0), y, states
+        if description.one_step:
+            first, last = _with_axis(first), _with_axis(last)
+            if training:  # else the core takes x and y as they are
+                x_in, y_out = _with_axis((x_in, y))
         if training:
             shape = (planned.reserve,) if reserve_shape is None else reserve_shape
             reserve = x.new_empty(shape, dtype=torch.uint8)
         _core.forward(
-            planned.core, planned.plan, stream_of(x), all_ready(params),
-            ready(x), all_ready(h_0), y, states,
+            planned.core, planned.plan, stream_of(x), all_ready(params), x_in, first, y_out, last,
             workspace(x, planned.workspace), reserve,
-            0 if seed is None else seed.item(), False, ragged,
+            0 if seed is None else seed.item(), description.one_step and not training, ragged,
         )  # fmt: skip
     return y, *states, reserve
 
@@ -234,13 +220,18 @@ def _layer_backward(
     alignment = 128 if x.is_cuda else 64
     if reserve.data_ptr() % alignment or not reserve.is_contiguous():
         reserve = reserve.clone(memory_format=torch.contiguous_format)  # somebody has moved it
-    with followed(description.cell, x):
-        planned = _planned(x, ragged, True, description)
+    x_in, first, y, last = ready(x), all_ready(h_0), ready(y), all_ready(dh_n)
+    dy = None if dy is None else ready(dy)
+    into, of_first = dx if need_x else None, dh_0
+    if description.one_step:
+        x_in, y, dy, into = _with_axis((x_in, y, dy, into))
+        first, last, of_first = _with_axis(first), _with_axis(last), _with_axis(of_first)
+    with followed(description, x):
+        planned = plan_of(x, ragged, True, description)
         _core.backward(
-            planned.core, planned.plan, stream_of(x), all_ready(params),
-            ready(x), all_ready(h_0), ready(y), None if dy is None else ready(dy),
-            all_ready(dh_n), dx if need_x else None, dh_0, dparams,
-            workspace(x, planned.workspace), reserve, 0 if seed is None else seed.item(), ragged,
+            planned.core, planned.plan, stream_of(x), all_ready(params), x_in, first, y, dy, last,
+            into, of_first, dparams, workspace(x, planned.workspace), reserve,
+            0 if seed is None else seed.item(), ragged,
         )  # fmt: skip
     return out
 
@@ -279,6 +270,11 @@ def _layer_backward_vjp(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
 # which takes longer than a small layer
 
 
+def _given(out: Sequence[Tensor], description: Description) -> Sequence[Tensor]:
+    """y and the states; y of one step is its h, which is given once."""
+    return out[description.one_step : 1 + description.states]
+
+
 class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -290,7 +286,7 @@ class _Eager(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.description, ctx.states = description, states
         ctx.save_for_backward(x, out[0], out[-1], *steps, seed, *rest)
-        return out[: 1 + description.states]
+        return _given(out, description)
 
     @staticmethod
     @of_batches
@@ -299,7 +295,8 @@ class _Eager(torch.autograd.Function):
         plain = not torch.is_grad_enabled() and is_eager([d for d in cotangents if d is not None])
         backward = _layer_backward if plain else _backward_operator
         needs = ctx.needs_input_grad[4], any(ctx.needs_input_grad[5 + ctx.states :])
-        dx, dh_0, dparams = _pulled_back(ctx, backward, needs, list(cotangents))
+        of_outputs = [None, *cotangents] if ctx.description.one_step else list(cotangents)
+        dx, dh_0, dparams = _pulled_back(ctx, backward, needs, of_outputs)
         return None, None, None, None, dx, *dh_0, *dparams
 
 
@@ -312,33 +309,33 @@ def run_eager(
     x: Tensor, h_0: list[Tensor], params: list[Tensor], wanted: bool, description: Description,
     steps: Sequence[Any] = _RECTANGULAR, seed: Tensor | None = None,
 ) -> Sequence[Tensor]:  # fmt: skip
-    """y and the states at the end, of plain tensors in eager mode."""
+    """As `run`, of plain tensors in eager mode."""
     states = len(h_0)
     x, *rest = map(_alive, (x, *h_0, *params))
     if wanted:
         with_gradient: Sequence[Tensor] = _apply(description, states, steps, seed, x, *rest)
         return with_gradient
     training = seed is not None
-    *out, _ = _forward(description, x, rest[:states], rest[states:], steps, seed, training)
-    return out
+    out = _forward(description, x, rest[:states], rest[states:], steps, seed, training)
+    return _given(out, description)
 
 
 def run(
     x: Tensor, h_0: list[Tensor], params: list[Tensor], ragged: Ragged | None,
     seed: Tensor | None, wanted: bool, description: Description,
 ) -> list[Tensor]:  # fmt: skip
-    """y and the states at the end; `wanted`: gradients may be."""
+    """y and the states at the end, of one step those alone; `wanted`: gradients may be."""
     training, steps, tensors = wanted or seed is not None, _RECTANGULAR, [x, *h_0, *params]
     if ragged is not None:
         steps = ragged[:3]
         tensors += [value for value in steps if value is not None]
     if is_eager(tensors):
-        out = run_eager(x, h_0, params, wanted, description, steps, seed)
-    elif torch.onnx.is_in_onnx_export():
-        return onnx_form.run(x, h_0, params, Ragged(*steps), description)
+        return list(run_eager(x, h_0, params, wanted, description, steps, seed))
+    if torch.onnx.is_in_onnx_export():
+        out = onnx_form.run(x, h_0, params, Ragged(*steps), description)
     else:
         out = _layer_operator(x, h_0, params, *steps, seed, training, *description)
-    return list(out[: 1 + description.states])
+    return list(_given(out, description))
 
 
 # ---- vmap: a layer by folding the mapped axis into the batch where no gradient is wanted, else
@@ -356,7 +353,8 @@ def _layer_mapped(
         return call_by_call(_layer_operator)(
             info, in_dims, x, h_0, params, *steps, seed, training, *description
         )
-    count, batch_axis = info.batch_size, Description(*description).batch_axis
+    told = Description(*description)
+    count, batch_axis, state_axis = info.batch_size, told.batch_axis, 0 if told.one_step else 1
 
     def fold(value: Tensor, dim: int | None, axis: int) -> Tensor:
         value = value.unsqueeze(axis) if dim is None else value.movedim(dim, axis)
@@ -369,10 +367,10 @@ def _layer_mapped(
 
     y, *states, reserve = _layer_operator(
         fold(x, x_dim, batch_axis),
-        [fold(h, dim, 1) for h, dim in zip(h_0, h_dims, strict=True)],
+        [fold(h, dim, state_axis) for h, dim in zip(h_0, h_dims, strict=True)],
         params, *steps, seed, training, *description,
     )  # fmt: skip
-    axes = [1 if state.dim() == 3 else None for state in states]
+    axes = [state_axis if state.dim() > 1 else None for state in states]
     unfolded = [
         state if axis is None else unfold(state, axis)
         for state, axis in zip(states, axes, strict=True)

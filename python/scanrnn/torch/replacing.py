@@ -8,18 +8,20 @@ import warnings
 from torch import nn
 
 from . import tensors
-from .modules import Recurrent
-from .switches import TORCHS_OWN
+from .modules import Base
+from .switches import TORCHS_CELLS, TORCHS_OWN
 from .torchs_own import adopted
 
+_TORCHS = TORCHS_OWN | TORCHS_CELLS
 
-def replace(module: nn.Module, classes: dict[str, type[Recurrent]]) -> list[str]:
+
+def replace(module: nn.Module, classes: dict[str, type[Base]]) -> list[str]:
     """See scanrnn.torch.replace; `classes` are ours by name."""
     if not isinstance(module, nn.Module):
         raise TypeError(f"module: expected a torch.nn.Module, got {type(module).__name__}")
     replaced, left = [], []
     for name, found in module.named_modules():
-        if not isinstance(found, nn.RNNBase):
+        if not isinstance(found, (nn.RNNBase, nn.RNNCellBase)):
             continue
         try:
             _become(found, classes)
@@ -34,10 +36,11 @@ def replace(module: nn.Module, classes: dict[str, type[Recurrent]]) -> list[str]
     return replaced
 
 
-def _become(module: nn.RNNBase, classes: dict[str, type[Recurrent]]) -> None:
+def _become(module: nn.Module, classes: dict[str, type[Base]]) -> None:
     """The object stays, so that whoever holds it sees the new class."""
     name = type(module).__name__
-    if type(module) is not TORCHS_OWN.get(name):
+    theirs = _TORCHS.get(name)
+    if theirs is None or type(module) is not theirs:
         raise TypeError("a subclass may do something else than its base")
     for parameter, value in module.named_parameters():
         if value.device.type not in tensors.DEVICE_TYPES:
@@ -45,7 +48,7 @@ def _become(module: nn.RNNBase, classes: dict[str, type[Recurrent]]) -> None:
                 f"{parameter}: expected device type of {tensors.DEVICE_TYPES}, got {value.device}"
             )
     kind = classes[name]
-    state = adopted(kind, vars(module))
+    state = adopted(kind, theirs, vars(module))
     module.__dict__.clear()
     module.__dict__.update(state)
     module.__class__ = kind

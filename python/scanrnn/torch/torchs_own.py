@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .modules import Recurrent, Shapes
+from .modules import Base, Recurrent, Shapes
 from .switches import TORCHS_OWN
 
 _ARGUMENTS = inspect.signature(Recurrent)
@@ -37,12 +37,7 @@ class TorchsOwn(Recurrent):
             if not isinstance(given[name], bool):
                 got = type(given[name]).__name__
                 raise TypeError(f"{name} should be of type bool, got: {got}")
-        for name in ("input_size", "hidden_size", "num_layers"):
-            value = given[name]
-            if not hasattr(value, "__index__"):
-                raise TypeError(f"{name} should be of type int, got: {type(value).__name__}")
-            if value <= 0:
-                raise ValueError(f"{name} must be greater than zero, got {value}")
+        check_sizes({name: given[name] for name in ("input_size", "hidden_size", "num_layers")})
 
     @property
     def mode(self) -> str:
@@ -109,7 +104,18 @@ class TorchsOwn(Recurrent):
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Takes a state of this class, or of torch.nn's class of this name."""
-        super().__setstate__(adopted(type(self), state) if "mode" in state else dict(state))
+        theirs = TORCHS_OWN[type(self)._cell.name]
+        own = adopted(type(self), theirs, state) if "mode" in state else dict(state)
+        super().__setstate__(own)
+
+
+def check_sizes(given: Mapping[str, Any]) -> None:
+    """With torch's words."""
+    for name, value in given.items():
+        if not hasattr(value, "__index__"):
+            raise TypeError(f"{name} should be of type int, got: {type(value).__name__}")
+        if value <= 0:
+            raise ValueError(f"{name} must be greater than zero, got {value}")
 
 
 def _check_dropout(dropout: Any, num_layers: Any) -> None:
@@ -127,12 +133,15 @@ def _check_dropout(dropout: Any, num_layers: Any) -> None:
         )
 
 
-def adopted(kind: type[Recurrent], state: Mapping[str, Any]) -> dict[str, Any]:
-    """What a module of torch.nn's has in its __dict__, as `kind` has it: the same Parameters, hooks
-    and whatever a user has put there."""
-    own = {"input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"}
-    own |= {"bidirectional"} | ({"nonlinearity"} if kind._cell.name == "RNN" else set())
-    options = {name: state[name] for name in own}
+# What constructors of torch.nn's take and keep, of those that a class has; all have the sizes.
+_OPTIONS = ("num_layers", "nonlinearity", "bias", "batch_first", "dropout", "bidirectional")
+
+
+def adopted(kind: type[Base], theirs: type[nn.Module], state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a module of torch.nn's, of class `theirs`, has in its __dict__, as `kind` has it: the
+    same Parameters, hooks and whatever a user has put there."""
+    names = ("input_size", "hidden_size", *_OPTIONS)
+    options = {name: state[name] for name in names if name in state}
     if state.get("proj_size"):
         options["proj_size"] = state["proj_size"]
     dtypes = {value.dtype for value in state["_parameters"].values() if value is not None}
@@ -142,7 +151,7 @@ def adopted(kind: type[Recurrent], state: Mapping[str, Any]) -> dict[str, Any]:
         warnings.simplefilter("ignore")  # torch.nn has said it
         template = kind(**options, device="meta", dtype=dtypes.pop())
     ours, inner = vars(template), vars(nn.Module())
-    torchs = vars(TORCHS_OWN[kind._cell.name](1, 1, device="meta"))
+    torchs = vars(theirs(1, 1, device="meta"))
     kept = {name: value for name, value in state.items() if name not in torchs or name in inner}
     return {**{name: ours[name] for name in ours if name not in inner}, **kept}
 

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scanrnn.torch: RNNCell, LSTMCell and GRUCell beyond torch's own samples of them, which
+test_torch_module_db.py has."""
+
+import copy
+import pickle
+
+import pytest
+from support import DEVICE, assert_close, tolerance
+from test_errors import raises
+from test_torch_transforms import Seen
+from torch_module_db import CELLS
+from torch_support import COMPILES, WIDE, flat, numpy, same, st, tensor, torch
+
+nn = torch.nn
+EVERY_CELL = pytest.mark.parametrize("name", CELLS)
+
+
+def both(name, *args, dtype=WIDE, **options):
+    """Ours and torch's, with the same parameters."""
+    torch.manual_seed(0)
+    theirs = getattr(nn, name)(*(args or (4, 6)), device=DEVICE, dtype=dtype, **options)
+    ours = getattr(st, name)(*(args or (4, 6)), device=DEVICE, dtype=dtype, **options)
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs
+
+
+def state(name, *shape, dtype=WIDE, grad=False):
+    parts = [tensor(*shape, 6, dtype=dtype, grad=grad, seed=i) for i in (7, 8)]
+    return tuple(parts) if name == "LSTMCell" else parts[0]
+
+
+# ---- what a program may ask of a module
+
+
+@EVERY_CELL
+def test_arguments_and_what_they_leave(name):
+    calls = [((4, 6), {}), ((4, 6, False), {}), ((4, 6), {"bias": False, "dtype": WIDE})]
+    calls += {
+        "RNNCell": [((4, 6, True, "relu", "cpu", WIDE), {}), ((4, 6), {"nonlinearity": "relu"})]
+    }.get(name, [((4, 6, True, "cpu", WIDE), {})])
+    for args, options in calls:
+        theirs, ours = (
+            torch.manual_seed(3) and getattr(module, name)(*args, **options) for module in (nn, st)
+        )
+        assert repr(ours) == repr(theirs)
+        assert vars(ours).keys() == vars(theirs).keys()
+        for mine, other in ((vars(m)[k] for m in (ours, theirs)) for k in ("bias", "hidden_size")):
+            assert mine == other
+        assert list(ours.state_dict()) == list(theirs.state_dict())
+        assert (ours.bias_ih is None) == (theirs.bias_ih is None)
+        same(list(ours.parameters()), list(theirs.parameters()), 0)  # drawn alike
+
+
+@EVERY_CELL
+def test_pickles_go_both_ways(name):
+    ours, theirs = both(name)
+    x, hx = tensor(3, 4), state(name, 3)
+    wanted = flat([theirs(x, hx)])
+    for source, kind in ((theirs, type(ours)), (ours, type(theirs)), (ours, type(ours))):
+        read = kind.__new__(kind)
+        read.__setstate__(pickle.loads(pickle.dumps(source.__getstate__())))
+        same(flat([read(x, hx)]), wanted, 1e-10)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 5])
+@EVERY_CELL
+def test_steps_are_a_layer(name, batch):
+    """Values and gradients of a walk, cell by cell; what a step gives may be changed in place."""
+    cell, _ = both(name)
+    layer = getattr(st, name.removesuffix("Cell"))(4, 6, device=DEVICE, dtype=WIDE)
+    layer.load_state_dict({f"{key}_l0": value for key, value in cell.state_dict().items()})
+    x, first = tensor(7, batch, 4, grad=True), flat([state(name, batch, grad=True)])
+    results = []
+    for rnn in (layer, cell):
+        if rnn is layer:
+            h = [part[None] for part in first]
+            y, last = rnn(x, tuple(h) if len(h) > 1 else h[0])
+            last = [part[0] for part in flat([last])]
+        else:
+            h, ys = tuple(first) if len(first) > 1 else first[0], []
+            for x_t in x:
+                h = rnn(x_t, h)
+                ys.append(flat([h])[0])
+            y, last = torch.stack(ys), flat([h])
+        out = [y, *last]
+        leaves = [x, *first, *rnn.parameters()]
+        loss = sum(value.sin().sum() for value in out)
+        results.append([*out, *torch.autograd.grad(loss, leaves)])
+    same(*results, share=1e-12)
+    h = flat([cell(x[0])])[0]
+    h.mul_(2).sum().backward()
+
+
+# ---- wrong calls
+
+OTHER_DEVICE = "cpu" if DEVICE == "cuda" else "meta"
+# By what is wrong: a call of the cell, x [3,4] and a function from h to a state of such tensors;
+# "type": of the error alone, whose text is one of a device, or of nobody.
+WRONG_CALLS = {
+    "input's rank": lambda cell, x, h, hx: cell(x[None], hx(h)),
+    "no rank": lambda cell, x, h, hx: cell(x[0, 0]),
+    "input's size": lambda cell, x, h, hx: cell(x[:, :3], hx(h)),
+    "state's rank": lambda cell, x, h, hx: cell(x, hx(h[None])),
+    "state's batch": lambda cell, x, h, hx: cell(x, hx(h[:2])),
+    "state's size": lambda cell, x, h, hx: cell(x, hx(h[:, :5])),
+    "state of one": lambda cell, x, h, hx: cell(x, hx(h[0])),
+    "state of a batch": lambda cell, x, h, hx: cell(x[0], hx(h)),
+    "input's dtype": lambda cell, x, h, hx: cell(x.float()),
+    "state's dtype": lambda cell, x, h, hx: cell(x, hx(h.float())),
+    "type: input's device": lambda cell, x, h, hx: cell(x.to(OTHER_DEVICE)),
+    "type: state's device": lambda cell, x, h, hx: cell(x, hx(h.to(OTHER_DEVICE))),
+}
+
+
+def said(call, *args):
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        call(*args)
+    return type(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", WRONG_CALLS)
+@EVERY_CELL
+def test_wrong_calls_are_torchs_errors(name, wrong):
+    def hx(h):
+        return (h, h) if name == "LSTMCell" else h
+
+    x, h = tensor(3, 4), tensor(3, 6)
+    (got, words), (wanted, torchs) = (
+        said(WRONG_CALLS[wrong], cell, x, h, hx) for cell in both(name)
+    )
+    assert got is wanted
+    assert wrong.startswith("type") or words.startswith(torchs)
+
+
+def test_wrong_states_of_an_lstm():
+    for cell in both("LSTMCell"):
+        x, h = tensor(3, 4), tensor(3, 6)
+        with pytest.raises(RuntimeError, match="hidden1 has inconsistent hidden_size: got 5, exp"):
+            cell(x, (h, h[:, :5]))
+        with pytest.raises(RuntimeError, match="lstm_cell expects two hidden states"):
+            cell(x, (h, h, h))
+        with pytest.raises(ValueError, match=r"Expected hx\[1\] to be 1D or 2D, got 3D instead"):
+            cell(x, (h, h[None]))
+    ours, _ = both("LSTMCell")
+    with raises(TypeError, r"hx: expected the pair \(h_0, c_0\), got torch.Tensor"):
+        ours(x, h)
+    with raises(TypeError, r"hx\[1\]: expected a tensor, got NoneType"):
+        ours(x, (h, None))
+
+
+def test_errors_of_ours():
+    with raises(ValueError, "hidden_size must be greater than zero, got 0"):
+        st.GRUCell(4, 0)
+    with raises(TypeError, "input_size should be of type int, got: str"):
+        st.GRUCell("4", 6)
+    with raises(ValueError, "dtype: expected one of"):
+        st.GRUCell(4, 6, dtype=torch.complex64)
+    with raises(TypeError, "input: expected a tensor, got int"):
+        st.GRUCell(4, 6)(3)
+    with raises(TypeError, "hx: expected a tensor, got tuple"):
+        st.GRUCell(4, 6)(torch.randn(4), (torch.randn(6),))
+    for module in (nn, st):
+        with raises(RuntimeError, "Unknown nonlinearity: gelu"):
+            module.RNNCell(4, 6, nonlinearity="gelu")(torch.randn(3, 4))
+
+
+# ---- torch's transformations
+
+
+@EVERY_CELL
+def test_eager_mode_is_the_operator(name):
+    cell, _ = both(name)
+    x, hx = tensor(3, 4, grad=True), state(name, 3, grad=True)
+
+    def run():
+        out = flat([cell(x, hx)])
+        leaves = [x, *flat([hx]), *cell.parameters()]
+        return [*out, *torch.autograd.grad([v.sin().sum() for v in out], leaves)]
+
+    eager = run()
+    with Seen() as seen:
+        watched = run()
+    assert seen.names == ["layer", "layer_backward"]
+    same(eager, watched, 0)
+    with torch.no_grad(), Seen() as seen:
+        same(flat([cell(x, hx)]), eager[: len(flat([hx]))], 0)
+    assert seen.names == ["layer"]
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@EVERY_CELL
+def test_autocast(name, half):
+    cell, _ = both(name, dtype=torch.float32)
+    x, hx = tensor(3, 4, dtype=torch.float32), state(name, 3, dtype=torch.float32)
+    wanted = flat([cell(x, hx)])
+    with torch.autocast(DEVICE, half):
+        got, mixed = flat([cell(x, hx)]), flat([cell(x.to(half), hx)])
+    assert {value.dtype for value in (*got, *mixed)} == {half}
+    short = "bfloat16" if half == torch.bfloat16 else "float16"
+    for value, want in zip(got, wanted, strict=True):
+        assert_close(numpy(value), numpy(want), 8 * tolerance(short, 1))
+    sum(value.float().sum() for value in got).backward()
+    assert {value.grad.dtype for value in cell.parameters()} == {torch.float32}
+
+
+@COMPILES
+@EVERY_CELL
+def test_compiled(name):
+    """Without a break, for any batch, in a loop of steps."""
+    cell, _ = both(name)
+
+    def walk(x, hx):
+        for x_t in x:
+            hx = cell(x_t, hx)
+        return hx
+
+    compiled = torch.compile(walk, fullgraph=True, dynamic=True, backend="aot_eager")
+    for batch in (3, 5):
+        results = []
+        for call in (compiled, walk):
+            x, hx = tensor(2, batch, 4, grad=True), state(name, batch)
+            out = flat([call(x, hx)])
+            leaves = [x, *cell.parameters()]
+            results.append([*out, *torch.autograd.grad([v.sin().sum() for v in out], leaves)])
+        same(*results)
+    torch.compiler.reset()
+
+
+@EVERY_CELL
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # torch.func's own, of itself
+def test_vmap_and_func(name):
+    cell, _ = both(name)
+    x, hx = tensor(2, 3, 4), state(name, 2, 3)
+    pairs = list(zip(x, zip(*hx, strict=True) if isinstance(hx, tuple) else hx, strict=True))
+    wanted = [torch.stack(parts) for parts in zip(*(flat([cell(*p)]) for p in pairs), strict=True)]
+    with torch.no_grad():
+        same(flat([torch.vmap(cell)(x, hx)]), wanted, 1e-12)
+        same(flat([torch.vmap(torch.vmap(cell))(x, hx)]), wanted, 1e-12)
+
+    def loss(x, hx):
+        return sum(value.sin().sum() for value in flat([cell(x, hx)]))
+
+    each = []
+    for x_one, of_one in pairs:
+        leaf = x_one.clone().requires_grad_()
+        each += torch.autograd.grad(loss(leaf, of_one), leaf)
+    same([torch.vmap(torch.func.grad(loss))(x, hx)], [torch.stack(each)], 1e-12)
+    with raises(NotImplementedError, f"{name}: there are no derivatives in forward mode"):
+        torch.func.jvp(lambda v: flat([cell(v)])[0], (x[0],), (x[0],))
+
+
+# ---- replace
+
+
+class Decoder(nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell = getattr(nn, name)(4, 6, device=DEVICE, dtype=WIDE)
+        self.head = nn.Linear(6, 4, device=DEVICE, dtype=WIDE)
+
+    def forward(self, x, steps=4):
+        hx = None
+        for _ in range(steps):
+            hx = self.cell(x, hx)
+            x = self.head(flat([hx])[0])
+        return x
+
+
+@EVERY_CELL
+def test_a_replaced_model_goes_on(name):
+    results = []
+    for replacing in (False, True):
+        model = Decoder(name)
+        before = dict(model.named_parameters())
+        if replacing:
+            held = model.cell
+            assert st.replace(model) == ["cell"]
+            assert model.cell is held
+            assert type(held) is getattr(st, name)
+            assert all(before[key] is value for key, value in model.named_parameters())
+            copy.deepcopy(model).load_state_dict(Decoder(name).state_dict())
+        optimiser = torch.optim.Adam(model.parameters(), 0.01)
+        for step in range(3):
+            optimiser.zero_grad()
+            model(tensor(3, 4, seed=step)).square().mean().backward()
+            optimiser.step()
+        results.append(list(model.parameters()))
+    same(*results, share=1e-8)
+    assert st.replace(model) == []
+
+
+class Other(nn.GRUCell):
+    pass
+
+
+def test_what_cannot_be_is_left_and_named():
+    model = nn.ModuleDict(
+        {"other": Other(4, 6), "complex": nn.RNNCell(4, 6, dtype=torch.complex64)}
+    )
+    with pytest.warns(UserWarning, match="left as they are") as found:
+        assert st.replace(model) == []
+    words = str(found[0].message)
+    assert "'other' (Other): a subclass" in words
+    assert "'complex' (RNNCell): dtype: expected one of" in words
