@@ -171,10 +171,13 @@ def test_vmap_over_parameters_and_over_cotangents(cell):
 
 
 @GPU
-def test_work_is_on_the_current_stream():
-    rnn, x = module("MinGRU", 64, 64, dtype=torch.float32), tensor(256, 8, 64, dtype=torch.float32)
+@pytest.mark.parametrize("cell", ALL_CELLS)
+def test_work_is_on_the_current_stream(cell):
+    rnn, x = module(cell, 64, 64, dtype=torch.float32), tensor(256, 8, 64, dtype=torch.float32)
     wanted = rnn(x)[0]
     side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        rnn(x)  # memory of this stream
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
         late = torch.empty_like(x)
