@@ -59,22 +59,25 @@ def numpy_runs(cell: str, size: Size, rnn: scanrnn.Layer, x: Any) -> Iterator[Ru
 
 
 def step_runs(cell: str, size: Size, rnn: scanrnn.Layer, x: Any, torch: Any) -> Iterator[Run]:
+    import scanrnn.torch
+
     h = state_of(rnn, size, x)
     yield Run(size, cell, "step", "scanrnn, torch tensors", lambda: rnn.step(x[0], h)[0])
     if not hasattr(torch.nn, cell):
         return
-    one = getattr(torch.nn, f"{cell}Cell")(size.H, size.H, device=x.device)
-    params = rnn.state_dict().items()
-    one.load_state_dict({n.removesuffix("_l0"): torch.as_tensor(value) for n, value in params})
+    params = {n.removesuffix("_l0"): torch.as_tensor(v) for n, v in rnn.state_dict().items()}
     pair = isinstance(h, tuple)
     before = tuple(state[0] for state in h) if pair else h[0]
+    for name, library in {"scanrnn.torch": scanrnn.torch, "torch.nn": torch.nn}.items():
+        one = getattr(library, f"{cell}Cell")(size.H, size.H, device=x.device)
+        one.load_state_dict(params)
 
-    @torch.no_grad()
-    def step() -> Any:
-        after = one(x[0], before)
-        return after[0] if pair else after
+        @torch.no_grad()
+        def step(one: Any = one) -> Any:
+            after = one(x[0], before)
+            return after[0] if pair else after
 
-    yield Run(size, cell, "step", "torch.nn", step)
+        yield Run(size, cell, "step", name, step)
 
 
 def module_runs(cell: str, size: Size, rnn: scanrnn.Layer, x: Any, torch: Any) -> Iterator[Run]:

@@ -20,6 +20,7 @@ from ..registry import CellInfo
 from . import ops, packed, tensors
 
 Shapes = Sequence[tuple[Any, ...]]
+_STATES = state_names("h_0", 4)
 
 
 class Base(nn.Module):
@@ -51,9 +52,8 @@ class Base(nn.Module):
             x, *states = (value.to(target) for value in (x, *states))
             params = [parameter.to(target) for parameter in params]
         self._check_like("input", x, params[0])
-        if states:
-            for name, value in zip(state_names("h_0", len(states)), states, strict=True):
-                self._check_like(name, value, params[0])
+        for name, value in zip(_STATES, states, strict=False):
+            self._check_like(name, value, params[0])
         given = x, *states, *params
         wanted = torch.is_grad_enabled() and any(map(_may_want_grad, given))
         wanted = wanted or tensors.have_tangents(*given)
