@@ -3,6 +3,7 @@
 test_torch_module_db.py has."""
 
 import copy
+import logging
 import pickle
 
 import pytest
@@ -248,6 +249,30 @@ def test_vmap_and_func(name):
     same([torch.vmap(torch.func.grad(loss))(x, hx)], [torch.stack(each)], 1e-12)
     with raises(NotImplementedError, f"{name}: there are no derivatives in forward mode"):
         torch.func.jvp(lambda v: flat([cell(v)])[0], (x[0],), (x[0],))
+
+
+@pytest.mark.filterwarnings("ignore")  # the exporter's own, of torch and of itself
+@EVERY_CELL
+def test_exported(name):
+    """Each step as the ONNX operator of its layer."""
+    ort = pytest.importorskip("onnxruntime")
+    for needed in ("onnx", "onnxscript"):
+        pytest.importorskip(needed)
+    model = Decoder(name)
+    st.replace(model)
+    model, x = model.to("cpu", torch.float32).eval(), tensor(3, 4, dtype=torch.float32).cpu()
+    logging.disable(logging.WARNING)  # what the exporter has no packages for
+    try:
+        shapes = ({0: torch.export.Dim("B", min=2, max=64)},)
+        program = torch.onnx.export(model, (x,), dynamo=True, dynamic_shapes=shapes, verbose=False)
+    finally:
+        logging.disable(logging.NOTSET)
+    session = ort.InferenceSession(program.model_proto.SerializeToString())
+    steps = [node.op_type for node in program.model.graph if node.op_type in name]
+    assert steps == [name.removesuffix("Cell")] * 4
+    x = tensor(5, 4, dtype=torch.float32).cpu()
+    (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert_close(got, numpy(model(x)), 1e-5)
 
 
 # ---- replace
