@@ -10,6 +10,8 @@ import pytest
 from support import DEVICE, assert_close, tolerance
 from test_errors import raises
 from test_torch_transforms import Seen
+from torch.autograd import forward_ad
+from torch.utils import _pytree as pytree
 from torch_module_db import CELLS
 from torch_support import COMPILES, WIDE, flat, numpy, same, st, tensor, torch
 
@@ -247,8 +249,71 @@ def test_vmap_and_func(name):
         leaf = x_one.clone().requires_grad_()
         each += torch.autograd.grad(loss(leaf, of_one), leaf)
     same([torch.vmap(torch.func.grad(loss))(x, hx)], [torch.stack(each)], 1e-12)
-    with raises(NotImplementedError, f"{name}: there are no derivatives in forward mode"):
-        torch.func.jvp(lambda v: flat([cell(v)])[0], (x[0],), (x[0],))
+
+
+@COMPILES  # torch compiles what it has for forward mode
+@EVERY_CELL
+def test_forward_mode(name):
+    """Tangents of the input, the state and parameters, and Hessians, as torch.nn's cell has."""
+    ours, theirs = both(name)
+    given = [tensor(3, 4), state(name, 3), dict(ours.named_parameters())]
+    given[2] = {name: value.detach() for name, value in given[2].items()}
+    tangents = pytree.tree_map(torch.ones_like, given)
+    found = []
+    for cell in (ours, theirs):
+
+        def call(x, hx, params, cell=cell):
+            return torch.func.functional_call(cell, params, (x, hx))
+
+        def loss(x, cell=cell):
+            return sum(value.sin().sum() for value in flat([cell(x)]))
+
+        moved = torch.func.jvp(call, tuple(given), tuple(tangents))[1]
+        with torch.no_grad(), forward_ad.dual_level():
+            out = call(*pytree.tree_map(forward_ad.make_dual, given, tangents))
+            dual = [forward_ad.unpack_dual(value).tangent for value in flat([out])]
+        found.append([*flat([moved]), *dual, torch.func.hessian(loss)(given[0])])
+    same(*found, 1e-10)
+
+
+def fitting(name):
+    """Calls of a cell that are as nearly all are: input, and states before it."""
+    parts = flat([state(name, 3)])
+    return (tensor(3, 4), []), (tensor(3, 4), parts)
+
+
+@EVERY_CELL
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_usual_call_is_what_the_long_way_gives(name, bias, grad, monkeypatch):
+    cell, _ = both(name, bias=bias)
+    with torch.set_grad_enabled(grad):
+        found = [cell._usual(*given) for given in fitting(name)]
+        monkeypatch.setattr(type(cell), "_usual", lambda *_: None)
+        wanted = [cell._one(*given) for given in fitting(name)]
+    for got, want in zip(found, wanted, strict=True):
+        assert [value.requires_grad for value in got] == [grad] * len(want)
+        same(list(got), want, 0)
+
+
+@EVERY_CELL
+def test_what_is_not_usual_goes_the_long_way(name):
+    cell, _ = both(name)
+    _, (x, hx) = fitting(name)
+    calls = [
+        (x[0], []), (x[..., :2], []), (x.float(), []), (x.to_sparse(), []), (None, []),
+        (x, [hx[0][0], *hx[1:]]), (x, [hx[0][:2], *hx[1:]]), (x, [hx[0].float(), *hx[1:]]),
+        (x, [*hx[:-1], None]), (x, [*hx[:-1], hx[-1].to("meta")]),
+    ]  # fmt: skip
+    assert [cell._usual(*given) for given in calls] == [None] * len(calls)
+    with torch.autocast(DEVICE.partition(":")[0], torch.bfloat16):
+        assert cell._usual(x, hx) is None
+    with forward_ad.dual_level():
+        assert cell._usual(x, hx) is None
+    torch.func.vmap(lambda one: one * (1 if cell._usual(x, hx) is None else 1 / 0))(x)
+    assert cell._usual(x, hx) is not None
+    nn.utils.parametrizations.weight_norm(cell, "weight_hh")
+    assert cell._usual(x, hx) is None
 
 
 @pytest.mark.filterwarnings("ignore")  # the exporter's own, of torch and of itself

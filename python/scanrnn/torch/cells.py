@@ -4,6 +4,7 @@ operator of a layer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 
 from ..arguments import short_name, type_name
 from ..description import Description
-from . import tensors
-from .modules import Base
+from . import ops, tensors
+from .modules import Base, alike, any_requires_grad, is_usual
 from .torchs_own import check_sizes
 
 _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -58,8 +59,11 @@ class Cell(Base):
         """That of the cell; its first one, or the only one."""
         return ""
 
-    def _one(self, input: Any, states: list[Any]) -> list[Tensor]:
+    def _one(self, input: Any, states: list[Any]) -> Sequence[Tensor]:
         """The states after the step, from none or all of those before it."""
+        usual = self._usual(input, states)
+        if usual is not None:
+            return usual
         single = self._check(input, states)
         x = input.unsqueeze(0) if single else input
         if single:
@@ -69,6 +73,23 @@ class Cell(Base):
         params = [value for value in params if value is not None]
         after = self._run(x, states, params, None, False, self._described(self._variant()))
         return [state.squeeze(0) for state in after] if single else after
+
+    def _usual(self, input: Any, states: list[Any]) -> Sequence[Tensor] | None:
+        """As that of layers: None is a call that `_one` looks at in full."""
+        own, names = self._parameters, _PARAMETERS if self.bias else _PARAMETERS[:2]
+        params: list[Any] = [own[name] for name in names if name in own]
+        given = [input, *states, *params]
+        if len(params) != len(names) or not is_usual(given):
+            return None
+        shape, like = input.shape, params[0]
+        if len(shape) != 2 or shape[1] != self.input_size or not alike(input, like):
+            return None
+        wanted = shape[0], self.hidden_size
+        for state in states:
+            if state.shape != wanted or not alike(state, like):
+                return None
+        wants = torch.is_grad_enabled() and any_requires_grad(given)
+        return ops.run_eager(input, states, params, wants, self._described(self._variant()))
 
     # ---- what torch says of a wrong call
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from .. import arguments, initial
 from ..arguments import short_name, state_names, state_words
@@ -216,28 +215,23 @@ class Recurrent(Base):
             states = [*hx] if several else [hx]
         own = self._parameters
         params = [own[name] for name in self._names if name in own]
-        if (
-            len(params) != len(self._names)
-            or not is_eager([input, *states, *params])
-            or torch._C._is_any_autocast_enabled()
-            or forward_ad._current_level >= 0
-        ):
+        if len(params) != len(self._names) or not is_usual([input, *states, *params]):
             return None
         told, shape, like = self._description(), input.shape, params[0]
         if told.drops:
             if self.training:
                 return None
             told = told.without_drops()
-        if len(shape) != 3 or shape[2] != self.input_size or not _alike(input, like):
+        if len(shape) != 3 or shape[2] != self.input_size or not alike(input, like):
             return None
         if states:
             shapes = _state_shapes(told, shape[told.batch_axis])
             if len(states) != len(shapes):
                 return None
             for state, wanted in zip(states, shapes, strict=True):
-                if state.shape != wanted or not _alike(state, like):
+                if state.shape != wanted or not alike(state, like):
                     return None
-        wants = torch.is_grad_enabled() and _requires_grad((*params, input, *states))
+        wants = torch.is_grad_enabled() and any_requires_grad((*params, input, *states))
         y, *finals = ops.run_eager(input, states, params, wants, told)
         return y, finals[0] if len(finals) == 1 else tuple(finals)
 
@@ -287,19 +281,23 @@ class Recurrent(Base):
         return out
 
 
+def is_usual(values: list[Tensor]) -> bool:
+    return is_eager(values) and not torch._C._is_any_autocast_enabled()
+
+
 @functools.lru_cache(maxsize=1024)
 def _state_shapes(told: Description, sequences: int) -> list[tuple[int, ...]]:
     return told.state_shapes(sequences)
 
 
-def _requires_grad(values: Sequence[Tensor]) -> bool:
+def any_requires_grad(values: Sequence[Tensor]) -> bool:
     for value in values:  # noqa: SIM110 a loop, since it runs in every call
         if value.requires_grad:
             return True
     return False
 
 
-def _alike(value: Tensor, parameter: Tensor) -> bool:
+def alike(value: Tensor, parameter: Tensor) -> bool:
     return (
         value.dtype is parameter.dtype
         and value.device == parameter.device
