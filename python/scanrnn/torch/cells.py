@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import short_name, type_name
+from ..arrays.eager import is_eager
 from ..description import Description
 from . import ops, tensors
-from .modules import Base, alike, any_requires_grad, is_usual
+from .modules import Base, alike, any_requires_grad
 from .torchs_own import check_sizes
 
 _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -79,7 +80,7 @@ class Cell(Base):
         own, names = self._parameters, _PARAMETERS if self.bias else _PARAMETERS[:2]
         params: list[Any] = [own[name] for name in names if name in own]
         given = [input, *states, *params]
-        if len(params) != len(names) or not is_usual(given):
+        if len(params) != len(names) or not is_eager(given) or torch._C._is_any_autocast_enabled():
             return None
         shape, like = input.shape, params[0]
         if len(shape) != 2 or shape[1] != self.input_size or not alike(input, like):

@@ -215,7 +215,11 @@ class Recurrent(Base):
             states = [*hx] if several else [hx]
         own = self._parameters
         params = [own[name] for name in self._names if name in own]
-        if len(params) != len(self._names) or not is_usual([input, *states, *params]):
+        if (
+            len(params) != len(self._names)
+            or not is_eager([input, *states, *params])
+            or torch._C._is_any_autocast_enabled()
+        ):
             return None
         told, shape, like = self._description(), input.shape, params[0]
         if told.drops:
@@ -279,10 +283,6 @@ class Recurrent(Base):
             if getattr(self, name) != default:
                 out += f", {name}={getattr(self, name)!r}"
         return out
-
-
-def is_usual(values: list[Tensor]) -> bool:
-    return is_eager(values) and not torch._C._is_any_autocast_enabled()
 
 
 @functools.lru_cache(maxsize=1024)

@@ -109,22 +109,23 @@ def _forward(
     steps: Sequence[Any], seed: Tensor | None, training: bool, reserve_shape: Any = None,
 ) -> Any:  # fmt: skip
     """y, the states and the reserve, which inference has not, and whose shape is the least."""
-    ragged, reserve = of_sequence(*steps), None
+    ragged, reserve, alone = of_sequence(*steps), None, description.one_step
     with followed(description, x):
         planned = plan_of(x, ragged, training, description)
         y, states = x.new_empty(planned.y), [x.new_empty(shape) for shape in planned.states]
         x_in, first, y_out, last = ready(x), all_ready(h_0), y, states
-        if description.one_step:
+        if alone:
             first, last = _with_axis(first), _with_axis(last)
             if training:  # else the core takes x and y as they are
                 x_in, y_out = _with_axis((x_in, y))
+                alone = False
         if training:
             shape = (planned.reserve,) if reserve_shape is None else reserve_shape
             reserve = x.new_empty(shape, dtype=torch.uint8)
         _core.forward(
             planned.core, planned.plan, stream_of(x), all_ready(params), x_in, first, y_out, last,
             workspace(x, planned.workspace), reserve,
-            0 if seed is None else seed.item(), description.one_step and not training, ragged,
+            0 if seed is None else seed.item(), alone, ragged,
         )  # fmt: skip
     return y, *states, reserve
 
@@ -270,11 +271,6 @@ def _layer_backward_vjp(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
 # which takes longer than a small layer
 
 
-def _given(out: Sequence[Tensor], description: Description) -> Sequence[Tensor]:
-    """y and the states; y of one step is its h, which is given once."""
-    return out[description.one_step : 1 + description.states]
-
-
 class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -286,7 +282,7 @@ class _Eager(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.description, ctx.states = description, states
         ctx.save_for_backward(x, out[0], out[-1], *steps, seed, *rest)
-        return _given(out, description)
+        return out[description.one_step : -1]  # y of one step is its h, which is given once
 
     @staticmethod
     @of_batches
@@ -317,7 +313,8 @@ def run_eager(
         return with_gradient
     training = seed is not None
     out = _forward(description, x, rest[:states], rest[states:], steps, seed, training)
-    return _given(out, description)
+    given: Sequence[Tensor] = out[description.one_step : -1]
+    return given
 
 
 def run(
@@ -335,7 +332,7 @@ def run(
         out = onnx_form.run(x, h_0, params, Ragged(*steps), description)
     else:
         out = _layer_operator(x, h_0, params, *steps, seed, training, *description)
-    return list(_given(out, description))
+    return list(out[description.one_step : 1 + description.states])
 
 
 # ---- vmap: a layer by folding the mapped axis into the batch where no gradient is wanted, else
