@@ -16,14 +16,14 @@ from .. import modules, tensors
 from ..modules import Recurrent
 from . import groups as cutting
 from . import masks, tails
-from .agree import PLACE, Ranks
+from .agree import PLACE, SEED, Ranks
 from .exchange import Link, refuse_transforms
 from .groups import Groups, Work
 from .parts import Call, Dropped, Steps, drawn_inside, info, may_split_units
 from .schedule import Shape
 from .stack import Sharded, Wanted
 
-DIFFERING = ("steps", "wants_x", "seed", PLACE)  # from rank to rank
+DIFFERING = ("steps", "wants_x", SEED, PLACE)  # from rank to rank
 
 
 class Asked:
@@ -90,7 +90,7 @@ class Asked:
             PLACE: place,
             "wants_x": grads and self.x.requires_grad,
             # A number of torch's own generator, so that manual_seed and checkpointing govern it.
-            "seed": int(torch.randint(2**62, (), device="cpu")) if self.drops else 0,
+            SEED: int(torch.randint(2**62, (), device="cpu")) if self.drops else 0,
         }
 
     def _check_kinds(self) -> None:
@@ -162,9 +162,10 @@ class Asked:
             return self.lengths is not None
         return zlib.crc32(repr(self.length_values).encode())
 
-    # ---- when all ranks have agreed
+    # ---- when all ranks have agreed, or will have by a guess
 
     def run(self, every: list[dict[str, Any]]) -> list[Tensor]:
+        self.taken = "pipeline"
         counts = [int(one["steps"]) for one in every]
         self._check_lengths(sum(counts))
         told = every[self.ranks.rank]
@@ -188,7 +189,7 @@ class Asked:
         )
         shape = _shape(self.description, self.ranks.size, len(grouped), grouped.by_units)
         link = Link(self.ranks, self.x.device, self.x.dtype)
-        seed = int(every[0]["seed"])  # the first rank's, as it would be one device's
+        seed = int(every[0][SEED])  # the first rank's, as it would be one device's
         between = self.description.dropout if self.drops else 0.0
         dropped = Dropped(between, self._share("input_dropout"), seed)
         call = Call(

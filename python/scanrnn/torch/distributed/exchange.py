@@ -49,9 +49,16 @@ class Link:
 
     def __init__(self, ranks: Ranks, device: torch.device, dtype: torch.dtype) -> None:
         self.ranks, self.group, self.rank, self.size = ranks, ranks.group, ranks.rank, ranks.size
-        self.device, self.dtype = device, dtype
-        if self.size > 1 and meet(self.group, ranks.places):  # P2P alone cannot be the first
-            self.add(torch.zeros(1, device=device))
+        self.device, self.dtype, self._open = device, dtype, self.size == 1
+
+    def _begin(self) -> None:
+        """Before any exchange: the other ranks agree, and work is not by a guess."""
+        if self._open:
+            return
+        self.ranks.hear()
+        self._open = True
+        if meet(self.group, self.ranks.places):  # P2P alone cannot be the first
+            self.add(torch.zeros(1, device=self.device))
 
     @contextmanager
     def meeting(self) -> Iterator[None]:
@@ -96,6 +103,7 @@ class Link:
 
     def _post(self, sent: Messages, received: Messages) -> list[Posted]:
         """A slot's messages at once; empty ones need no way."""
+        self._begin()
         operations = [
             dist.P2POp(way, _raw(message), group=self.group, group_peer=peer)
             for way, messages in ((dist.isend, sent), (dist.irecv, received))
@@ -120,18 +128,21 @@ class Link:
 
     def spread(self, value: Tensor, rank: int) -> None:
         """In place: that of `rank`; contiguous."""
+        self._begin()
         if self.size > 1 and value.numel():
             with named(self.group, "the broadcast of the last states"):
                 dist.broadcast(_raw(value), group=self.group, group_src=rank)
 
     def add(self, value: Tensor) -> None:
         """In place: the sum of all ranks', with the same bits on each of them."""
+        self._begin()
         if self.size > 1 and value.numel():
             with named(self.group, "the sum"):
                 dist.all_reduce(value, group=self.group)
 
     def every(self, rows: Tensor, what: str) -> list[Tensor]:
         """Every rank's; `what` they are is for errors."""
+        self._begin()
         every = [torch.empty_like(rows) for _ in range(self.size)]
         if self.size > 1 and rows.numel():
             with named(self.group, f"the exchange of {what}"):

@@ -39,8 +39,9 @@ class TimeSharded(nn.Module):
     where sizes say that it pays, unless `groups` are given. `cut` and `taken` are the groups and
     the way of the last call.
 
-    Before any work ranks compare what they were called with, and where it differs all of them raise
-    ValueError; where one refuses its arguments, all others raise RuntimeError.
+    Ranks compare what they were called with before anything passes between them or comes out, and
+    where it differs all of them raise ValueError; where one refuses its arguments, all others raise
+    RuntimeError.
     """
 
     def __init__(
@@ -83,8 +84,7 @@ class TimeSharded(nn.Module):
         asked = Asked(
             self.module, self.groups, self.way, ranks, input, hx, lengths, cu_seqlens, reset
         )
-        every = ranks.agree(asked.prepared, DIFFERING)
-        y, *finals = asked.run(every)
+        y, *finals = ranks.run(asked.prepared, asked.run, DIFFERING)
         self.cut, self.taken = asked.grouped, asked.taken
         if asked.single:
             y, finals = y.squeeze(asked.batch_axis), [final.squeeze(1) for final in finals]

@@ -71,28 +71,34 @@ def scan(
             "wanted": grads and any(v is not None and v.requires_grad for v in call[3:]),
         }
 
-    every = ranks.agree(prepared, ("steps", "wanted", PLACE))
-    steps = max(one["steps"] for one in every)
-    lines = math.prod(a_local.shape[1:])
+    def run(every: list[dict[str, Any]]) -> Tensor:
+        return _run(ranks, every, found[0], groups)
+
+    return ranks.run(prepared, run, ("steps", "wanted", PLACE)).view(a_local.shape)
+
+
+def _run(ranks: Ranks, every: list[dict[str, Any]], call: ScanCall, groups: int | None) -> Tensor:
+    """[T_local,lines], when all ranks have agreed or by a guess."""
+    like = call.a
+    steps, lines = max(one["steps"] for one in every), math.prod(like.shape[1:])
     wanted = any(one["wanted"] for one in every)
-    work = _work(ranks.size, steps, lines, a_local, wanted)
-    cut = _cut(work, lines, a_local.device.type, groups)
+    work = _work(ranks.size, steps, lines, like, wanted)
+    cut = _cut(work, lines, like.device.type, groups)
     forget = None
     if lines:
         least = min(one["steps"] for one in every)
-        forget = tails.planned(every[0]["way"], work, a_local.device.type, cut, least)
+        forget = tails.planned(every[0]["way"], work, like.device.type, cut, least)
     shape = Shape(ranks.size, 1, 1, len(cut))
     spread = wanted and every[0]["requires_grad of h_0"]
-    link = Link(ranks, a_local.device, a_local.dtype)
+    link = Link(ranks, like.device, like.dtype)
     sharded = _Sharded(cut, link, shape, wanted, spread, forget)
-    a, b = (_plain(value).reshape(len(value), lines) for value in (found[0].a, found[0].b))
-    initial = None if h_0 is None else _plain(h_0).reshape(lines)
+    a, b = (_plain(value).reshape(len(value), lines) for value in (call.a, call.b))
+    initial = None if call.h_0 is None else _plain(call.h_0).reshape(lines)
     if wanted:
         anchor = torch.zeros((), device=a.device, requires_grad=True)
         h: Tensor = _Function.apply(sharded, anchor, a, b, initial)
-    else:
-        h = _forward(sharded, a, b, initial)[1]
-    return h.view(a_local.shape)
+        return h
+    return _forward(sharded, a, b, initial)[1]
 
 
 def _plain(value: Tensor) -> Tensor:
