@@ -55,6 +55,8 @@ class Run(Call):
         if single:
             x = self.as_batch(x)
             shape = x.shape
+        if not (one_step or packed):
+            x = library.tokens(x)
         self.x, self.ragged = x, ragged
         initial = [] if h_0 is None and not self.pooled else self.states(names[1], h_0)
         if self.pooled and initial[0] is not None:

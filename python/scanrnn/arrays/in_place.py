@@ -89,6 +89,10 @@ class InPlace(Memory):
         value = self.operand(name, value, dtypes)
         return value if walkable(value.shape, self.strides(value)) else self.packed(value)
 
+    def tokens(self, x: Any) -> Any:
+        gpu = self.device != "cpu"
+        return self.packed(x) if gpu and not even(x.shape, self.strides(x)) else x
+
     def bools(self, name: str, value: Any) -> Any:
         if type(value) is np.ndarray:
             value = self.uploaded(arguments.checked(name, value, ("bool",)))
@@ -194,3 +198,15 @@ def walkable(shape: Sequence[int], strides: Sequence[int]) -> bool:
         if size != 1 and step < last:
             return False
     return True
+
+
+MOST_PRODUCTS = 8  # that a layer makes in place of one before a copy is the lesser evil
+
+
+def even(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether tokens on the first two of three axes have one distance, in their order, or there are
+    but a few parts that have."""
+    outer, inner, _ = shape
+    if outer <= MOST_PRODUCTS or inner == 1:
+        return True
+    return strides[0] == inner * strides[1]

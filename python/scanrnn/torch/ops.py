@@ -29,7 +29,7 @@ from .operators import Operator
 from .plans import plan_of
 from .second import Call, backward_vjp
 from .switches import followed
-from .tensors import all_ready, device_of, ready, stream_of, workspace
+from .tensors import all_ready, device_of, ready, ready_tokens, stream_of, workspace
 
 # What both operators of a layer are told about it; `description` packs the same.
 _DESCRIPTION = (
@@ -113,7 +113,7 @@ def _forward(
     with followed(description, x):
         planned = plan_of(x, ragged, training, description)
         y, states = x.new_empty(planned.y), [x.new_empty(shape) for shape in planned.states]
-        x_in, first, y_out, last = ready(x), all_ready(h_0), y, states
+        x_in, first, y_out, last = ready_tokens(x), all_ready(h_0), y, states
         if alone:
             first, last = _with_axis(first), _with_axis(last)
             if training:  # else the core takes x and y as they are
@@ -221,7 +221,7 @@ def _layer_backward(
     alignment = 128 if x.is_cuda else 64
     if reserve.data_ptr() % alignment or not reserve.is_contiguous():
         reserve = reserve.clone(memory_format=torch.contiguous_format)  # somebody has moved it
-    x_in, first, y, last = ready(x), all_ready(h_0), ready(y), all_ready(dh_n)
+    x_in, first, y, last = ready_tokens(x), all_ready(h_0), ready(y), all_ready(dh_n)
     dy = None if dy is None else ready(dy)
     into, of_first = dx if need_x else None, dh_0
     if description.one_step:
@@ -308,6 +308,7 @@ def run_eager(
     """As `run`, of plain tensors in eager mode."""
     states = len(h_0)
     x, *rest = map(_alive, (x, *h_0, *params))
+    x = ready_tokens(x)  # for both passes
     if wanted:
         with_gradient: Sequence[Tensor] = _apply(description, states, steps, seed, x, *rest)
         return with_gradient

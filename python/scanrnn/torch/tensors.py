@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from .. import _core, arguments
 from ..arguments import Array
 from ..arrays.eager import is_eager, signs_of
-from ..arrays.in_place import walkable
+from ..arrays.in_place import even, walkable
 
 DEVICE_TYPES = ("cpu", "cuda", "meta")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -37,6 +37,21 @@ def ready(value: Tensor) -> Tensor:
     if value.is_contiguous() or walkable(value.shape, value.stride()):
         return value
     return value.contiguous()
+
+
+def evenly_spaced(tokens: Tensor) -> Tensor:
+    """[B,T,C] or [T,B,C] whose tokens one product can read, copied where it would take a product
+    for each of many parts, such as for some columns of the batch in [T,B,C]."""
+    if tokens.is_contiguous() or tokens.dim() != 3 or even(tokens.shape, tokens.stride()):
+        return tokens
+    return tokens.contiguous()
+
+
+def ready_tokens(tokens: Tensor) -> Tensor:
+    """x of a layer: on CUDA evenly spaced, too, where each product is a launch."""
+    if tokens.is_contiguous():
+        return tokens
+    return ready(evenly_spaced(tokens) if tokens.is_cuda else tokens)
 
 
 def all_ready(values: Sequence[Tensor]) -> list[Tensor]:

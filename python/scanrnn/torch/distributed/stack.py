@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .. import tensors
 from . import tails as forgetting
 from .exchange import Link, refuse_graph
 from .groups import cut
@@ -164,8 +165,8 @@ class Forward:
         key = "input", layer, block
         if key not in self.kept:
             if layer == 0:
-                rows = self.call.block_rows(block)
-                self.kept[key] = self.x.narrow(self.call.batch_axis, *rows)
+                rows = self.x.narrow(self.call.batch_axis, *self.call.block_rows(block))
+                self.kept[key] = tensors.evenly_spaced(rows)  # for both passes
             else:
                 tokens = self._assembled(layer - 1, block)
                 self.kept[key] = self.call.behind_layer(layer - 1, block, tokens)
