@@ -9,8 +9,6 @@ has ended, or does not take part.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -20,18 +18,24 @@ PATIENCE = 3.0  # seconds for others to write: their timeouts end at about the s
 _ALL = "all"  # whom a rank waits for in an exchange of all
 
 
-@contextmanager
-def named(group: Any, what: str, peer: int | None = None) -> Iterator[None]:
+class named:
     """Around an exchange with `peer`, or with all ranks: its error says who did not take part."""
-    try:
-        yield
-    except RuntimeError as problem:
-        gone = _gone(group, peer)
+
+    def __init__(self, group: Any, what: str, peer: int | None = None) -> None:
+        self.group, self.what, self.peer = group, what, peer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, problem: BaseException | None, where: Any) -> None:
+        if not isinstance(problem, RuntimeError):
+            return
+        gone = _gone(self.group, self.peer)
         whose = " and ".join(f"rank {rank}" for rank in gone) or "some rank"
         ends = "have ended or take no part" if len(gone) > 1 else "has ended or takes no part"
-        where = "between all ranks" if peer is None else f"with rank {peer}"
+        between = "between all ranks" if self.peer is None else f"with rank {self.peer}"
         raise RuntimeError(
-            f"{what} {where} of the group came to no end: {whose} {ends} "
+            f"{self.what} {between} of the group came to no end: {whose} {ends} "
             f"({str(problem).splitlines()[0]})"
         ) from problem
 

@@ -316,10 +316,14 @@ def states_of(states: Sequence[Tensor], call: Call, unit: Unit) -> list[Tensor]:
 
 
 def message_of(states: Sequence[Tensor]) -> Tensor:
-    """One flat tensor of all."""
+    """One flat tensor of all; of one alone its own memory, where that is contiguous."""
+    if len(states) == 1:
+        return states[0].reshape(-1)
     return torch.cat([state.reshape(-1) for state in states])
 
 
 def from_message(message: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    if len(shapes) == 1:
+        return [message.view(shapes[0])]
     parts = message.split([math.prod(shape) for shape in shapes])
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]

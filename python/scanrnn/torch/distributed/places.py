@@ -7,6 +7,7 @@ that rank would set up a communicator that nobody else joins.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ Place = list[str]  # the device as the rank calls it, and what it is called by e
 _met: weakref.WeakKeyDictionary[Any, set[tuple[str, ...]]] = weakref.WeakKeyDictionary()
 
 
+@functools.lru_cache(maxsize=64)
 def place_of(device: torch.device) -> Place:
     """A GPU has one name for all processes of all hosts; memory of a host needs none."""
     if device.type != "cuda":

@@ -78,10 +78,14 @@ class Sharded(NamedTuple):
     def spread(self, states: list[Tensor]) -> list[Tensor]:
         """Each [L*D,B,H], in place: a direction's rows from the rank where its time ends."""
         directions = self.call.description.directions
+        if self.link.size == 1:
+            return states
         for direction in range(directions):
             rows = [state[direction::directions] for state in states]
             message = message_of(rows)
             self.link.spread(message, 0 if direction else self.link.size - 1)
+            if len(rows) == 1 and rows[0].is_contiguous():  # the message is the row's own memory
+                continue
             for row, came in zip(rows, from_message(message, [r.shape for r in rows]), strict=True):
                 row.copy_(came)
         return states
@@ -233,7 +237,7 @@ class Backward:
             torch.zeros_like(like) if final is None else final.to(self.wide)
             for like, final in zip(self.initial, finals, strict=True)
         ]
-        total = message_of(wide)
+        total = torch.cat([value.reshape(-1) for value in wide])  # not the cotangents' own memory
         self.sharded.link.add(total)
         return from_message(total.to(self.call.dtype), self.call.whole_state_shapes)
 
