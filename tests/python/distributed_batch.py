@@ -33,7 +33,7 @@ class Packed(Model):
     """The same with a PackedSequence around the recurrent layer."""
 
     def forward(self, x, lengths):
-        given = pack_padded_sequence(self.read(x), lengths, enforce_sorted=False)
+        given = pack_padded_sequence(self.read(x), lengths.cpu(), enforce_sorted=False)
         y, h_n = self.rnn(given)
         y, _ = pad_packed_sequence(y, total_length=x.shape[0])
         return self.head(y) + h_n[-1, :, :3]
