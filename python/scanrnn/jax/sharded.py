@@ -142,6 +142,9 @@ def time_sharded(
         states = rnn._states(d.batch(x.shape), h_0, single=False)
         if not states:
             states = tuple(jnp.zeros(shape, x.dtype) for shape in d.state_shapes(rows))
+        if 0 in x.shape:  # nothing for devices to do
+            y = jnp.zeros(d.output_shape(x.shape), x.dtype)
+            return y, states[0] if len(states) == 1 else states
         lengths, reset = told.lengths, told.reset
         if steps % over.devices and lengths is None:
             lengths = jnp.full(rows, steps, "int32")
