@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What test_jax_sharded.py tries in a process with several devices."""
 
+import faulthandler
 import sys
 
 import jax
@@ -50,6 +51,7 @@ def compare(rnn, groups, batch=4, steps=8, initial=True, told=None):
 
     found = []
     for call in (rnn, scanrnn.jax.time_sharded(rnn, mesh(), groups=groups)):
+        print(f"  {rnn}, {steps} steps: {call}", file=sys.stderr, flush=True)
         given = (0, 1, 2) if initial else (0, 1)
 
         def own(*args, call=call):
@@ -192,6 +194,8 @@ if __name__ == "__main__":
     if SIZE < LEAST:
         print(f"wants {LEAST} GPUs, there are {SIZE}")
         sys.exit()
+    faulthandler.enable()
     for case in CASES:
+        print(f"{case.__name__}: begins", file=sys.stderr, flush=True)
         case()
-        print(f"{case.__name__}: right")
+        print(f"{case.__name__}: right", flush=True)
