@@ -13,6 +13,7 @@ import torch.distributed as dist
 from distributed_batch import CASES as BATCH
 from distributed_compare import SHARE, compare, ragged, refused, span
 from distributed_errors import dies, dies_unseen, errors, places, unseen
+from distributed_guesses import CALLS as GUESSES
 from distributed_mesh import CASES as MESH
 from distributed_mesh import THIN
 from distributed_order import backward_of_parts, in_one_order
@@ -301,8 +302,9 @@ DROPPED = {f"drops-{name}": functools.partial(drops_of, name=name) for name in A
 CALLS = (
     options_of_cells, shapes, precisions, what_is_not_there, another_control_group,
     order, without_gradients, gradients_of_some, bits, checkpoints, scans, errors, places,
+    *GUESSES,
 )  # fmt: skip
-MOST = shapes, gradients_of_some, bits, order, scans
+MOST = shapes, gradients_of_some, bits, order, scans, *GUESSES
 SUITES = {
     "all": CELLS | DROPPED | {case.__name__: case for case in CALLS},
     "most": CELLS | {case.__name__: case for case in MOST},
