@@ -6,6 +6,7 @@ import pytest
 import scanrnn
 from hypothesis import given
 from hypothesis import strategies as st
+from scanrnn.arrays.in_place import InPlace
 from support import CELLS, DEVICE, make, normal
 
 
@@ -124,3 +125,27 @@ def test_an_input_may_be_any_kind_of_memory(tmp_path):
     np.testing.assert_array_equal(
         rnn(np.frombuffer(x.tobytes(), np.float32).reshape(x.shape))[0], wanted
     )
+
+
+def test_tokens_that_lie_apart_are_copied_on_a_gpu():
+    """One product reads tokens of one distance, and each product there is a launch."""
+
+    class There(InPlace):
+        device, packed = "cuda:0", staticmethod(np.ascontiguousarray)
+
+        def __init__(self):
+            pass
+
+        def strides(self, value):
+            return [step // value.itemsize for step in value.strides]
+
+    there, x = There(), normal(12, 6, 4)
+    for lies_evenly in (x, x[:, ::6], x[::2], x[:8, :3], x[:, :, :2]):
+        assert there.tokens(lies_evenly) is lies_evenly
+    for apart in (x[:, :3], normal(6, 12, 4).transpose(1, 0, 2)):
+        copied = there.tokens(apart)
+        assert copied.flags.c_contiguous
+        assert copied is not apart
+        np.testing.assert_array_equal(copied, apart)
+    there.device = "cpu"
+    assert there.tokens(apart) is apart

@@ -8,6 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
+from scanrnn.torch import ops
 from support import ALL_CELLS, DEVICE, INFO, OPTION, assert_close, normal
 from test_errors import raises
 from torch_support import (
@@ -307,3 +308,29 @@ def test_the_operator_checks_too():
         torch.ops.scanrnn.layer(x, h_0, params, *WHOLE, None, False, *description)[
             0
         ].sum().backward()
+
+
+def test_tokens_that_lie_apart_are_copied_once(monkeypatch):
+    """On CUDA, where each of many products would be a launch; the CPU reads them where they are."""
+    read = []
+
+    def reading(own):
+        def call(planned, plan, stream, params, x, *rest):
+            read.append(x)
+            return own(planned, plan, stream, params, x, *rest)
+
+        return call
+
+    for name in ("forward", "backward"):
+        monkeypatch.setattr(ops._core, name, reading(getattr(ops._core, name)))
+    whole, rnn = tensor(12, 6, 4, grad=True), module("MinGRU", 4, 8)
+    for x in (whole[:, :3], whole[:, :, :], whole[:8, :3]):
+        read.clear()
+        y, _ = rnn(x)
+        (gradient,) = torch.autograd.grad(y.sum(), whole)
+        assert (gradient != 0).sum() == x.numel()
+        forward, backward = read
+        assert forward.data_ptr() == backward.data_ptr()
+        apart = len(x) == 12 and x.shape[1] == 3
+        assert (forward.data_ptr() != x.data_ptr()) == (apart and DEVICE == "cuda")
+        assert torch.equal(forward, x)
