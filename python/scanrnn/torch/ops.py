@@ -318,6 +318,24 @@ def run_eager(
     return given
 
 
+def layer(x: Tensor, h_0: list[Tensor], params: list[Tensor], *others: Any) -> Any:
+    """As the operator does it, for those who have no use for its gradient."""
+    direct = is_eager([x, *h_0, *params])
+    return (_layer if direct else _layer_operator)(x, h_0, params, *others)
+
+
+def layer_backward(
+    dy: Tensor | None, dh_n: list[Tensor], x: Tensor, h_0: list[Tensor], y: Tensor,
+    params: list[Tensor], *others: Any,
+) -> list[Tensor]:  # fmt: skip
+    """The same of its backward."""
+    direct = is_eager([*([] if dy is None else [dy]), *dh_n, x, *h_0, y, *params])
+    out: list[Tensor] = (_layer_backward if direct else _backward_operator)(
+        dy, dh_n, x, h_0, y, params, *others
+    )
+    return out
+
+
 def run(
     x: Tensor, h_0: list[Tensor], params: list[Tensor], ragged: Ragged | None,
     seed: Tensor | None, wanted: bool, description: Description,
