@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ragged call of a forced strategy has the bits of a call on each stretch alone, where steps are
-// walked one after the other: resets of the bare recurrence, and layers whose products are exact.
-// A product over other numbers of rows may add up in another order, so that other layers' results
-// are near single calls' and no more (ragged_test.cpp).
+// On the CPU a ragged call of a forced strategy has the bits of a call on each stretch alone, where
+// steps are walked one after the other: resets of the bare recurrence, and layers whose products
+// are exact. A product over other numbers of rows may add up in another order, so that other
+// layers' results are near single calls' and no more (ragged_test.cpp).
 #include <gtest/gtest.h>
 
 #include "support/one_by_one.h"
@@ -74,6 +74,7 @@ void expect_bits(const ScanCase& whole, const ScanNumbers& n, const ScanNumbers&
 
 // Where rows are adjacent, or apart: along adjacent steps the CPU takes several at once.
 TEST(SameBits, ScansWithResets) {
+  if (on_cuda()) GTEST_SKIP() << "there a chunk of steps is rounded as one, wherever it begins";
   Random random(1521);
   Context context = make_context(2);
   for (const ScanForm form : {ScanForm::linear, ScanForm::log, ScanForm::log_output}) {
@@ -125,43 +126,38 @@ void pick(const Case& c, Data& data) {
   }
 }
 
-// Strategies whose steps are the same for any number of lines: on CUDA a dense step of a few lines
-// is another kernel's.
-std::vector<Strategy> walking(const LayerOptions& layer) {
-  if (!is_dense(layer)) return {Strategy::fused_sequential};
-  if (on_cuda()) return {};
-  return {Strategy::step_loop};
+Strategy walking(const LayerOptions& layer) {
+  return is_dense(layer) ? Strategy::step_loop : Strategy::fused_sequential;
 }
 
 TEST(SameBits, LayersWhoseProductsAreExact) {
+  if (on_cuda()) GTEST_SKIP() << "there a chunk of steps is rounded as one, wherever it begins";
   Random random(1522);
   for (const LayerOptions& options : all_variants()) {
-    for (const Strategy strategy : walking(options)) {
-      for (int bits = 0; bits < 8; ++bits) {
-        RaggedCase c = ragged_case(options, {7, 0, 12, 1, 12, 3}, bits & 1);
-        c.whole.way = strategy;
-        c.whole.layer.dtype = bits % 3 == 0 ? Dtype::float64 : Dtype::float32;
-        c.whole.layer.bidirectional = bits & 2;
-        c.whole.layer.batch_first = bits & 4;
-        if (!info(options.cell).square) {
-          c.whole.layer.input_size = Layer(c.whole.layer).parameters()[0].sizes[0];
-        }
-        fit(c.whole.layer);
-        c.whole.threads = 1 + bits % 3;
-        if (bits > 1) reset_some(c, 0.2, random);
-        Data data = random_data(c.whole, random);
-        pick(c.whole, data);
-        const Result want = one_by_one(c, data);
-        poison_padding(c, data);
-        const Result got = at_once(c, data, bits & 1);
-        EXPECT_EQ(got.y, want.y) << text(c.whole);
-        EXPECT_EQ(got.hn, want.hn) << text(c.whole);
-        EXPECT_EQ(got.moren, want.moren) << text(c.whole);
-        EXPECT_EQ(got.dx, want.dx) << text(c.whole);
-        EXPECT_EQ(got.dh0, want.dh0) << text(c.whole);
-        EXPECT_EQ(got.dmore0, want.dmore0) << text(c.whole);
-        if (HasFailure()) return;
+    for (int bits = 0; bits < 8; ++bits) {
+      RaggedCase c = ragged_case(options, {7, 0, 12, 1, 12, 3}, bits & 1);
+      c.whole.way = walking(options);
+      c.whole.layer.dtype = bits % 3 == 0 ? Dtype::float64 : Dtype::float32;
+      c.whole.layer.bidirectional = bits & 2;
+      c.whole.layer.batch_first = bits & 4;
+      if (!info(options.cell).square) {
+        c.whole.layer.input_size = Layer(c.whole.layer).parameters()[0].sizes[0];
       }
+      fit(c.whole.layer);
+      c.whole.threads = 1 + bits % 3;
+      if (bits > 1) reset_some(c, 0.2, random);
+      Data data = random_data(c.whole, random);
+      pick(c.whole, data);
+      const Result want = one_by_one(c, data);
+      poison_padding(c, data);
+      const Result got = at_once(c, data, bits & 1);
+      EXPECT_EQ(got.y, want.y) << text(c.whole);
+      EXPECT_EQ(got.hn, want.hn) << text(c.whole);
+      EXPECT_EQ(got.moren, want.moren) << text(c.whole);
+      EXPECT_EQ(got.dx, want.dx) << text(c.whole);
+      EXPECT_EQ(got.dh0, want.dh0) << text(c.whole);
+      EXPECT_EQ(got.dmore0, want.dmore0) << text(c.whole);
+      if (HasFailure()) return;
     }
   }
 }

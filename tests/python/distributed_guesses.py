@@ -90,7 +90,7 @@ def _happened(call):
 
 def rows_lie_evenly(world):
     """What a group of rows reads is copied once: of [T,B,C] it would take a product for each step.
-    Of [B,T,C] it lies as it is."""
+    In [B,T,C] it lies as it is."""
     for batch_first in (False, True):
         rnn, forward, backward = module("LSTM", 4, 8, batch_first=batch_first), [], []
         shape = (4, 12, 4) if batch_first else (12, 4, 4)

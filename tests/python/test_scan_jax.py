@@ -105,7 +105,7 @@ def test_second_derivatives(form):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_tangents(form, reverse):
-    """Of all arguments and of one alone, beside those of JAX's own operators."""
+    """Tangents of all arguments and of one alone, beside those of JAX's own operators."""
     arguments = itertools.cycle([(0, 1, 2), (0,), (1,), (2,), (0, 2)])
     places = PLACES[::2] if reverse else PLACES[1::2]
     for (shape, axis), with_reset in itertools.product(places, [False, True]):
@@ -255,7 +255,8 @@ def test_errors():
 
 @pytest.mark.parametrize("scan_log", [sj.scan_log, scanrnn.scan_log])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-def test_signs_that_are_known_are_checked(scan_log, dtype):
+def test_signs_that_are_known_are_checked(scan_log, dtype, monkeypatch):
+    monkeypatch.setenv("SCANRNN_CHECK", "1")  # else those on a device are not looked at
     a = jnp.zeros((4, 3), dtype)
 
     def with_sign(value):
@@ -270,7 +271,8 @@ def test_signs_that_are_known_are_checked(scan_log, dtype):
     scan_log(a, a, with_sign(-1), (a[0], with_sign(-1)[2]), log_output=True)
 
 
-def test_signs_that_are_traced_are_not_looked_at():
+def test_signs_that_are_traced_are_not_looked_at(monkeypatch):
+    monkeypatch.setenv("SCANRNN_CHECK", "1")
     a = jnp.zeros((4, 3))
     signs = a + 0.5
     jax.jit(sj.scan_log)(a, a, signs)

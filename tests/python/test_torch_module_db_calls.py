@@ -4,6 +4,7 @@ either device, and what a call leaves behind."""
 
 import copy
 import gc
+import time
 
 import pytest
 from support import DEVICE, assert_close, gradient_tolerance, tolerance
@@ -104,16 +105,22 @@ def check_tensors(rnn, args):
     def given_out():
         return 0 if DEVICE == "cpu" else torch.cuda.memory_allocated()
 
-    for _ in range(2):  # what is made once
-        trained(rnn, args)
-    before = given_out()
-    for _ in range(3):
+    def alive(refs):
+        """A GPU's backward is another thread's, which lets go of its tensors a moment later."""
+        end = time.monotonic() + (0 if DEVICE == "cpu" else 5)
+        while (left := [ref for ref in refs if not ref.expired()]) and time.monotonic() < end:
+            time.sleep(0.001)
+        return left
+
+    before = None
+    for _ in range(4):
         refs = storages_of_a_call(rnn, args)
-        alive = [ref for ref in refs if not ref.expired()]
+        left = alive(refs)
         assert len(refs) > len(leaves(args))
-        assert not alive, f"{len(alive)} of {len(refs)} tensors are alive"
+        assert not left, f"{len(left)} of {len(refs)} tensors are alive"
+        before = given_out() if before is None else before  # with what is made once
     after = given_out()
-    assert after == before, f"{before} bytes before, {after} after"
+    assert after <= before, f"{before} bytes before, {after} after"
 
 
 def check_objects(rnn, args, calls=20):

@@ -220,7 +220,7 @@ def _layer_ends(run: Forward, units: list[Unit], sources: list[Tensor], length: 
 
 
 def largest(values: Sequence[Tensor]) -> Tensor:
-    """Of scalars; a few launches are what a tail costs most."""
+    """The largest scalar; a few launches are what a tail costs most."""
     return values[0] if len(values) == 1 else torch.stack(list(values)).amax()
 
 
