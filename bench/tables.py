@@ -325,7 +325,6 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "language models": ("h200-language-model", language_models),
     "many ranks": ("h200x2-many", many_ranks),
 }
-NOT_YET = "Not measured yet."  # a table says, until its file is there
 PROFILES = Path(__file__).resolve().parents[1] / "dispatch" / "profiles"
 PAGES = (
     "README.md",
@@ -351,11 +350,11 @@ def fill(page: Path, results: Path) -> None:
         name = found[1]
         files, make = TABLES[name]
         paths = [results / f"{file}.json" for file in files.split()]
-        if found[2].strip() == NOT_YET and not all(path.exists() for path in paths):
+        if not all(path.exists() for path in paths):
+            print(f"{page.name}: no file for the table '{name}', which stays as it is")
             return found[0]
-        contents = map(loaded, paths)
-        return f"<!-- {name} -->\n{make(*contents)}\n<!-- end -->"
+        return f"<!-- {name} -->\n{make(*map(loaded, paths))}\n<!-- end -->"
 
     text = page.read_text(encoding="utf-8")
-    pattern = r"<!-- ([a-z ]+) -->\n(.*?)<!-- end -->"
+    pattern = r"<!-- ([a-z ]+) -->\n.*?<!-- end -->"
     page.write_text(re.sub(pattern, table, text, flags=re.DOTALL), encoding="utf-8")
