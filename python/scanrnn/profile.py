@@ -22,7 +22,7 @@ FEATURES, TERMS = _core.features(), _core.terms()
 CLASS = {  # of problems whose time is predicted alike
     "kind": str, "bytes": int, "alignment": int, "training": bool, "log_form": bool
 }  # fmt: skip
-NO_TREND = [0.0] * _core.TRENDS
+NO_TREND = [0.0] * _core.trends()
 OPEN = {"above": -1.0, "at_most": math.inf}  # what a bound is where a rule has none
 
 

@@ -154,7 +154,7 @@ void bind_planning(py::module_& m) {
       py::return_value_policy::reference);
   m.def("features", [] { return names_of<dispatch::Feature>(dispatch::kFeatures); });
   m.def("terms", [] { return names_of<dispatch::Term>(dispatch::kTerms); });
-  m.attr("TRENDS") = dispatch::kTrends;
+  m.def("trends", [] { return dispatch::kTrends; });
   m.def("shared_terms", &shared_terms);
   m.def("strategies", [] { return names_of(dispatch::kStrategies); });
   py::class_<dispatch::Problem>(m, "Problem");
