@@ -102,7 +102,9 @@ class Ranks:
         Whoever waits for it learns whether all of them came; None where nobody needs it."""
         if self.size == 1 or self._backends().get(device.type) == "gloo":
             return None
-        return dist.barrier(self._control(), async_op=True)
+        # No barrier: a group that is bound to a GPU would make it there.
+        here = torch.zeros(1, device="cpu")
+        return dist.all_reduce(here, group=self._control(), async_op=True)
 
     def agree(self, prepare: Callable[[], Told], differing: Sequence[str] = ()) -> list[Told]:
         """What every rank's `prepare` gives, in the order of time. A rank whose `prepare` raises
@@ -164,7 +166,7 @@ class _Asked:
         if self._known is not None and not own.get(SEED):
             self.guess = self._known.every
         mine = torch.frombuffer(bytearray(self._message.ljust(SIZE)), dtype=torch.uint8)
-        self._came = torch.empty(ranks.size, SIZE, dtype=torch.uint8)
+        self._came = torch.empty(ranks.size, SIZE, dtype=torch.uint8, device="cpu")
         with named(ranks.group, _AGREEMENT):
             control = ranks._control()
             self._way = dist.all_gather(list(self._came.unbind()), mine, control, async_op=True)
@@ -179,7 +181,7 @@ class _Asked:
                 if self._problem is None:
                     self._every = self._heard().every
             except Exception as raised:
-                self._problem = raised
+                self._problem = self._problem or raised
         if self._every is None:
             assert self._problem is not None
             raise self._problem
