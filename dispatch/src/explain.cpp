@@ -143,10 +143,10 @@ std::string explain(const Plan& plan) {
   if (plan.in_turn) out += ", a tile for each thread in turn";
   if (plan.strategy == Strategy::persistent) {
     const PersistentShape& shape = plan.persistent;
-    out += shape.in_block
-               ? std::string(", all units") + (p.heads > 1 ? " of a head" : "") + " in each block"
-               : ", " + text(std::int64_t{shape.slices}) + " slices of " +
-                     text(std::int64_t{shape.units}) + " units";
+    out += shape.in_block ? std::string(", all units") + (p.heads > 1 ? " of a head" : "") +
+                                " in each block" + (shape.alone ? ", by multiply-adds" : "")
+                          : ", " + text(std::int64_t{shape.slices}) + " slices of " +
+                                text(std::int64_t{shape.units}) + " units";
     out += " x " + text(std::int64_t{shape.groups}) + " groups of lines";
     if (p.heads > 1) out += " x " + text(p.heads) + " heads";
     if (p.heads > shape.heads) out += ", " + text(std::int64_t{shape.heads}) + " at a time";

@@ -173,17 +173,14 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
 
 // The same where each block has all of R: no exchange, but all products on one multiprocessor.
 double clocks(const Problem& p, const PersistentBlock& block, const PersistentShape& shape) {
-  const double products = static_cast<double>(block.chunks * block.tiles);
-  return rounds_of(p, shape) * (700 + (p.split_products ? 60 : 30) * products);
+  return rounds_of(p, shape) * (640 + 150 * p.gates + 8 * block.chunks * block.tiles);
 }
 
 PersistentShape cut(const Problem& p, const DeviceLimits& device, const PersistentBlock& block,
                     int unit_blocks) {
   PersistentShape out;
   const std::int64_t units = std::int64_t{8} * unit_blocks * kPersistentWarps;
-  // With products in three the larger block has so many of them that slices are faster.
-  const bool slow = p.split_products && unit_blocks > 1;
-  if (head_units(p) > units || slow || block.shared_bytes > device.shared_bytes) return out;
+  if (head_units(p) > units || block.shared_bytes > device.shared_bytes) return out;
   const std::int64_t groups = std::max<std::int64_t>(1, ceiling(p.batch, block.lines));
   const std::int64_t heads = heads_at_once(p, device, groups);
   if (heads < 1) return out;  // slices need no second launch of lines
@@ -192,8 +189,36 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   out.slices = 1;
   out.heads = static_cast<int>(heads);
   out.groups = groups_of(p, device, heads);
-  out.split_products = p.split_products;
   out.lines = std::int64_t{block.lines} * out.groups;
+  out.steps = std::max<std::int64_t>(1, p.steps);
+  out.tile = 0;
+  return out;
+}
+
+// By multiply-adds, a line each. The numbers are of an H200, with 16 lines, and with 192.
+double clocks(const Problem& p, const DeviceLimits& device, const PersistentAlone& alone,
+              const PersistentShape& shape, bool backward) {
+  const double weights = alone.weights, gates = p.gates, more = std::max(0.0, weights - 64);
+  const double step =
+      backward ? 450 + 130 * gates + weights + 4 * more : 560 + 40 * gates + weights + 3.8 * more;
+  const bool share = std::int64_t{shape.groups} * shape.heads > device.units;
+  const double launches = static_cast<double>(ceiling(p.batch, shape.lines)) * rounds_of(p, shape);
+  return launches * step * (share ? 1.3 : 1);
+}
+
+PersistentShape cut(const Problem& p, const DeviceLimits& device, const PersistentAlone& alone) {
+  PersistentShape out;
+  if (head_units(p) > alone.units || alone.shared_bytes > device.shared_bytes) return out;
+  DeviceLimits all = device;
+  all.units *= alone.resident;
+  const std::int64_t lines = std::clamp<std::int64_t>(p.batch, 1, all.units);
+  const std::int64_t heads = heads_at_once(p, all, lines);
+  out.in_block = out.alone = true;
+  out.units = alone.units;
+  out.slices = 1;
+  out.heads = static_cast<int>(heads);
+  out.groups = groups_of(p, all, heads);
+  out.lines = out.groups;
   out.steps = std::max<std::int64_t>(1, p.steps);
   out.tile = 0;
   return out;
@@ -207,10 +232,12 @@ auto with_tiles(const Problem& p, const Pass& pass, F&& f) {
   }
   return pass.backward ? f(persistent_tiles<true, false>()) : f(persistent_tiles<false, false>());
 }
-double clocks(const Problem& p, const PersistentShape& shape, bool backward) {
+double clocks(const Problem& p, const DeviceLimits& device, const PersistentShape& shape,
+              bool backward) {
   if (shape.in_block) {
     const int units = kPersistentBlockUnits[shape.tile];
-    return clocks(p, persistent_block(units, p.gates, p.storage_bytes), shape);
+    if (!shape.alone) return clocks(p, persistent_block(units, p.gates, p.storage_bytes), shape);
+    return clocks(p, device, persistent_alone(units, p.gates, backward), shape, backward);
   }
   const Pass pass{backward, shape.layers};
   return with_tiles(p, pass,
@@ -221,7 +248,7 @@ double clocks(const Problem& p, const PersistentShape& shape, bool backward) {
 double clocks(const Plan& plan) {
   const Problem& p = plan.problem;
   const auto pass = [&](const PersistentShape& shape, bool backward) {
-    const double step = clocks(p, shape, backward);
+    const double step = clocks(p, plan.device, shape, backward);
     const double calls = static_cast<double>(ceiling(p.at_once, plan.at_once));
     const std::int64_t later = p.chained ? plan.at_once - 1 : 0;  // parts, or steps
     if (plan.part_steps == 0) return calls * static_cast<double>(p.steps + later) * step;
@@ -252,12 +279,18 @@ void each_shape(const Problem& p, const DeviceLimits& device, const Pass& pass, 
       ++index;
     }
   });
-  if (pass.backward || pass.chain() || by_lines(p)) return;
+  if (pass.chain() || by_lines(p)) return;
   int index = 0;
   for (const int unit_blocks : kPersistentBlockUnits) {
-    const PersistentBlock block = persistent_block(unit_blocks, p.gates, p.storage_bytes);
-    number(cut(p, device, block, unit_blocks), index,
-           [&](const PersistentShape& shape) { return clocks(p, block, shape); });
+    const PersistentAlone alone = persistent_alone(unit_blocks, p.gates, pass.backward);
+    number(cut(p, device, alone), index, [&](const PersistentShape& shape) {
+      return clocks(p, device, alone, shape, pass.backward);
+    });
+    if (!pass.backward && p.storage_bytes == 2) {
+      const PersistentBlock block = persistent_block(unit_blocks, p.gates, p.storage_bytes);
+      number(cut(p, device, block, unit_blocks), index,
+             [&](const PersistentShape& shape) { return clocks(p, block, shape); });
+    }
     ++index;
   }
 }

@@ -23,9 +23,20 @@ void put_in_block(Plan& plan, int unit_blocks) {
   shape.units = 8 * unit_blocks * dispatch::kPersistentWarps;
   shape.slices = 1;
   shape.groups = static_cast<int>(std::min(plan.device.units, p.batch));
-  shape.split_products = p.split_products;
   shape.lines = std::int64_t{block.lines} * shape.groups;
   shape.steps = p.steps;
+}
+
+// A block for each line, both ways.
+void put_alone(Plan& plan, int unit_blocks) {
+  for (const bool backward : {false, true}) {
+    const auto shapes = dispatch::persistent_shapes(plan.problem, plan.device, backward);
+    const auto found = std::find_if(shapes.begin(), shapes.end(), [&](const auto& shape) {
+      return shape.alone && shape.tile == unit_blocks - 1;
+    });
+    ASSERT_NE(found, shapes.end());
+    (backward ? plan.persistent_vjp : plan.persistent) = *found;
+  }
 }
 
 // A part of R in shared memory, whatever the planner would rather do.
@@ -68,7 +79,7 @@ void add_linear(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
 }
 
 void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
-  const auto add = [&](const char* kernel, Strategy strategy, std::int64_t steps,
+  const auto add = [&](const std::string& kernel, Strategy strategy, std::int64_t steps,
                        std::int64_t batch, std::int64_t hidden = 40) -> Small& {
     out.push_back({kernel, small_case(cell, dtype, strategy, steps, batch, hidden)});
     return out.back();
@@ -81,11 +92,14 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   add("fused_step_odd", Strategy::step_loop, 3, 3, 37).change = fused(true);
   add("fused_single", Strategy::step_loop, 1, 1).change = fused(true);
   if (dtype == Dtype::bfloat16) add("fused_lines", Strategy::step_loop, 2, 9).change = fused(true);
-  add("persistent_block", Strategy::persistent, 6, 3).change = [](Plan& p) { put_in_block(p, 1); };
-  if (dtype == Dtype::bfloat16) {
-    add("persistent_wide_block", Strategy::persistent, 6, 3, 100).change = [](Plan& p) {
-      put_in_block(p, 2);
-    };
+  for (const int unit_blocks : {1, 2}) {
+    const std::string wide = unit_blocks == 1 ? "" : "_wide";
+    const std::int64_t hidden = unit_blocks == 1 ? 40 : 100;
+    add("persistent_alone" + wide, Strategy::persistent, 6, 3, hidden).change =
+        [unit_blocks](Plan& plan) { put_alone(plan, unit_blocks); };
+    if (dtype == Dtype::float32) continue;  // which has no other such kernel
+    add("persistent_block" + wide, Strategy::persistent, 6, 3, hidden).change =
+        [unit_blocks](Plan& plan) { put_in_block(plan, unit_blocks); };
   }
   const auto in_slices = [](Plan& plan) {
     EXPECT_TRUE(plan.persistent.tile >= 0 && !plan.persistent.in_block);

@@ -43,11 +43,24 @@ TEST(PersistentShape, CoversTheLayerAndFitsTheDevice) {
                 if (s.tile < 0) continue;
                 ++cuts;
                 EXPECT_GE(s.units * s.slices, hidden);
-                EXPECT_LE(std::int64_t{s.slices} * s.groups, units);
+                EXPECT_LE(std::int64_t{s.slices} * s.groups, units * (s.alone ? 2 : 1));
                 EXPECT_LE(s.groups, batch);
                 EXPECT_GE(s.steps, 1);
                 const std::int64_t lines = (std::min(batch, s.lines) + s.groups - 1) / s.groups;
+                if (s.alone) {
+                  const PersistentAlone alone =
+                      persistent_alone(kPersistentBlockUnits[s.tile], gates, backward);
+                  EXPECT_TRUE(s.in_block);
+                  EXPECT_EQ(s.units, alone.units);
+                  EXPECT_LE(s.groups, units * alone.resident);
+                  EXPECT_EQ(lines, 1);
+                  EXPECT_LE(alone.shared_bytes, shared);
+                  EXPECT_LT(alone.shared_pieces, alone.pieces);
+                  EXPECT_EQ(exchange_bytes(p, s, backward), 0);
+                  continue;
+                }
                 if (s.in_block) {
+                  EXPECT_EQ(bytes, 2);
                   const int unit_blocks = kPersistentBlockUnits[s.tile];
                   const PersistentBlock block = persistent_block(unit_blocks, gates, bytes);
                   EXPECT_FALSE(backward);
@@ -143,8 +156,12 @@ TEST(PersistentShape, HeadsShareTheDevice) {
               EXPECT_GE(s.units * s.slices, of_head);
               EXPECT_GE(s.heads, 1);
               EXPECT_LE(s.heads, heads);
-              EXPECT_LE(std::int64_t{s.slices} * s.groups * s.heads, units);
+              EXPECT_LE(std::int64_t{s.slices} * s.groups * s.heads, units * (s.alone ? 2 : 1));
               EXPECT_LE(s.groups, batch);
+              if (s.alone) {
+                EXPECT_EQ(s.lines, s.groups);
+                continue;
+              }
               if (s.in_block) {
                 const auto block = persistent_block(kPersistentBlockUnits[s.tile], 4, bytes);
                 EXPECT_LE((batch + s.groups - 1) / s.groups, block.lines);
@@ -173,13 +190,11 @@ TEST(PersistentShape, WhatHeadsTake) {
     p.heads = heads;
     return persistent_shape(p, device_of(132), backward);
   };
-  const PersistentShape small = shape_of(12, 64, false), small_back = shape_of(12, 64, true);
-  EXPECT_TRUE(small.in_block);
-  EXPECT_EQ(small.heads, 12);
-  EXPECT_EQ(small.groups, 11);
-  EXPECT_EQ(small_back.heads, 12);
-  EXPECT_GT(small_back.groups, 1);
   for (const bool backward : {false, true}) {
+    const PersistentShape small = shape_of(12, 64, backward);
+    EXPECT_TRUE(small.alone);
+    EXPECT_EQ(small.heads, 12);
+    EXPECT_EQ(small.groups, 16);
     const PersistentShape large = shape_of(4, 256, backward);
     EXPECT_FALSE(large.in_block);
     EXPECT_EQ(large.heads, 4);
@@ -191,7 +206,7 @@ TEST(PersistentShape, WhatHeadsTake) {
   Problem p = dense(12 * 64, 16);
   p.heads = 12;
   const Profile profile{"none", "this file", 0, {}, nullptr};
-  EXPECT_NE(explain(plan(p, device_of(132), profile)).find("x 11 groups of lines x 12 heads"),
+  EXPECT_NE(explain(plan(p, device_of(132), profile)).find("x 16 groups of lines x 12 heads"),
             std::string::npos);
   p.hidden_size = 300 * 300;
   p.heads = 300;
@@ -200,19 +215,26 @@ TEST(PersistentShape, WhatHeadsTake) {
   EXPECT_NE(explain(plan(p, device_of(132), profile)).find(" at a time"), std::string::npos);
 }
 
-// Small layers, forward: as long as so many products in three are not slower than an exchange.
+// Small layers, as long as a block that has all of R is not slower than an exchange between many:
+// by multiply-adds, or where these are many, of several lines by tensor cores.
 TEST(PersistentShape, SmallLayersNeedNoExchange) {
-  const auto in_block = [](Problem p, bool backward = false) {
-    return persistent_shape(p, device_of(132), backward).in_block;
+  enum { kSlices, kBlock, kAlone };
+  const auto way = [](Problem p, bool backward = false) {
+    const PersistentShape shape = persistent_shape(p, device_of(132), backward);
+    return shape.alone ? kAlone : shape.in_block ? kBlock : kSlices;
   };
-  EXPECT_TRUE(in_block(dense(128, 16)) && in_block(dense(128, 16, 3, 4)));
-  EXPECT_TRUE(in_block(dense(1, 1)) && in_block(dense(64, 200)));
-  EXPECT_FALSE(in_block(dense(129, 16)));
-  EXPECT_FALSE(in_block(dense(64, 600)));  // more lines than one launch has room for
-  EXPECT_FALSE(in_block(dense(128, 16), true));
-  Problem exact = dense(128, 16, 4, 4);
-  exact.split_products = true;
-  EXPECT_FALSE(in_block(exact));
+  for (const bool backward : {false, true}) {
+    EXPECT_EQ(way(dense(1, 1), backward), kAlone);
+    EXPECT_EQ(way(dense(64, 16), backward), kAlone);
+    EXPECT_EQ(way(dense(64, 16, 4, 4), backward), kAlone);
+    EXPECT_EQ(way(dense(129, 16), backward), kSlices);
+    EXPECT_EQ(way(dense(64, 5000), backward), kSlices);
+    Problem exact = dense(128, 16, 4, 4);
+    exact.split_products = true;
+    EXPECT_EQ(way(exact, backward), kAlone);
+  }
+  EXPECT_EQ(way(dense(128, 16)), kBlock);
+  EXPECT_EQ(way(dense(64, 400)), kBlock);
 }
 
 // What decides where no rule does.

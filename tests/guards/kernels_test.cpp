@@ -86,7 +86,7 @@ TEST(Guard, BudgetOfCudaKernels) {
     return out;
   };
   EXPECT_LE(kernels_in("scan/include"), 7);
-  EXPECT_LE(kernels_in("lib/src"), 36);
+  EXPECT_LE(kernels_in("lib/src"), 37);
   EXPECT_GT(kernels_in("lib/src"), 0) << "the pattern finds nothing any more";
 }
 
@@ -99,10 +99,11 @@ TEST(Guard, BudgetOfPersistentKernels) {
   };
   const int cut = 2 * both(kPersistentForward, kPersistentBackward) +  // and of a ragged batch
                   both(kChainForward, kChainBackward);
-  const int in_block = 2 * static_cast<int>(std::size(kPersistentBlockUnits));
+  const int in_block =
+      2 * static_cast<int>(std::size(kPersistentBlockUnits));  // forward, in halves
+  const int alone = 2 * in_block;                              // and backward
   const int by_lines = both(kLinesForward, kLinesBackward);
-  const int exact_in_block = 2;  // a second way to multiply, of one shape
-  int variants = 0, walks = 0;   // walks by whole lines, of all variants
+  int variants = 0, walks = 0;  // walks by whole lines, of all variants
   for (const CellInfo& cell : cells()) {
     if (cell.recurrence != Recurrence::dense) continue;
     const std::string code = code_of("lib/include/" + header_of(cell));
@@ -111,9 +112,9 @@ TEST(Guard, BudgetOfPersistentKernels) {
     walks += own * (count(code, std::regex("kByLines = true")) +
                     count(code, std::regex("kResets = true")));
   }
-  const int half = variants * (cut + in_block) + walks * by_lines;
-  const int single = variants * (2 * cut + in_block + exact_in_block) + walks * 2 * by_lines;
-  EXPECT_LE(2 * half + single, 1868);
+  const int half = variants * (cut + in_block + alone) + walks * by_lines;
+  const int single = variants * (2 * cut + alone) + walks * 2 * by_lines;
+  EXPECT_LE(2 * half + single, 1976);
   EXPECT_EQ(walks, 5) << "RNN of two kinds, LSTM and GRU by norms, and GRU by its reset";
 }
 

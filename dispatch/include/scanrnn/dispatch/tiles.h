@@ -128,9 +128,9 @@ constexpr std::int64_t line_total_words(std::int64_t units) {
   return (units + 2 * kLineTotalUnits - 1) / (2 * kLineTotalUnits) * 4;
 }
 
-// Small layers, forward: a block that has all of R and walks a few lines by itself. Each of its
-// warps has one of these numbers times 8 units; of a thread's registers so many hold weights, and
-// what finds no room there stays in shared memory.
+// Small layers: a block that has all of R, or of a head's. Each of its warps has one of these
+// numbers times 8 units; of a thread's registers so many hold weights, and what finds no room there
+// stays in shared memory. By tensor cores, forward in 16-bit types, it walks a few lines.
 inline constexpr int kPersistentBlockUnits[] = {1, 2};
 struct PersistentBlock {
   int lines;          // at most, so that a thread steps one unit of one line
@@ -149,6 +149,32 @@ constexpr PersistentBlock persistent_block(int unit_blocks, int gates, int eleme
   out.shared_bytes = out.shared_chunks * out.tiles * kPersistentFragment +
                      2 * out.lines * (out.chunks + 1) * 64 +
                      kPersistentWarps * out.lines * (8 * unit_blocks + 1) * 16;
+  return out;
+}
+
+// By multiply-adds it walks one line. A piece is four values of the sum, and of those each of four
+// lanes has every fourth.
+struct PersistentAlone {
+  int units, weights;  // of the block; of a thread
+  int pieces, shared_pieces;
+  int shared_bytes;
+  bool wide;     // more weights than threads have registers for, if all have as many
+  int resident;  // blocks of a multiprocessor
+};
+constexpr PersistentAlone persistent_alone(int unit_blocks, int gates, bool backward) {
+  const int registers = backward ? 184 : 168;
+  PersistentAlone out{};
+  out.units = 8 * unit_blocks * kPersistentWarps;
+  const int values = (backward ? gates : 1) * out.units,
+            rows = unit_blocks * (backward ? 1 : gates);
+  out.pieces = values / 16;
+  out.weights = out.pieces * rows * 4;
+  const int kept = registers / (4 * rows);
+  out.shared_pieces = out.pieces > kept ? out.pieces - kept : 0;
+  out.shared_bytes = out.shared_pieces * rows * 32 * kPersistentWarps * 16 + values * 4 +
+                     out.units * (backward ? 4 : 16);
+  out.wide = out.weights > 96;
+  out.resident = unit_blocks == 1 ? 2 : 1;
   return out;
 }
 

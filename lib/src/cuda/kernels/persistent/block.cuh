@@ -13,14 +13,6 @@
 
 namespace scanrnn::persistent {
 
-// An address of shared memory that stays in a register: nothing tells the compiler how to compute
-// it again in every step.
-__device__ __forceinline__ std::uint32_t kept_address(const void* p) {
-  auto out = static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-  asm volatile("" : "+r"(out));
-  return out;
-}
-
 // How a block cuts R: a warp has kUnitBlocks times 8 units with all their gates and inputs.
 template <class C, class T, int kUnitBlocks>
 struct BlockCut {
@@ -40,7 +32,7 @@ struct BlockCut {
 };
 
 // A warp's rows of R.
-template <class Cut, bool kOnce, class C, class T>
+template <class Cut, class C, class T>
 __device__ __forceinline__ void load_weights(const CudaDenseArgs<T, float>& a,
                                              const HeadShare& head,
                                              typename Cut::Weights& weights) {
@@ -55,16 +47,15 @@ __device__ __forceinline__ void load_weights(const CudaDenseArgs<T, float>& a,
         const int unit = warp * Cut::kUnits + block / C::kGates * 8 + row;
         const int from = (chunk * 16 + quad * 4 + i) * Bits<T>::kPerWord;
         const bool exists = block < Cut::kUnits / 8 * C::kGates && unit < head.units;
-        const std::uint32_t bits = load_word<false>(a, WeightRows<T>::of(a, true), head,
-                                                    block % C::kGates, unit, from, exists);
-        return fragment::Operand<kOnce, false>(bits).upper;
+        return load_word<false>(a, WeightRows<T>::of(a, true), head, block % C::kGates, unit, from,
+                                exists);
       });
       weights.put(chunk, tile, words);
     }
 }
 
 // The products of all of R with a state, whose words of this lane are 64 bytes apart.
-template <class Cut, bool kSplit, class T>
+template <class Cut, class T>
 __device__ __forceinline__ void product(const typename Cut::Weights& weights, std::uint32_t state,
                                         typename Cut::Sums& sum) {
   uint4 v[Cut::kChunks];
@@ -72,15 +63,14 @@ __device__ __forceinline__ void product(const typename Cut::Weights& weights, st
   for (int chunk = 0; chunk < Cut::kChunks; ++chunk) load_shared(state + chunk * 64, v[chunk]);
 #pragma unroll
   for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
-    using B = fragment::Operand<kSplit, kSplit>;
-    const B b[4] = {B(v[chunk].x), B(v[chunk].y), B(v[chunk].z), B(v[chunk].w)};
+    const std::uint32_t b[4] = {v[chunk].x, v[chunk].y, v[chunk].z, v[chunk].w};
 #pragma unroll
     for (int step = 0; step < 2; ++step)
 #pragma unroll
       for (int tile = 0; tile < Cut::kTiles; ++tile) {
         std::uint32_t words[4];
         weights.get(chunk, tile, step, words);
-        fragment::multiply<T, kSplit>(sum[tile], words, b[2 * step], b[2 * step + 1]);
+        fragment::multiply(T(), sum[tile], words, b[2 * step], b[2 * step + 1]);
       }
   }
 }
@@ -95,14 +85,12 @@ __device__ __forceinline__ void leave(const typename Cut::Sums& sum, std::uint32
                                  sum, block * kGates, column);
 }
 
-template <class C, class T, bool kSplit, bool kRagged, int kUnitBlocks>
+template <class C, class T, bool kRagged, int kUnitBlocks>
 __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
     block_kernel(const __grid_constant__ CudaDenseArgs<T, float> a) {
   using Cut = BlockCut<C, T, kUnitBlocks>;
   using Unit = Item<C, T, false, kRagged>;
   constexpr int kUnits = Cut::kUnits;
-  // Operands are rounded before they are kept.
-  constexpr bool kOnce = Bits<T>::kPerWord == 1 && !kSplit;
   extern __shared__ float4 memory[];
   auto* const states = reinterpret_cast<typename Cut::State*>(reinterpret_cast<char*>(memory) +
                                                               Cut::Weights::kBytes);
@@ -113,7 +101,7 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   const int lines = own.count;
   const int steps = static_cast<int>(kRagged ? a.steps_of(own.line<kRagged>(0)) : a.steps);
   typename Cut::Weights weights(static_cast<std::uint32_t>(__cvta_generic_to_shared(memory)));
-  load_weights<Cut, kOnce, C>(a, head, weights);
+  load_weights<Cut, C>(a, head, weights);
 
   constexpr int kWords = 2 * sizeof(typename Cut::State) / 4;
   for (int i = threadIdx.x; i < kWords; i += blockDim.x) states[0][0][i] = 0;
@@ -128,8 +116,7 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   const std::uint32_t parts_at = kept_address(&parts[warp][has_columns ? 2 * quad : 0][row]);
   const std::uint32_t part_at = kept_address(&parts[warp][line][lane % kUnits]);
   const auto keep = [&](int half) {
-    const fragment::Operand<kOnce, false> h(Bits<T>::of(item.state.h));
-    store_shared_bits<T>(write_at + half, h.upper);
+    store_shared_bits<T>(write_at + half, Bits<T>::of(item.state.h));
   };
   if (item.live) keep(0);
   // Two steps ahead of their use, since a step is shorter than the way from the L2.
@@ -142,7 +129,7 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   int half = 0;  // of the state's memory: one is read, the other written
   for (int t = 0; t < steps; ++t) {
     typename Cut::Sums sum = {};
-    product<Cut, kSplit, T>(weights, read_at + half, sum);
+    product<Cut, T>(weights, read_at + half, sum);
     if (has_columns) leave<Cut, C::kGates>(sum, parts_at);
     __syncwarp();
     half = kBytes - half;
@@ -163,10 +150,10 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
   item.close(a);
 }
 
-template <class C, class T, bool kSplit, int kUnitBlocks>
+template <class C, class T, int kUnitBlocks>
 cudaError_t launch_block(const CudaDenseArgs<T, float>& args, dim3 blocks, cudaStream_t stream) {
-  const auto kernel = args.lines ? block_kernel<C, T, kSplit, true, kUnitBlocks>
-                                 : block_kernel<C, T, kSplit, false, kUnitBlocks>;
+  const auto kernel =
+      args.lines ? block_kernel<C, T, true, kUnitBlocks> : block_kernel<C, T, false, kUnitBlocks>;
   constexpr auto kBytes = BlockCut<C, T, kUnitBlocks>::kBlock.shared_bytes;
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{kBytes});

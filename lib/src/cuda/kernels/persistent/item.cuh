@@ -119,6 +119,17 @@ struct Item {
     fetch_before(a);
     if (t + 1 < steps(a)) from.next();
   }
+  // Asks for what a step some way behind t reads, where backward's steps are as short as forward's.
+  __device__ __forceinline__ void expect_later(const Args& a, int t) const {
+    constexpr int kAhead = 3;
+    if (!live || t + kAhead + 1 >= steps(a)) return;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) expect(sums.at(kAhead - 1) + i * a.hidden);
+    if (cotangents.data) expect(cotangents.at(kAhead - 1));
+    if (!from.data) return;
+#pragma unroll
+    for (int i = 0; i < kBeforeBlocks<C>; ++i) expect(from.at(kAhead - 1) + i * a.hidden);
+  }
   __device__ __forceinline__ void fetch_before(const Args& a) {
     constexpr int kFirst = C::kStates - kBeforeBlocks<C>;
 #pragma unroll

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "cuda/kernels/persistent/alone.cuh"
 #include "cuda/kernels/persistent/block.cuh"
 #include "cuda/kernels/persistent/grid.cuh"
 #include "cuda/kernels/persistent/lines.cuh"
@@ -24,7 +25,8 @@ struct Launcher {
   template <bool kBackward>
   static cudaError_t run(const Args& args, const PersistentShape& shape, void* exchange,
                          cudaStream_t stream) {
-    if constexpr (!kBackward) {
+    if (shape.alone) return run_alone<kBackward>(args, shape, stream);
+    if constexpr (!kBackward && sizeof(T) == 2) {
       if (shape.in_block) return run_in_block(args, shape, stream);
     }
     return run_grid<kBackward, false>(args, shape, exchange, stream);
@@ -78,13 +80,16 @@ struct Launcher {
                                   cudaStream_t stream) {
     constexpr const auto& kBlocks = dispatch::kPersistentBlockUnits;
     const dim3 blocks = blocks_of(shape);
-    if constexpr (std::is_same<T, float>::value) {
-      if (shape.split_products) {
-        return launch_block<C, T, true, kBlocks[0]>(args, blocks, stream);
-      }
-    }
-    return shape.tile == 0 ? launch_block<C, T, false, kBlocks[0]>(args, blocks, stream)
-                           : launch_block<C, T, false, kBlocks[1]>(args, blocks, stream);
+    return shape.tile == 0 ? launch_block<C, T, kBlocks[0]>(args, blocks, stream)
+                           : launch_block<C, T, kBlocks[1]>(args, blocks, stream);
+  }
+  template <bool kBackward>
+  static cudaError_t run_alone(const Args& args, const PersistentShape& shape,
+                               cudaStream_t stream) {
+    constexpr const auto& kBlocks = dispatch::kPersistentBlockUnits;
+    const dim3 blocks = blocks_of(shape);
+    return shape.tile == 0 ? launch_alone<C, T, kBackward, kBlocks[0]>(args, blocks, stream)
+                           : launch_alone<C, T, kBackward, kBlocks[1]>(args, blocks, stream);
   }
   static dim3 blocks_of(const PersistentShape& shape) {
     return dim3(static_cast<unsigned>(shape.slices * shape.groups),

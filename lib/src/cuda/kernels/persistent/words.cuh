@@ -64,6 +64,14 @@ __device__ __forceinline__ void send(std::uint32_t* p, std::uint32_t word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(word) : "memory");
 }
 
+// An address of shared memory that stays in a register: nothing tells the compiler how to compute
+// it again in every step.
+__device__ __forceinline__ std::uint32_t kept_address(const void* p) {
+  auto out = static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+  asm volatile("" : "+r"(out));
+  return out;
+}
+
 // Addresses of shared memory in 32 bits: a generic one is looked up at every use.
 __device__ __forceinline__ void store_shared(std::uint32_t p, const float4& v) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(p), "f"(v.x), "f"(v.y), "f"(v.z),
