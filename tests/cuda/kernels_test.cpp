@@ -12,44 +12,13 @@ namespace {
 using dispatch::Plan;
 using dispatch::Strategy;
 
-// All of a small layer in each block, whatever the planner would rather do.
-void put_in_block(Plan& plan, int unit_blocks) {
-  const auto& p = plan.problem;
-  const auto block = dispatch::persistent_block(unit_blocks, p.gates, p.storage_bytes);
-  dispatch::PersistentShape& shape = plan.persistent;
-  shape = {};
-  shape.in_block = true;
-  shape.tile = unit_blocks - 1;
-  shape.units = 8 * unit_blocks * dispatch::kPersistentWarps;
-  shape.slices = 1;
-  shape.groups = static_cast<int>(std::min(plan.device.units, p.batch));
-  shape.lines = std::int64_t{block.lines} * shape.groups;
-  shape.steps = p.steps;
-}
-
-// A block for each line, both ways.
-void put_alone(Plan& plan, int unit_blocks) {
-  for (const bool backward : {false, true}) {
-    const auto shapes = dispatch::persistent_shapes(plan.problem, plan.device, backward);
-    const auto found = std::find_if(shapes.begin(), shapes.end(), [&](const auto& shape) {
-      return shape.alone && shape.tile == unit_blocks - 1;
-    });
-    ASSERT_NE(found, shapes.end());
-    (backward ? plan.persistent_vjp : plan.persistent) = *found;
-  }
-}
-
 // A part of R in shared memory, whatever the planner would rather do.
 void put_in_shared_memory(Plan& plan, bool backward) {
-  for (const auto& shape : dispatch::persistent_shapes(plan.problem, plan.device, backward)) {
-    if (shape.in_block) continue;
+  cut_as(plan, backward, [&](const dispatch::PersistentShape& shape) {
     const auto& tile = backward ? dispatch::kPersistentBackward[shape.tile]
                                 : dispatch::kPersistentForward[shape.tile];
-    if (tile.shared_chunks == 0) continue;
-    (backward ? plan.persistent_vjp : plan.persistent) = shape;
-    return;
-  }
-  ADD_FAILURE() << "no cut keeps R in shared memory";
+    return !shape.in_block && tile.shared_chunks > 0;
+  });
 }
 
 void add_linear(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
@@ -95,11 +64,18 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   for (const int unit_blocks : {1, 2}) {
     const std::string wide = unit_blocks == 1 ? "" : "_wide";
     const std::int64_t hidden = unit_blocks == 1 ? 40 : 100;
-    add("persistent_alone" + wide, Strategy::persistent, 6, 3, hidden).change =
-        [unit_blocks](Plan& plan) { put_alone(plan, unit_blocks); };
+    const auto is_ours = [unit_blocks](const dispatch::PersistentShape& shape, bool alone) {
+      return shape.in_block && shape.alone == alone && shape.tile == unit_blocks - 1;
+    };
+    add("persistent_alone" + wide, Strategy::persistent, 6, 3, hidden).change = [=](Plan& plan) {
+      for (const bool backward : {false, true}) {
+        cut_as(plan, backward, [=](const auto& shape) { return is_ours(shape, true); });
+      }
+    };
     if (dtype == Dtype::float32) continue;  // which has no other such kernel
-    add("persistent_block" + wide, Strategy::persistent, 6, 3, hidden).change =
-        [unit_blocks](Plan& plan) { put_in_block(plan, unit_blocks); };
+    add("persistent_block" + wide, Strategy::persistent, 6, 3, hidden).change = [=](Plan& plan) {
+      cut_as(plan, false, [=](const auto& shape) { return is_ours(shape, false); });
+    };
   }
   const auto in_slices = [](Plan& plan) {
     EXPECT_TRUE(plan.persistent.tile >= 0 && !plan.persistent.in_block);

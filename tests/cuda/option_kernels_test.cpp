@@ -59,10 +59,30 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   out.push_back(together("chain_by_parts", cell, dtype, Split::at_once, 3));
   out.push_back(together("directions_at_once", cell, dtype, Split::at_once, 1));
   out.push_back(marked("step_marks", cell, dtype, Strategy::step_loop, {3, 0, 4}, true));
-  out.push_back(marked("block_marks", cell, dtype, Strategy::persistent, {6, 0, 4}, false));
+  const auto expect_alone = [](Plan& plan) {
+    EXPECT_TRUE(plan.persistent.alone && plan.persistent_vjp.alone);
+  };
+  for (const bool packed : {false, true}) {
+    const char* kernel = packed ? "alone_marks_packed" : "alone_marks";
+    out.push_back(marked(kernel, cell, dtype, Strategy::persistent, {6, 0, 4}, packed));
+    out.back().change = expect_alone;
+  }
+  if (dtype != Dtype::float32) {
+    out.push_back(marked("block_marks", cell, dtype, Strategy::persistent, {6, 0, 4}, false));
+    out.back().change = [](Plan& plan) {
+      cut_as(plan, false, [](const auto& shape) { return shape.in_block && !shape.alone; });
+    };
+  }
   out.push_back(marked("slices_marks", cell, dtype, Strategy::persistent, {6, 0, 9}, true, 200));
   out.push_back(drawing("step_draws", cell, dtype, Strategy::step_loop, 3));
-  out.push_back(drawing("persistent_draws", cell, dtype, Strategy::persistent, 6));
+  out.push_back(drawing("alone_draws", cell, dtype, Strategy::persistent, 19));
+  out.back().change = expect_alone;
+  out.push_back(drawing("slices_draws", cell, dtype, Strategy::persistent, 6));
+  out.back().change = [](Plan& plan) {
+    for (const bool backward : {false, true}) {
+      cut_as(plan, backward, [](const auto& shape) { return !shape.in_block; });
+    }
+  };
 }
 
 void add_linear(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {

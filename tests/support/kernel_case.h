@@ -106,6 +106,17 @@ inline std::ostream& operator<<(std::ostream& out, const Small& small) {
   return out << small.name();
 }
 
+// The first of a pass's cuts that is wanted, whatever the planner would rather do.
+template <class F>
+void cut_as(dispatch::Plan& plan, bool backward, F&& wanted) {
+  for (const auto& shape : dispatch::persistent_shapes(plan.problem, plan.device, backward)) {
+    if (!wanted(shape)) continue;
+    (backward ? plan.persistent_vjp : plan.persistent) = shape;
+    return;
+  }
+  ADD_FAILURE() << "no cut is as wanted";
+}
+
 inline Case small_case(const CellInfo& cell, Dtype dtype, dispatch::Strategy strategy,
                        std::int64_t steps, std::int64_t batch, std::int64_t hidden = 40) {
   Case c;
