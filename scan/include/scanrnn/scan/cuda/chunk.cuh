@@ -51,12 +51,17 @@ struct SizedAs<Source_, std::void_t<typename Unmarked<Source_>::Source::Sized>> 
   using Source = typename Unmarked<Source_>::Source::Sized;
 };
 
+template <class Source_>
+constexpr std::size_t bytes_per_step() {
+  using Source = typename SizedAs<Source_>::Source;
+  return std::max(sizeof(ItemOf<Source>), sizeof(StepOf<Source>));
+}
+
 // Steps that a thread keeps in registers: as many as an item's size allows, and one promotion. The
 // same with marks as without.
-template <class Source_>
+template <class Source>
 constexpr int steps_per_thread() {
-  using Source = typename SizedAs<Source_>::Source;
-  constexpr std::size_t bytes = std::max(sizeof(ItemOf<Source>), sizeof(StepOf<Source>));
+  constexpr std::size_t bytes = bytes_per_step<Source>();
   return bytes <= 12 ? kLocalSteps : bytes <= 28 ? kLocalSteps / 2 : kLocalSteps / 4;
 }
 
@@ -198,16 +203,21 @@ struct Chunk {
                                                         Index left, int unit) {
     const bool whole = Source::kLastDiffers && left > kSteps;
     if (whole) {
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) items[k] = inside.load(unit, k);
+      load(inside, unit);
     } else {
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) items[k] = here.load(unit, k);
+      load(here, unit);
     }
+    return compose_loaded(here);
+  }
+  __device__ __forceinline__ void load(const Source& from, int unit) {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) items[k] = from.load(unit, k);
+  }
+  __device__ __forceinline__ typename Op::Local compose_loaded(const Source& from) {
     auto local = Op::local_identity();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
-      steps[k] = here.step(items[k]);
+      steps[k] = from.step(items[k]);
       local = Op::then(local, steps[k]);
     }
     return local;

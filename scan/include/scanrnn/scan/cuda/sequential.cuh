@@ -1,15 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fused-sequential on CUDA: each warp walks its 32 rows through time, with the next chunks of steps
 // on their way to shared memory. Warps share nothing, so there is no barrier.
+//
+// Where nothing is cut off, a steady loop asks no bound: its body has no branch, so that the
+// copies, the loads and the stores of a chunk are scheduled into the gaps of its chain of steps. A
+// second loop does what is left, the line's end, and whatever the first one cannot: any alignment,
+// rows that do not fill a warp, streams that are not there, marks.
 #pragma once
+
+#include <algorithm>
+#include <type_traits>
 
 #include "scanrnn/scan/cuda/chunk.cuh"
 
 namespace scanrnn::scan {
 namespace cuda {
 
-inline constexpr int kSequentialWarps = 4;  // of a block
+inline constexpr int kSequentialWarps = 4;  // of a block at most
 inline constexpr int kSequentialStages = 4;
+
+// Steps of a chunk. What rounding leaves of composed steps depends on how many they are: these are
+// as many as in other kernels. Steps that are only applied leave registers for more.
+template <class Op, class Line>
+constexpr int sequential_steps() {
+  if constexpr (std::is_empty<typename Op::Local>::value) {
+    constexpr std::size_t bytes = bytes_per_step<Line>();
+    return bytes <= 28 ? kLocalSteps : bytes <= 48 ? kLocalSteps / 2 : kLocalSteps / 4;
+  } else {
+    return steps_per_thread<Line>();
+  }
+}
+
+// The state after a whole chunk: by what its steps compose to, if they do.
+template <class Op>
+__device__ __forceinline__ typename Op::State after_whole(const typename Op::Local& total,
+                                                          const typename Op::State& before,
+                                                          const typename Op::State& last) {
+  if constexpr (std::is_empty<typename Op::Local>::value) {
+    return last;
+  } else {
+    return Op::apply(total, before);
+  }
+}
+
+// Copies whole chunks one after the other, by vectors, and asks no bound.
+template <class Source, int kSteps>
+struct SteadyFeed {
+  using T = typename Source::T;
+  using Any = Feed<Source, kSteps>;
+  const T* from[Source::kStreams];  // this lane's next piece of each
+  int place;                        // in a tile
+
+  __device__ __forceinline__ SteadyFeed(const Source& line, Index row, Index t)
+      : place(threadIdx.x % kLanes * Any::kPiece) {
+    const int lane = threadIdx.x % kLanes;
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const auto stream = line.stream(i);
+      from[i] = stream.data + (t + lane / Any::kPieces) * stream.step + row +
+                lane % Any::kPieces * Any::kPiece;
+    }
+  }
+  __device__ __forceinline__ static bool serves(const Source& line) {
+    bool all = true;
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) all = all && line.stream(i).data;
+    return all;
+  }
+  // Steps from the line's first on that every stream has.
+  __device__ __forceinline__ static Index steps(const Source& line, Index least) {
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) least = min(least, line.stream(i).steps);
+    return least;
+  }
+  __device__ __forceinline__ void copy(const Source& line, T* tile) {
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const Index pass = Any::kPass * line.stream(i).step;
+#pragma unroll
+      for (int k = 0; k < kSteps; k += Any::kPass) {
+        copy_async<kVectorBytes>(tile + place + (i * kSteps + k) * kLanes, from[i]);
+        from[i] += pass;
+      }
+    }
+    commit_copies();
+  }
+};
+
+// Walks the chunks that are whole, not the last, and followed by so many whole ones that each
+// leaves its tile to another; returns the time that it came to. The first kSequentialStages chunks
+// are on their way, and so they are when it returns.
+template <class Op, int kSteps, class Line, class Cursor>
+__device__ __forceinline__ Index walk_steadily(const Line& in, const Extent& extent, Index row,
+                                               typename Line::T* ring, int& stage, Cursor& cursor,
+                                               typename Op::State& state) {
+  using Whole = SteadyFeed<Line, kSteps>;
+  constexpr int kTile = tile_elements<Line, kSteps>();
+  constexpr Index kAfter = (kSequentialStages + 1) * kSteps;
+  if (!Whole::serves(in)) return 0;
+  const int lane = threadIdx.x % kLanes;
+  const Index end = Whole::steps(in, extent.steps - 1) - kAfter;
+  Whole feed(in, row, kSequentialStages * kSteps);
+  Index t = 0;
+  for (; t < end; t += kSteps) {
+    const auto drawn = draw<kSteps>(in, row + lane, t, extent);
+    await_copies<kSequentialStages - 1>();
+    auto* const tile = ring + stage * kTile;
+    const Line here = staged_inside<kSteps>(in, tile, row, t, drawn);
+    Chunk<Op, Line, kSteps> chunk;
+    chunk.load(here, lane);
+    const auto total = chunk.compose_loaded(here);
+    __syncwarp();  // the tile has been read by every lane
+    feed.copy(in, tile);
+    stage = stage + 1 == kSequentialStages ? 0 : stage + 1;
+    state = after_whole<Op>(total, state, walk<Op, kSteps>(chunk, 0, Index{kSteps}, cursor, state));
+  }
+  return t;
+}
 
 // Walks the chunks that say something by apply(), as nothing else carries what rounding takes from
 // one to the next.
@@ -30,14 +137,14 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
                       const Sink sink, const Ends ends, const bool vectors) {
   using Line = LineOf<Source>;
   using T = typename Line::T;
-  constexpr int kSteps = steps_per_thread<Line>();
+  constexpr int kSteps = sequential_steps<Op, Line>();
   constexpr int kTile = tile_elements<Line, kSteps>();
   constexpr bool kMarked = IsMarked<Line>::value;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
 
   await_stream();
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const Index column = Index{blockIdx.x} * kSequentialWarps + warp;
+  const Index column = Index{blockIdx.x} * (blockDim.x / kLanes) + warp;
   if (column >= all.lines * row_blocks || !runs(source)) return;
   const Index line = column / row_blocks, row = column % row_blocks * kLanes;
   Extent extent = all;
@@ -57,7 +164,14 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   typename Op::State state = ends.first(line, row + unit);
   auto cursor = out.from(row + lane, 0);
   int stage = 0;
-  for (Index t = 0; t < extent.steps; t += kSteps) {
+  Index t = 0;
+  if constexpr (!kMarked) {
+    if (vectors && row + kLanes <= extent.rows) {
+      t = walk_steadily<Op, kSteps>(in, extent, row, ring, stage, cursor, state);
+      feed.aim(in, row, t + kSequentialStages * kSteps);
+    }
+  }
+  for (; t < extent.steps; t += kSteps) {
     const auto drawn = draw<kSteps>(in, row + unit, t, extent);
     await_copies<kSequentialStages - 1>();
     T* const tile = ring + stage * kTile;
@@ -76,11 +190,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
       if constexpr (!kMarked) fill_again();
       if (inside) {
         const auto last = walk<Steps, kSteps>(chunk, 0, left, cursor, state);
-        if constexpr (std::is_empty<typename Steps::Local>::value) {
-          state = last;
-        } else {
-          state = left >= kSteps ? Steps::apply(total, state) : last;
-        }
+        state = left >= kSteps ? after_whole<Steps>(total, state, last) : last;
       }
     };
     if constexpr (kMarked) {
@@ -100,6 +210,15 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   if (inside) ends.last(line, row + lane, state);
 }
 
+// Warps of a block: all that it may have where every multiprocessor gets such a block, one where
+// rows are few, so that they are spread. No more than shared memory holds.
+inline int sequential_warps(Index count, std::size_t warp_bytes, const Launch& launch) {
+  if (count < Index{kSequentialWarps} * launch.units) return 1;
+  const auto most =
+      static_cast<int>(std::min<std::size_t>(launch.shared / warp_bytes, kSequentialWarps));
+  return std::max(most, 1);
+}
+
 }  // namespace cuda
 
 template <class Op, class Source, class Sink, class Ends>
@@ -107,15 +226,15 @@ cudaError_t launch_sequential(const Extent& extent, const Source& source, const 
                               const Ends& ends, const Launch& launch) {
   using namespace cuda;
   using Line = LineOf<Source>;
-  constexpr int kSteps = steps_per_thread<Line>();
+  constexpr std::size_t kWarpBytes = kSequentialStages *
+                                     tile_elements<Line, sequential_steps<Op, Line>()>() *
+                                     sizeof(typename Line::T);
   const Index count = columns(extent);
   if (count == 0) return cudaSuccess;
-  return cuda::launch(sequential_kernel<Op, Source, Sink, Ends>,
-                      (count + kSequentialWarps - 1) / kSequentialWarps, kSequentialWarps * kLanes,
-                      kSequentialWarps * kSequentialStages * tile_elements<Line, kSteps>() *
-                          sizeof(typename Line::T),
-                      launch.stream, extent, row_blocks(extent), source, sink, ends,
-                      vectors_fit(extent, source));
+  const int warps = sequential_warps(count, kWarpBytes, launch);
+  return cuda::launch(sequential_kernel<Op, Source, Sink, Ends>, (count + warps - 1) / warps,
+                      warps * kLanes, warps * kWarpBytes, launch.stream, extent, row_blocks(extent),
+                      source, sink, ends, vectors_fit(extent, source));
 }
 
 }  // namespace scanrnn::scan
