@@ -155,9 +155,10 @@ __global__ void __launch_bounds__((kLaneWarps + kLaneServices) * kLanes, 2)
       warp.walk(line, out, ends, index, extent.steps, warp.stretch_of(line, turn, t), parts,
                 Op::apply(preceding, shared.before[turn][warp.row]));
       warp.send(line, out, turn, t, extent.steps);
-      if (shared.tickets[i % 4] >= all.count()) return;
-      ask(i + 1);
     }
+    // As the service warps, at the same barrier: a block's first ticket may be one too many, too.
+    if (shared.tickets[i % 4] >= all.count()) return;
+    if (i > 0) ask(i + 1);
     parts = next_parts;
     auto earlier = Op::local_identity();
     for (int w = 0; w < number; ++w) {
