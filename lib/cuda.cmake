@@ -46,6 +46,10 @@ endif()
 
 if(NOT missing)
   set(SCANRNN_WITH_CUDA ON)
+  # nvcc 12.4 has it, too, but not every driver that runs what nvcc 12 compiles: decision 11.
+  if(SCANRNN_CUDA_COMPRESS AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+    add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>")
+  endif()
   list(JOIN CMAKE_CUDA_ARCHITECTURES " " architectures)
   set(SCANRNN_CUDA_SUMMARY "nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${architectures}")
 elseif(SCANRNN_CUDA STREQUAL "ON")

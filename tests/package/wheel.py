@@ -96,7 +96,7 @@ def build_library(folder, variant):
         [
             "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja",
             "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DSCANRNN_BUILD_TESTS=OFF",
-            f"-DSCANRNN_CUDA={'ON' if variant == 'cuda' else 'OFF'}",
+            f"-DSCANRNN_CUDA={'ON' if variant == 'cuda' else 'OFF'}", "-DSCANRNN_CUDA_COMPRESS=ON",
             f"-DPython_EXECUTABLE={sys.executable}", f"-DCMAKE_INSTALL_PREFIX={folder / 'prefix'}",
         ],
         log,
