@@ -20,6 +20,12 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(shell nproc)
 # the compiler's cache sees paths relative to this one.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
+# pip's build would take the compiler's name from Python's own build, and CMake takes another: to a
+# compiler's cache they are two compilers.
+ifeq ($(origin CXX),default)
+CXX := c++
+endif
+export CXX
 export CMAKE_CXX_COMPILER_LAUNCHER = $(shell command -v ccache)
 export CMAKE_CUDA_COMPILER_LAUNCHER = $(CMAKE_CXX_COMPILER_LAUNCHER)
 ifneq ($(NVCC),)
