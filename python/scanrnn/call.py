@@ -16,16 +16,15 @@ from .ragged import Ragged
 
 
 def log(plan: _core.Plan) -> None:
-    """As the user's SCANRNN_LOG=plan wants it."""
-    if _core.wants_plans():
-        print(f"scanrnn: {plan}", file=sys.stderr)
+    """For a user who wants plans: ask `_core.wants_plans()` first."""
+    print(f"scanrnn: {plan}", file=sys.stderr)
 
 
 class Placed:
     """A layer's parameters where they are used: NumPy's arrays, and copies of them elsewhere."""
 
     def __init__(self, arrays: list[Array]) -> None:
-        self.arrays = arrays
+        self.arrays, self.views = arrays, _core.Tensors("params", arrays)
         self._elsewhere: dict[Any, Any] = {}
 
     def kept(self, where: Any, make: Callable[[list[Array]], Any]) -> Any:
@@ -45,6 +44,7 @@ class Stack(NamedTuple):
     device: _core.Device
     where: str  # the device by name
     dtype: np.dtype[Any]
+    batch_axis: int
     states: int
     shapes: dict[str, tuple[int, ...]]  # of the parameters, by torch's names
     planner: Planner

@@ -98,8 +98,9 @@ class Layer:
         size, dtype = options["input_size"], options["dtype"]
         core = description.layer(size, str(dtype))
         stack = Stack(
-            description, size, core, device, str(device), dtype, description.states,
-            dict(core.parameters()), description.planner(size, str(dtype), device), Placed([]),
+            description, size, core, device, str(device), dtype, description.batch_axis,
+            description.states, dict(core.parameters()),
+            description.planner(size, str(dtype), device), Placed([]),
         )  # fmt: skip
         # The one place that writes: __setattr__ refuses everything else.
         self.__dict__.update(options, _options=options, device=stack.where)
@@ -145,9 +146,7 @@ class Layer:
         `longest` beside cu_seqlens says that no sequence has more steps, which a device does not
         tell the host.
         """
-        ragged = of_sequence(lengths, cu_seqlens, reset)
-        most = longest_told(longest, cu_seqlens)
-        return Run(self._stack, x, h_0, strategy, ragged=ragged, longest=most).forward()
+        return self._run(x, h_0, strategy, lengths, cu_seqlens, reset, longest).forward()
 
     def vjp(
         self,
@@ -170,12 +169,20 @@ class Layer:
         seed, drawn = arguments.seed_value(seed), 0
         if self._stack.description.drops:
             drawn = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
-        ragged = of_sequence(lengths, cu_seqlens, reset)
-        most = longest_told(longest, cu_seqlens)
-        run = Run(
-            self._stack, x, h_0, strategy, training=True, seed=drawn, ragged=ragged, longest=most
-        )
+        run = self._run(x, h_0, strategy, lengths, cu_seqlens, reset, longest, True, drawn)
         return run.forward(), Pullback(run)
+
+    def _run(
+        self, x: Any, h_0: State | None, strategy: str | None, lengths: Any, cu_seqlens: Any,
+        reset: Any, longest: int | None, training: bool = False, seed: int = 0,
+    ) -> Run:  # fmt: skip
+        ragged, most = None, 0
+        if not (lengths is cu_seqlens is reset is longest is None):
+            ragged = of_sequence(lengths, cu_seqlens, reset)
+            most = longest_told(longest, cu_seqlens)
+        return Run(
+            self._stack, x, h_0, strategy, training=training, seed=seed, ragged=ragged, longest=most
+        )
 
     def step(
         self, x_t: Any, h: State | None = None, *, state_indices: Any = None

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from . import _core
 from .arguments import state_names, state_words, strategy_name
 from .arrays import library_for
+from .arrays.numpy import IN_PLACE as NUMPY
 from .call import Call, Stack, log
 from .ragged import Ragged, check_rows, checked
 
@@ -37,11 +40,11 @@ class Run(Call):
         self.names = names = _STEP if one_step else _SEQUENCE
         self.stack, self.training, self.seed, self.one_step = stack, training, seed, one_step
         name = names[0]
-        library = library_for(name, x)
+        library = NUMPY if type(x) is np.ndarray else library_for(name, x)
         x = library.array(name, x, stack.dtype)
         self.library = library = library.for_layer(name, stack.where)
         shape, axes = x.shape, 2 if one_step else 3
-        self.batch_axis = batch_axis = 0 if one_step else stack.description.batch_axis
+        self.batch_axis = batch_axis = 0 if one_step else stack.batch_axis
         self.packed = packed = ragged is not None and ragged.cu_seqlens is not None
         self.single = single = len(shape) == axes - 1 and not packed
         if len(shape) != (2 if packed else axes) and not single:
@@ -55,8 +58,6 @@ class Run(Call):
         if single:
             x = self.as_batch(x)
             shape = x.shape
-        if not (one_step or packed):
-            x = library.tokens(x)
         self.x, self.ragged = x, ragged
         initial = [] if h_0 is None and not self.pooled else self.states(names[1], h_0)
         if self.pooled and initial[0] is not None:
@@ -85,7 +86,8 @@ class Run(Call):
         return f"{batches}, or (T, C) for one sequence"
 
     def forward(self) -> tuple[Any, State]:
-        log(self.planned.plan)
+        if _core.wants_plans():
+            log(self.planned.plan)
         y, h_n, reserve = self.library.forward(self)
         given = self.as_given(y)
         if self.training:

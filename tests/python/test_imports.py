@@ -4,12 +4,16 @@ nothing that a call does not need."""
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import scanrnn
+
+ROOT = Path(__file__).parents[2]
 
 
 def modules(folder):
@@ -123,3 +127,35 @@ def test_a_call_imports_no_tool():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def entered(run):
+    """Modules of the package that a call of `run` enters, as paths in its folder."""
+    folder, found = Path(scanrnn.__file__).parent, set()
+
+    def note(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and folder in path.parents:
+            found.add(path.relative_to(folder).as_posix())
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def test_a_call_goes_through_the_files_that_the_documentation_lists():
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \d+ \| `(.*?)` \|", text, re.M)
+    assert [path for path in listed if not (ROOT / path).is_file()] == []
+    assert len(set(listed)) == len(listed) <= 10
+    library = listed[listed.index("lib/src/api/layer.cpp") :]
+    assert len(library) <= 6
+    rnn, x = scanrnn.MinGRU(2, 3, device="cpu"), np.zeros((4, 1, 2), np.float32)
+    rnn(x)  # which makes the plan
+    package = "python/scanrnn/"
+    wanted = {path.removeprefix(package) for path in listed if path.startswith(package)}
+    assert entered(lambda: rnn(x)) == wanted

@@ -12,8 +12,6 @@ import importlib
 import sys
 from typing import Any
 
-import numpy as np
-
 from ..arguments import Array
 from .base import ArrayLibrary
 from .cupy import CuPy
@@ -30,9 +28,7 @@ def library_for(name: str, value: Any) -> ArrayLibrary:
     A library that we do not know comes in as NumPy's arrays on the CPU, and on CUDA as CuPy's or,
     without CuPy, as torch's: as that it comes out again, for its library to take.
     """
-    if type(value) is np.ndarray:  # the usual ones first
-        return NUMPY
-    torch = sys.modules.get("torch")
+    torch = sys.modules.get("torch")  # the usual ones first
     if torch is not None and type(value) is torch.Tensor:
         return Torch(of_torch(value.device))
     library = library_of(value)

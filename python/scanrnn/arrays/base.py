@@ -26,10 +26,6 @@ class ArrayLibrary:
         """`value` as the core can walk it, or an error that says what would do."""
         raise NotImplementedError
 
-    def tokens(self, x: Any) -> Any:
-        """x of a layer, copied where on a GPU it would take a product for each of many parts."""
-        return x
-
     def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
         """`value` of a scan, which walks all strides of at least 0, or an error likewise."""
         raise NotImplementedError

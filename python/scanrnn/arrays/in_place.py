@@ -90,8 +90,9 @@ class InPlace(Memory):
         return value if walkable(value.shape, self.strides(value)) else self.packed(value)
 
     def tokens(self, x: Any) -> Any:
-        gpu = self.device != "cpu"
-        return self.packed(x) if gpu and not even(x.shape, self.strides(x)) else x
+        """x of a layer, copied where on a GPU it would take a product for each of many parts."""
+        whole = self.device == "cpu" or x.ndim != 3 or even(x.shape, self.strides(x))
+        return x if whole else self.packed(x)
 
     def bools(self, name: str, value: Any) -> Any:
         if type(value) is np.ndarray:
@@ -148,6 +149,10 @@ class InPlace(Memory):
                 _core.order_streams(_core.Device(self.device), theirs, stream)
                 self.producers += (theirs,)
         return self.adopted(_core.Exported(tensor, value, stream))
+
+    def forward(self, call: Call) -> tuple[Any, list[Any], Any]:
+        call.x = self.tokens(call.x)
+        return super().forward(call)
 
     def finish(self) -> None:
         # What a producer does next on a stream that it named waits for what we have enqueued.

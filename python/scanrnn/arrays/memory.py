@@ -214,7 +214,8 @@ def _scan_plan(device: str, call: ScanCall, lines: Lines, training: bool) -> _co
         on, _core.settings(on), lines.shape, dtype_name(call.a), call.form, training,
         lines.time_contiguous,
     )  # fmt: skip
-    log(plan)
+    if _core.wants_plans():
+        log(plan)
     return plan
 
 

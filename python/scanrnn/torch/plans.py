@@ -25,7 +25,8 @@ def plan_of(x: Tensor, ragged: Ragged | None, training: bool, description: Descr
         batch = description.batch(x.shape, ragged)
         dtype = short_name(x.dtype)
         planned = description.plan(x.shape[-1], dtype, device, batch, training)
-    log(planned.plan)
+    if _core.wants_plans():
+        log(planned.plan)
     return planned
 
 
