@@ -58,13 +58,16 @@ test-sanitize: .venv/ready
 	ctest --preset cpu-asan --exclude-regex '^scanrnn_tests$$'
 
 # Every kernel of CUDA on this processor, translated to C++: right or wrong, but not how fast. It
-# needs CUDA's headers, not a GPU. EMULATED names other tests: all but a few can be run.
+# needs CUDA's headers, not a GPU. EMULATED names other tests, for which all files are compiled: all
+# but a few can be run.
+EMULATED_FILES := $(if $(filter command,$(origin EMULATED)),.,kernels|seed|at_once|persistent)
 EMULATED := Kernels/*:HalfKernels/*:BulkCopies/*:Seed*:AtOnceConformance.MatchesTheOracle:*DrawsAreThoseOfSteps
 test-emulated: export SCANRNN_TEST_DEVICE := cuda
 test-emulated: export SCANRNN_TEST_SECONDS := 0
 test-emulated: .venv/ready
 ifneq ($(NVCC),)
-	cmake -S tests/emulator -B build/emulated -G Ninja -DPython_EXECUTABLE=$(PYTHON)
+	cmake -S tests/emulator -B build/emulated -G Ninja -DPython_EXECUTABLE=$(PYTHON) \
+	  -DSCANRNN_EMULATED_FILES='$(EMULATED_FILES)'
 	cmake --build build/emulated
 	tests/in_shards.sh build/emulated/emulated_tests --gtest_brief=1 --gtest_filter='$(EMULATED)'
 else
