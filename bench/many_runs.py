@@ -13,10 +13,11 @@ import scanrnn.torch
 import torch
 from scanrnn.registry import cells
 from scanrnn.torch import distributed as sd
-from scanrnn.torch.distributed.agree import PLACE, Ranks
+from scanrnn.torch.distributed.agree import Ranks
 from scanrnn.torch.distributed.exchange import Link
 from scanrnn.torch.distributed.groups import cut
 from scanrnn.torch.distributed.schedule import Shape, Unit, slots_of
+from scanrnn.torch.distributed.told import PLACE
 from torch import Tensor
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}

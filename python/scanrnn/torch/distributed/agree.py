@@ -1,50 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks agree on a call before anything of it is seen, so that all of them raise, or none.
 
-Each rank says in one message of SIZE bytes what it was called with, and whether it refuses that.
-The messages go between the hosts' processes, never through a GPU: nothing waits for its work.
+Each rank says what it was called with, and whether it refuses that; told.py has what passes. The
+messages go between the hosts' processes, never through a GPU: nothing waits for its work.
 
 A rank that says what it has said before guesses that all others do, too. By the guess it begins
 with its own part of the work while the messages are on their way. It hears them before it sends or
-receives anything else, and before it gives a result: where the guess was wrong, that work is thrown
-away, and the call begins anew by what all ranks have said.
+receives anything else but what is ahead of them (ahead.py), and before it gives a result: where the
+guess was wrong, that work is thrown away, and the call begins anew by what all ranks have said.
 """
 
 from __future__ import annotations
 
-import json
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from . import ahead
 from .lost import named
-from .places import Place, check_apart, check_moves, place_of
+from .places import Place, check_moves, place_of
+from .told import (
+    ERROR,
+    PLACE,
+    SEED,
+    Agreed,
+    Head,
+    Told,
+    agreed_on,
+    exchanged,
+    gather,
+    memory_of,
+    said,
+)  # fmt: skip
 
-SIZE = 2048
-ERROR = "error"  # the only key of a rank that refuses
-PLACE = "place"  # of the rank's tensors; differs from rank to rank
-SEED = "seed"  # what a rank draws by, 0 where nothing is drawn: a number that no call had before
-Told = dict[str, Any]
 Found = TypeVar("Found")
-_BETWEEN = b"\n"  # what JSON has nowhere
-_MOST_HEARD = 256
 _AGREEMENT = "the agreement on a call"
 _SERVED = {"nccl": "cuda", "gloo": "cpu"}
 _controls: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-
-
-class Heard(NamedTuple):
-    """What all ranks have said: in bytes, and what it is of each of them."""
-
-    messages: bytes
-    every: list[Told]
-
-
-# By group and this rank's own message, what ranks have agreed on.
-_heard: weakref.WeakKeyDictionary[Any, dict[bytes, Heard]] = weakref.WeakKeyDictionary()
 
 
 class Ranks:
@@ -63,6 +59,7 @@ class Ranks:
             )
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.places: list[Place] = []  # of all ranks, when they have agreed
+        self.seed = 0  # the first rank's, when they have agreed
         self._asked: _Asked | None = None
         if self.rank < 0:
             raise ValueError("group: expected a group that this process is in")
@@ -111,10 +108,10 @@ class Ranks:
         raises the same, all others a RuntimeError that names it. Values that are not the same on
         all ranks, but for those of the keys `differing`, are a ValueError that names the key; so
         are places where the ranks cannot meet."""
-        return _Asked(self, prepare, differing).every()
+        return _Asked(self, prepare, differing).agreed().every
 
     def run(
-        self, prepare: Callable[[], Told], work: Callable[[list[Told]], Found],
+        self, prepare: Callable[[], Told], work: Callable[[Agreed], Found],
         differing: Sequence[str],
     ) -> Found:  # fmt: skip
         """What `work` makes of what ranks agree on. It may be called twice, first by a guess; its
@@ -125,19 +122,28 @@ class Ranks:
             try:
                 found = work(guess)
             except Exception:
-                if asked.every() is guess:
+                if asked.holds():
                     raise
             else:
-                if asked.every() is guess:
+                if asked.holds():
                     return found
             asked.guess = None  # nothing goes by it any more
-        return work(asked.every())
+        return work(asked.agreed())
 
     def hear(self) -> None:
         """Before a message of a call's work: what the other ranks were called with."""
         asked = self._asked
-        if asked is not None and asked.guess is not None and asked.every() is not asked.guess:
+        if asked is not None and asked.guess is not None and not asked.holds():
             raise _WrongGuess
+
+    def ahead(self, message: Tensor) -> Tensor | None:
+        """Every rank's message, [ranks, elements], without having heard them; None where ranks have
+        not said that they would."""
+        asked = self._asked
+        if asked is None or not asked.ahead or asked.posted:
+            return None
+        asked.posted = True
+        return ahead.exchanged(self.group, self.size, message)
 
 
 class _WrongGuess(Exception):
@@ -145,94 +151,72 @@ class _WrongGuess(Exception):
 
 
 class _Asked:
-    """What ranks were called with, on its way between them; `guess`: what they will have said."""
+    """What ranks were called with, on its way between them; `guess`: what they will have said, and
+    `ahead`: this rank has said that it posts something before it knows."""
 
     def __init__(self, ranks: Ranks, prepare: Callable[[], Told], differing: Sequence[str]) -> None:
-        self.ranks, self.guess = ranks, None
-        self._every: list[Told] | None = None
+        self.ranks, self.guess, self.ahead, self.posted = ranks, None, False, False
+        self._agreed: Agreed | None = None
         self._problem: Exception | None = None  # which every wait for the others ends with
         try:
             told = prepare()
         except Exception as raised:
             self._problem, told = raised, {ERROR: str(raised)}
         own = {key: told.pop(key) for key in differing if key in told}
+        seed = own.pop(SEED, 0)
         if ranks.size == 1:
             if self._problem is not None:
                 raise self._problem
-            self._every = [told | own]
+            self._agreed, ranks.seed = Agreed([told | own]), seed
             return
-        self._keys, self._message = list(told), _message(told, own)
-        self._known = _heard.setdefault(ranks.group, {}).get(self._message)
-        if self._known is not None and not own.get(SEED):
-            self.guess = self._known.every
-        mine = torch.frombuffer(bytearray(self._message.ljust(SIZE)), dtype=torch.uint8)
-        self._came = torch.empty(ranks.size, SIZE, dtype=torch.uint8, device="cpu")
+        self._memory = memory_of(ranks.group)
+        self._text, self._digest = said(told, own)
+        if not seed:
+            self.guess = self._memory.guess(self._digest)
+        if self.guess is not None:
+            self.ahead = ahead.possible(ranks.group) and self.guess.kept.get(ahead.AHEAD, False)
+        head = Head(self._digest, len(self._text), seed, self.ahead)
+        self._came = Head.room(ranks.size)
         with named(ranks.group, _AGREEMENT):
-            control = ranks._control()
-            self._way = dist.all_gather(list(self._came.unbind()), mine, control, async_op=True)
+            self._control = ranks._control()
+            self._way = gather(self._came, head.packed(), self._control)
 
-    def every(self) -> list[Told]:
+    def holds(self) -> bool:
+        """Whether the guess was right, on all ranks."""
+        return self.agreed() is self.guess and self._alike
+
+    def agreed(self) -> Agreed:
         """Waits for it, once; what all ranks have agreed on, or the error of one of them."""
-        if self._every is None and self._way is not None:
+        if self._agreed is None and self._way is not None:
             way, self._way = self._way, None
             try:
                 with named(self.ranks.group, _AGREEMENT):
                     way.wait()
-                if self._problem is None:
-                    self._every = self._heard().every
+                self._agreed = self._heard(Head.every(self._came))
             except Exception as raised:
                 self._problem = self._problem or raised
-        if self._every is None:
-            assert self._problem is not None
+        if self._problem is not None:
             raise self._problem
-        return self._every
+        assert self._agreed is not None
+        return self._agreed
 
-    def _heard(self) -> Heard:
-        messages, heard = self._came.numpy().tobytes(), self._known
-        memory, group = _heard[self.ranks.group], self.ranks.group
-        if heard is None or heard.messages != messages:
-            heard = Heard(messages, self._agreed(messages))
-            if len(memory) >= _MOST_HEARD:
-                memory.clear()
-            memory[self._message] = heard
-        self.ranks.places = [one[PLACE] for one in heard.every if PLACE in one]
-        check_moves(group, self.ranks.places)
-        return heard
-
-    def _agreed(self, messages: bytes) -> list[Told]:
-        """What is the same to the letter is read once, and is one object."""
-        read: dict[bytes, Told] = {}
-        every: list[tuple[Told, Told]] = []
-        for start in range(0, len(messages), SIZE):
-            same, _, other = messages[start : start + SIZE].partition(_BETWEEN)
-            if same not in read:
-                read[same] = json.loads(same)
-            every.append((read[same], json.loads(other)))
-        for rank, (same, _) in enumerate(every):
-            if ERROR in same:
-                raise RuntimeError(f"rank {rank} of the group refused the call: {same[ERROR]}")
-        for key in self._keys if len(read) > 1 else ():
-            _check_same(key, [same.get(key) for same, _ in every])
-        check_apart([other[PLACE] for _, other in every if PLACE in other])
-        return [told | other for told, other in every]
-
-
-def _message(told: Told, own: Told) -> bytes:
-    message = json.dumps(told).encode() + _BETWEEN + json.dumps(own).encode()
-    if len(message) <= SIZE:
-        return message
-    if ERROR in told:
-        return _message({ERROR: told[ERROR][: len(told[ERROR]) // 2]}, own)
-    raise AssertionError(f"{len(message)} bytes say what a call is, {SIZE} are there")
-
-
-def _check_same(key: str, values: list[Any]) -> None:
-    ranks: dict[str, list[int]] = {}
-    for rank, value in enumerate(values):
-        ranks.setdefault(json.dumps(value), []).append(rank)
-    if len(ranks) > 1:
-        found = " and ".join(
-            f"{value} on rank{'s' if len(which) > 1 else ''} {', '.join(map(str, which))}"
-            for value, which in ranks.items()
-        )
-        raise ValueError(f"{key}: expected the same on every rank of the group, got {found}")
+    def _heard(self, heads: list[Head]) -> Agreed:
+        ranks, group = self.ranks, self.ranks.group
+        ranks.seed = heads[0].seed  # as it would be one device's
+        self._alike = len({head.ahead for head in heads}) == 1
+        unused = False
+        if any(head.ahead for head in heads) and not self.posted:
+            self.posted = True  # for those who wait for it
+            ahead.exchanged(group, ranks.size, None)
+            unused = True
+        agreed = self._memory.agreed(heads)
+        if agreed is None:
+            with named(group, _AGREEMENT):
+                texts = exchanged(self._text, heads, self._control)
+            agreed = agreed_on(texts)
+        ranks.places = [one[PLACE] for one in agreed.every if PLACE in one]
+        check_moves(group, ranks.places)
+        self._memory.keep(heads, self._digest, agreed)
+        if unused and agreed is self.guess and self._alike:
+            del agreed.kept[ahead.AHEAD]  # which nobody had a use for
+        return agreed

@@ -16,12 +16,13 @@ from .. import modules, tensors
 from ..modules import Recurrent
 from . import groups as cutting
 from . import masks, tails
-from .agree import PLACE, SEED, Ranks
+from .agree import Ranks
 from .exchange import Link, refuse_transforms
 from .groups import Groups, Work
 from .parts import Call, Dropped, Steps, drawn_inside, info, may_split_units
 from .schedule import Shape
 from .stack import Sharded, Wanted
+from .told import PLACE, SEED, Agreed
 
 DIFFERING = ("steps", "wants_x", SEED, PLACE)  # from rank to rank
 
@@ -74,7 +75,7 @@ class Asked:
         grads = torch.is_grad_enabled()
         return {
             "call": "TimeSharded",
-            "module": [type(rnn).__name__, rnn.input_size, *self.description],
+            "module": (type(rnn).__name__, rnn.input_size, *self.description),
             "device": self.x.device.type,
             "dtype": str(self.x.dtype),
             "batch size of input": self.batch,
@@ -84,7 +85,7 @@ class Asked:
             "groups": self.wanted_groups,
             "way": self.way,
             "grad mode": grads,
-            "requires_grad of h_0": [value.requires_grad for value in self.states],
+            "requires_grad of h_0": tuple(value.requires_grad for value in self.states),
             "requires_grad of parameters": "".join(str(int(p.requires_grad)) for p in self.params),
             "steps": self.steps,
             PLACE: place,
@@ -160,12 +161,12 @@ class Asked:
         """Those on a GPU are not looked at: that would wait for it."""
         if self.length_values is None:
             return self.lengths is not None
-        return zlib.crc32(repr(self.length_values).encode())
+        return f"{zlib.crc32(repr(self.length_values).encode()):x}"
 
     # ---- when all ranks have agreed, or will have by a guess
 
-    def run(self, every: list[dict[str, Any]]) -> list[Tensor]:
-        self.taken = "pipeline"
+    def run(self, agreed: Agreed) -> list[Tensor]:
+        self.taken, every = "pipeline", agreed.every
         counts = [int(one["steps"]) for one in every]
         self._check_lengths(sum(counts))
         told = every[self.ranks.rank]
@@ -185,11 +186,11 @@ class Asked:
         )  # fmt: skip
         way = self.way if self.batch else "pipeline"
         forget = tails.planned_layer(
-            way, self.description, self.rnn.input_size, work, on, grouped, min(counts)
-        )
+            way, self.description, self.rnn.input_size, work, on, grouped, min(counts),
+            agreed.kept,
+        )  # fmt: skip
         shape = _shape(self.description, self.ranks.size, len(grouped), grouped.by_units)
-        link = Link(self.ranks, self.x.device, self.x.dtype)
-        seed = int(every[0][SEED])  # the first rank's, as it would be one device's
+        link, seed = Link(self.ranks, self.x.device, self.x.dtype, agreed.kept), self.ranks.seed
         between = self.description.dropout if self.drops else 0.0
         dropped = Dropped(between, self._share("input_dropout"), seed)
         call = Call(

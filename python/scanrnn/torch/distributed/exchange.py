@@ -20,9 +20,11 @@ from torch import Tensor
 
 from ..tensors import refuse_forward_mode
 from .agree import Ranks
+from .ahead import AHEAD, fits
 from .lost import named
 from .places import meet
 from .schedule import Shape, Unit, turns_of
+from .told import gather
 
 Messages = list[tuple[int, Tensor]]  # whom they go to, or come from
 _STATE, _MEETING = "the exchange of a state", "the meeting beside backward"
@@ -47,15 +49,23 @@ class Posted(NamedTuple):
 class Link:
     """One call's exchanges; tensors are on `device`, of `dtype`."""
 
-    def __init__(self, ranks: Ranks, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, ranks: Ranks, device: torch.device, dtype: torch.dtype,
+        kept: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.kept = {} if kept is None else kept  # by calls that say the same
         self.ranks, self.group, self.rank, self.size = ranks, ranks.group, ranks.rank, ranks.size
         self.device, self.dtype, self._open = device, dtype, self.size == 1
 
+    def hear(self) -> None:
+        """The other ranks agree, or what is done by a guess ends here."""
+        self.ranks.hear()
+
     def _begin(self) -> None:
-        """Before any exchange: the other ranks agree, and work is not by a guess."""
+        """Before any exchange."""
         if self._open:
             return
-        self.ranks.hear()
+        self.hear()
         self._open = True
         if meet(self.group, self.ranks.places):  # P2P alone cannot be the first
             self.add(torch.zeros(1, device=self.device))
@@ -140,14 +150,27 @@ class Link:
             with named(self.group, "the sum"):
                 dist.all_reduce(value, group=self.group)
 
-    def every(self, rows: Tensor, what: str) -> list[Tensor]:
-        """Every rank's; `what` they are is for errors."""
+    def every(self, rows: Tensor, what: str) -> Tensor:
+        """Every rank's, [ranks, ...], of contiguous rows; `what` they are is for errors."""
         self._begin()
-        every = [torch.empty_like(rows) for _ in range(self.size)]
-        if self.size > 1 and rows.numel():
+        every = rows.new_empty(self.size, *rows.shape)
+        if self.size == 1:
+            every.copy_(rows)
+        elif rows.numel():
             with named(self.group, f"the exchange of {what}"):
-                dist.all_gather(every, rows, self.group)
-        return every if self.size > 1 else [rows]
+                gather(_raw(every.view(-1)), _raw(rows.view(-1)), self.group).wait()
+        return every
+
+    def tails(self, rows: Tensor) -> Tensor:
+        """The same of [n] of what a tail ends with. Where that is the first exchange of a call as
+        one before, it is ahead of what the other ranks say."""
+        first = not self._open and fits(rows)
+        came = self.ranks.ahead(rows) if first else None
+        if came is None:
+            came = self.every(rows, "tails")
+            if first:
+                self.kept[AHEAD] = True
+        return came
 
 
 def _raw(value: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-Place = list[str]  # the device as the rank calls it, and what it is called by everybody
+Place = tuple[str, str]  # the device as the rank calls it, and what it is called by everybody
 _met: weakref.WeakKeyDictionary[Any, set[tuple[str, ...]]] = weakref.WeakKeyDictionary()
 
 
@@ -22,8 +23,8 @@ _met: weakref.WeakKeyDictionary[Any, set[tuple[str, ...]]] = weakref.WeakKeyDict
 def place_of(device: torch.device) -> Place:
     """A GPU has one name for all processes of all hosts; memory of a host needs none."""
     if device.type != "cuda":
-        return [str(device), ""]
-    return [str(device), str(torch.cuda.get_device_properties(device).uuid)]
+        return str(device), ""
+    return str(device), str(torch.cuda.get_device_properties(device).uuid)
 
 
 def check_apart(places: Sequence[Place]) -> None:
@@ -67,6 +68,13 @@ def meet(group: Any, places: Sequence[Place]) -> bool:
     first = now not in met
     met.add(now)
     return first
+
+
+def place_alone(group: Any) -> torch.device | None:
+    """Where this rank's tensors were in all calls; None where it was in several places, or in
+    none."""
+    met = _met.get(group, ())
+    return torch.device(next(iter(met))[dist.get_rank(group)]) if len(met) == 1 else None
 
 
 def _devices(places: Sequence[Place]) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,11 +17,12 @@ from ...scan_call import LINEAR, ScanCall, checked
 from .. import tensors
 from . import groups as cutting
 from . import tails
-from .agree import PLACE, Ranks
+from .agree import Ranks
 from .exchange import Link, Messages, refuse_graph, refuse_transforms
 from .groups import Groups, Work
 from .schedule import Shape, Unit, following
-from .tails import Ends, Tails, checked_way, largest
+from .tails import Reading, Tails, checked_way
+from .told import PLACE, Agreed
 
 LEAST_LINES = 32  # in a group: a cache line or two of one step
 _GRAIN = 16  # lines in a group are a multiple
@@ -60,7 +60,7 @@ def scan(
             "call": "scan",
             "device": a_local.device.type,
             "dtype": str(a_local.dtype),
-            "shape of a_local but for time": list(a_local.shape[1:]),
+            "shape of a_local but for time": tuple(a_local.shape[1:]),
             "h_0": h_0 is not None,
             "groups": None if groups is None else arguments.integer("groups", groups),
             "way": checked_way(way, groups),
@@ -71,15 +71,15 @@ def scan(
             "wanted": grads and any(v is not None and v.requires_grad for v in call[3:]),
         }
 
-    def run(every: list[dict[str, Any]]) -> Tensor:
-        return _run(ranks, every, found[0], groups)
+    def run(agreed: Agreed) -> Tensor:
+        return _run(ranks, agreed, found[0], groups)
 
     return ranks.run(prepared, run, ("steps", "wanted", PLACE)).view(a_local.shape)
 
 
-def _run(ranks: Ranks, every: list[dict[str, Any]], call: ScanCall, groups: int | None) -> Tensor:
+def _run(ranks: Ranks, agreed: Agreed, call: ScanCall, groups: int | None) -> Tensor:
     """[T_local,lines], when all ranks have agreed or by a guess."""
-    like = call.a
+    like, every = call.a, agreed.every
     steps, lines = max(one["steps"] for one in every), math.prod(like.shape[1:])
     wanted = any(one["wanted"] for one in every)
     work = _work(ranks.size, steps, lines, like, wanted)
@@ -87,15 +87,15 @@ def _run(ranks: Ranks, every: list[dict[str, Any]], call: ScanCall, groups: int 
     forget = None
     if lines:
         least = min(one["steps"] for one in every)
-        forget = tails.planned(every[0]["way"], work, like.device.type, cut, least)
+        forget = tails.planned(every[0]["way"], work, like.device.type, cut, least, agreed.kept)
     shape = Shape(ranks.size, 1, 1, len(cut))
     spread = wanted and every[0]["requires_grad of h_0"]
-    link = Link(ranks, like.device, like.dtype)
+    link = Link(ranks, like.device, like.dtype, agreed.kept)
     sharded = _Sharded(cut, link, shape, wanted, spread, forget)
     a, b = (_plain(value).reshape(len(value), lines) for value in (call.a, call.b))
     initial = None if call.h_0 is None else _plain(call.h_0).reshape(lines)
     if wanted:
-        anchor = torch.zeros((), device=a.device, requires_grad=True)
+        anchor = torch.empty((), device=a.device, requires_grad=True)
         h: Tensor = _Function.apply(sharded, anchor, a, b, initial)
         return h
     return _forward(sharded, a, b, initial)[1]
@@ -169,12 +169,22 @@ def _forward(
     sharded: _Sharded, a: Tensor, b: Tensor, h_0: Tensor | None
 ) -> tuple[_Sharded, Tensor, Tensor | None]:
     """By which way it was, the states, and those that this rank began with."""
-    ends = None
     if sharded.tails is not None:
-        ends = sharded.tails.settled(sharded.link, functools.partial(_ends, sharded, a, b))
-        sharded = sharded._replace(tails=None if ends is None else sharded.tails)
-    h, rank_before = a.new_empty(a.shape), sharded.before()
-    initial = h_0 if rank_before is None else a.new_empty(a.shape[1])
+        for _ in sharded.tails.attempts():
+            ends = sharded.tails.settled(sharded.link, _reading(sharded, a, b))
+            if ends is None:
+                break
+            before = sharded.before()
+            initial = h_0 if before is None else ends.view(len(ends), -1, a.shape[1])[before, 0]
+            initial = None if initial is None else initial.to(a.dtype)
+            h = a.new_empty(a.shape)
+            if len(a):
+                _Into(a.device, h).scan(ScanCall(LINEAR, False, 0, a, b, h_0=initial))
+            if sharded.tails.hold(sharded.link):
+                return sharded, h, initial
+        sharded = sharded._replace(tails=None)
+    h = a.new_empty(a.shape)
+    initial = h_0 if sharded.before() is None else a.new_empty(a.shape[1])
 
     def work(lines: tuple[int, int], message: Tensor | None) -> Tensor:
         if message is not None:
@@ -187,26 +197,31 @@ def _forward(
             before = states[-1]
         return a.new_zeros(lines[1]) if before is None else before.contiguous()
 
-    if ends is None:
-        sharded.walk(work)
-    else:
-        work((0, a.shape[1]), None if rank_before is None else ends[rank_before])
+    sharded.walk(work)
     return sharded, h, initial
 
 
-def _ends(sharded: _Sharded, a: Tensor, b: Tensor, length: int) -> Ends:
-    """The state that the last steps end with, from zero. Products are those of the last steps for
-    the rank behind and, with backward, of the first ones for the rank before."""
+def _reading(sharded: _Sharded, a: Tensor, b: Tensor) -> Reading:
+    """Messages have the state that the last steps end with, from zero, and the products of decays:
+    of the last steps for the rank behind and, with backward, of the first ones for the rank
+    before. Where nobody is to hear of one, it is zero."""
     wide = torch.promote_types(a.dtype, torch.float32)
-    state, decays = a.new_zeros(a.shape[1]), []
-    if sharded.behind() is not None:
-        call = ScanCall(LINEAR, False, 0, a[-length:], b[-length:])
-        state = Torch(of_torch(a.device)).scan(call)[0][-1]
-        decays.append(call.a)
-    if sharded.training and sharded.before() is not None:
-        decays.append(a[:length])
-    products = [steps.to(wide).abs().prod(0).amax() for steps in decays]
-    return Ends(state, largest(products) if products else a.new_zeros((), dtype=torch.float32))
+
+    def message(length: int) -> Tensor:
+        none = torch.zeros(a.shape[1], device=a.device, dtype=wide)
+        state, products = none, [none] * (1 + sharded.training)
+        if sharded.behind() is not None:
+            call = ScanCall(LINEAR, False, 0, a[-length:], b[-length:])
+            state = Torch(of_torch(a.device)).scan(call)[0][-1]
+            products[0] = call.a.prod(0, dtype=wide)
+        if sharded.training and sharded.before() is not None:
+            products[1] = a[:length].prod(0, dtype=wide)
+        return torch.cat([state, *products])
+
+    def product(every: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(every[:, a.shape[1] :], math.inf)
+
+    return Reading(message, product)
 
 
 class _Function(torch.autograd.Function):

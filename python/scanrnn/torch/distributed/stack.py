@@ -49,16 +49,17 @@ class Sharded(NamedTuple):
         if not self.wanted.any:
             return list(self.passed(x, h_0, params).results())
         # On a rank whose own tensors want no gradient, what autograd knows the result by.
-        anchor = torch.zeros((), device=x.device, requires_grad=True)
+        anchor = torch.empty((), device=x.device, requires_grad=True)
         return list(_Function.apply(self, anchor, x, *h_0, *params))
 
     def passed(self, x: Tensor, h_0: list[Tensor], params: list[Tensor]) -> Forward:
         """Forward, by one way or by the other."""
         if self.tails is not None:
             call = self.call._replace(groups=cut(self.call.batch, 1))
-            run = Forward(self._replace(call=call), x, h_0, params)
-            if forgetting.forward(run, self.tails):
-                return run
+            for _ in self.tails.attempts():
+                run = Forward(self._replace(call=call), x, h_0, params)
+                if forgetting.forward(run, self.tails):
+                    return run
         run = Forward(self._replace(tails=None), x, h_0, params)
         run.sharded.walk(run.work)
         return run

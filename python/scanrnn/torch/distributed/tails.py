@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -32,6 +32,7 @@ LEAST = 16  # fewer are not worth an exchange
 SHARE = 16  # a tail has one part in so many of the smallest shard at most
 TRIES = 3
 PAYS = 0.95  # of the pipeline's time
+_LENGTHS = "lengths of tails"  # by layer, of what is kept
 _GRAIN = 16  # longer tails have a multiple of so many steps
 
 _layer = torch.ops.scanrnn.layer
@@ -71,31 +72,58 @@ def bound_of(dtype: torch.dtype) -> float:
     return torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 8
 
 
+class Reading(NamedTuple):
+    """How a tail is read, and what all ranks' say."""
+
+    message: Callable[[int], Tensor]  # [n], of what so many steps end with, for all ranks
+    product: Callable[[Tensor], Tensor]  # the largest that matters, by every rank's message
+
+
 class Tails:
     """One call's: of how many steps they are. `lengths`, by layer, is empty until gates were found
-    to forget, and where they do not."""
+    to forget, and where they do not. `kept` is what the call before like it has left."""
 
-    def __init__(self, first: int, most: int, pays: Callable[[int], bool] | None) -> None:
+    def __init__(
+        self, first: int, most: int, pays: Callable[[int], bool] | None,
+        kept: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """`pays` of a length is None where they are forced."""
         self.first, self.most, self._pays = first, most, pays
         self.lengths: list[int] = []
+        self._kept = {} if kept is None else kept
+        self._trusted: list[int] = []
+        self._products = Later()
 
-    def settled(self, link: Link, probe: Callable[[int], Ends]) -> list[Tensor] | None:
-        """Every rank's states, when products over the length are nothing; None where gates keep.
+    def attempts(self) -> Iterator[None]:
+        """Twice where a call like this one went before: first all is queued behind tails that are
+        as long as they were then, and looked at afterwards."""
+        known = self._kept.get(_LENGTHS, [])
+        if known and max(known) <= self.most:
+            self._trusted = known
+            yield
+        self._trusted, self._products = [], Later()
+        self.lengths.clear()
+        yield
 
-        This waits for the device, once for each length that is tried.
+    def settled(self, link: Link, reading: Reading) -> Tensor | None:
+        """Every rank's message, [ranks, n], when products over the length are nothing, or were so
+        before; None where gates keep.
+
+        But for the latter this waits for the device, once for each length that is tried.
         """
+        if self._trusted:
+            length = self._trusted[len(self.lengths)]
+            every = link.tails(reading.message(length))
+            self._products.add(reading.product(every))
+            self.lengths.append(length)
+            return every
         longer, bound = self.first, bound_of(link.dtype)
         for _ in range(TRIES):
-            length, found = longer, probe(longer)
-            size = found.states.nbytes
-            told = torch.cat([_bytes(found.states), _bytes(found.product.reshape(1).float())])
-            every = link.every(told, "tails")
-            products = torch.stack([one[size:] for one in every]).view(torch.float32)
-            product = float(products.max())
+            length, every = longer, link.tails(reading.message(longer))
+            product = float(reading.product(every))
             if product <= bound:
                 self.lengths.append(length)
-                return [one[:size].view(link.dtype) for one in every]
+                return every
             longer = self._longer(length, product, bound)
             if longer == length:
                 break
@@ -107,6 +135,26 @@ class Tails:
                 f"{bound:.3g} would be nothing"
             )
         return None
+
+    def hold(self, link: Link) -> bool:
+        """Behind all layers: whether each of them forgets, which the next call goes by."""
+        link.hear()  # so that what is kept changes on all ranks or on none
+        if not self._trusted:
+            self._kept[_LENGTHS] = list(self.lengths)
+            return True
+        products, bound = self._products.read(), bound_of(link.dtype)
+        if all(product <= bound for product in products):
+            told = zip(self.lengths, products, strict=True)
+            self._kept[_LENGTHS] = [self._shorter(*one, bound) for one in told]
+            return True
+        del self._kept[_LENGTHS]
+        return False
+
+    def _shorter(self, length: int, product: float, bound: float) -> int:
+        """Half of it where a quarter would do, if gates went on forgetting as they did."""
+        if product > bound**4 or length < 2 * self.first:
+            return length
+        return max(self.first, length // 2 // _GRAIN * _GRAIN)
 
     def _longer(self, length: int, product: float, bound: float) -> int:
         """What gates need that go on forgetting as they did, and a quarter more; `length` itself
@@ -121,15 +169,24 @@ class Tails:
         return length
 
 
-class Ends(NamedTuple):
-    """What tails of some length are on this rank."""
+class Later:
+    """Numbers of the device that the host reads without waiting for what is queued behind them."""
 
-    states: Tensor  # with which the shard ends; flat
-    product: Tensor  # the largest that matters to another rank
+    def __init__(self) -> None:
+        self._values: list[Tensor] = []
+        self._there: torch.cuda.Event | None = None
 
+    def add(self, value: Tensor) -> None:
+        if value.is_cuda:
+            value, source = torch.empty_like(value, device="cpu", pin_memory=True), value
+            value.copy_(source, non_blocking=True)
+            self._there = torch.cuda.current_stream(source.device).record_event()
+        self._values.append(value)
 
-def _bytes(value: Tensor) -> Tensor:
-    return value.contiguous().view(torch.uint8)
+    def read(self) -> list[float]:
+        if self._there is not None:
+            self._there.synchronize()
+        return [float(value) for value in self._values]
 
 
 # ---- whether
@@ -164,14 +221,17 @@ def _why_not(told: Description, input_size: int) -> str:
 
 def planned_layer(
     way: str, told: Description, input_size: int, work: Work, device: str, grouped: Groups,
-    least: int,
+    least: int, kept: dict[str, Any],
 ) -> Tails | None:  # fmt: skip
     """For `grouped`, which the pipeline would have; None: the pipeline."""
     possible = not _why_not(told, input_size)
-    return planned(way, work, device, grouped, least) if possible else None
+    return planned(way, work, device, grouped, least, kept) if possible else None
 
 
-def planned(way: str, work: Work, device: str, grouped: Groups, least: int) -> Tails | None:
+def planned(
+    way: str, work: Work, device: str, grouped: Groups, least: int,
+    kept: dict[str, Any] | None = None,
+) -> Tails | None:  # fmt: skip
     """By sizes that all ranks know; `least` are the steps of the smallest shard."""
     if way == "pipeline" or work.shape.ranks == 1:
         return None
@@ -180,7 +240,7 @@ def planned(way: str, work: Work, device: str, grouped: Groups, least: int) -> T
             raise ValueError(
                 "way: expected 'auto' or 'pipeline' where a rank has no steps, got 'tails'"
             )
-        return Tails(min(FIRST, least), least, None)
+        return Tails(min(FIRST, least), least, None, kept)
     pipeline = work.seconds(device, len(grouped), grouped.by_units)
 
     def pays(length: int) -> bool:
@@ -188,7 +248,7 @@ def planned(way: str, work: Work, device: str, grouped: Groups, least: int) -> T
 
     most = least // SHARE
     first = min(FIRST, most)
-    return Tails(first, most, pays) if first >= LEAST and pays(first) else None
+    return Tails(first, most, pays, kept) if first >= LEAST and pays(first) else None
 
 
 # ---- a stack
@@ -200,63 +260,95 @@ def forward(run: Forward, tails: Tails) -> bool:
     for layer in range(call.description.num_layers):
         units = [Unit(layer, direction, 0) for direction in range(call.description.directions)]
         sources = [run.read(unit) for unit in units]
-        every = tails.settled(link, functools.partial(_layer_ends, run, units, sources))
+        every = tails.settled(link, _reading(run, units, sources))
         if every is None:
             return False
         for unit, x in zip(units, sources, strict=True):
             before = following(unit, link.rank, link.size, back=True)
             message = None
             if before is not None:
-                message = every[before].chunk(len(units))[unit.direction].clone()
+                ends = every[before].view(_starts(run), 2, len(units), -1)
+                message = _aligned(ends[0, 0, unit.direction])
             run.work(unit, message, x)
-    return True
+    return tails.hold(link)
 
 
-def _layer_ends(run: Forward, units: list[Unit], sources: list[Tensor], length: int) -> Ends:
-    """The ends of all directions of a layer, as one message."""
-    found = [_ends(run, unit, x, length) for unit, x in zip(units, sources, strict=True)]
-    states, products = zip(*found, strict=True)
-    return Ends(message_of(states), largest(products))
+def _starts(run: Forward) -> int:
+    """Ends of a shard that are read: the last steps are for the rank behind and, with backward, the
+    first ones for what the rank before is to hear."""
+    return 1 + run.sharded.wanted.any
 
 
-def largest(values: Sequence[Tensor]) -> Tensor:
-    """The largest scalar; a few launches are what a tail costs most."""
-    return values[0] if len(values) == 1 else torch.stack(list(values)).amax()
+def _aligned(state: Tensor) -> Tensor:
+    """As memory of its own begins."""
+    return state if state.data_ptr() % 16 == 0 else state.clone()
 
 
 HUGE = {torch.float16: 2.0**15}  # a state in whose place the product is seen beside any other
 
 
-def _ends(run: Forward, unit: Unit, x: Tensor, length: int) -> Ends:
-    """One call reads the last steps for the next rank and, with backward, the first ones for what
-    the rank before is to hear. It reads each of them from zero and from a huge state: a product of
-    decays is the share of it that is left."""
-    call, link = run.call, run.sharded.link
-    shapes, wide = call.state_shapes(unit), torch.promote_types(call.dtype, torch.float32)
-    starts = []
-    if following(unit, link.rank, link.size) is not None:
-        starts.append(call.steps - length)
-    if run.sharded.wanted.any and following(unit, link.rank, link.size, back=True) is not None:
-        starts.append(0)
-    if not starts:
-        none = x.new_zeros(sum(map(math.prod, shapes)))
-        return Ends(none, x.new_zeros((), dtype=wide))
-    huge = HUGE.get(call.dtype, 2.0**100)
-    parts = [part for start in starts for part in 2 * [_part(call, unit, x, start, length)]]
-    h_0 = [x.new_zeros(len(starts), 2, call.batch, shape[-1]) for shape in shapes]
-    for state in h_0:
-        state[:, 1].fill_(huge)
+def _huge(dtype: torch.dtype) -> float:
+    return HUGE.get(dtype, 2.0**100)
+
+
+def _reading(run: Forward, units: list[Unit], sources: list[Tensor]) -> Reading:
+    """One call for each direction reads all that is read, from zero and from a huge state: a
+    product of decays is the share of it that is left. Messages are [starts, 2, units, state]; what
+    they end with goes to all ranks as it is, since what takes time here is launches."""
+    starts, dtype = _starts(run), run.call.dtype
+
+    def message(length: int) -> Tensor:
+        rows = [
+            end.view(2 * starts, -1)
+            for unit, x in zip(units, sources, strict=True)
+            for end in _ends(run, unit, x, length)
+        ]
+        return (rows[0] if len(rows) == 1 else torch.cat(rows, 1)).view(-1)
+
+    def product(every: Tensor) -> Tensor:
+        ends = every.view(len(every), starts, 2, -1)
+        return torch.dist(ends[:, :, 1], ends[:, :, 0], math.inf) / _huge(dtype)
+
+    return Reading(message, product)
+
+
+def _ends(run: Forward, unit: Unit, x: Tensor, length: int) -> list[Tensor]:
+    """[1, starts * 2 * B, H] of each tensor of a state. Where no other rank is to hear of it, the
+    state begins with zero in both of two."""
+    call, link, starts = run.call, run.sharded.link, _starts(run)
+    back = (False, True)[:starts]
+    heard = tuple(following(unit, link.rank, link.size, b) is not None for b in back)
+    initial = _initial(heard, tuple(call.state_shapes(unit)), x.dtype, x.device)
+    if not any(heard):
+        return list(initial)
+    parts = [
+        part
+        for start in (call.steps - length, 0)[:starts]
+        for part in 2 * [_part(call, unit, x, start, length)]
+    ]
     _, *finals = _layer(
-        _side_by_side([part.x for part in parts], call.batch_axis),
-        [state.flatten(0, 2)[None] for state in h_0],
-        call.of_layer(unit, run.params),
-        _side_by_side([part.lengths for part in parts], 0), None,
-        _side_by_side([part.reset for part in parts], call.batch_axis),
-        None, False, *_described(call, unit),
+        _side_by_side([part.x for part in parts], call.batch_axis), list(initial),
+        call.of_layer(unit, run.params), _side_by_side([part.lengths for part in parts], 0), None,
+        _side_by_side([part.reset for part in parts], call.batch_axis), None, False,
+        *_described(call, unit),
     )  # fmt: skip
-    ends = [f.unflatten(1, (-1, 2, call.batch)) for f in finals[: len(shapes)]]
-    left = [(end[:, :, 1].to(wide) - end[:, :, 0]).abs().amax() / huge for end in ends]
-    return Ends(message_of([end[:, 0, 0] for end in ends]), largest(left))
+    return finals[: len(initial)]
+
+
+@functools.lru_cache(maxsize=32)
+def _initial(
+    heard: tuple[bool, ...], shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The states that tails begin with; nobody writes there."""
+    with torch.inference_mode(False):
+        out = []
+        for _, batch, size in shapes:
+            state = torch.zeros(len(heard), 2, batch, size, dtype=dtype, device=device)
+            for start, wanted in enumerate(heard):
+                state[start, 1].fill_(_huge(dtype) if wanted else 0)
+            out.append(state.view(1, -1, size))
+        return tuple(out)
 
 
 class _Part(NamedTuple):
