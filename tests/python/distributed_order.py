@@ -13,7 +13,7 @@ COLLECTIVES = ("all_reduce", "broadcast", "reduce", GATHER)
 
 def in_one_order(world, work):
     """What a rank posts: with each other rank it has the same messages in the same batches, and the
-    same collectives between them. How many batches this rank has."""
+    same collectives between them. How many batches this rank has, and how many collectives."""
     posted = []
 
     def batch(operations):
@@ -41,7 +41,8 @@ def in_one_order(world, work):
     for rank in range(world.size):
         for other in range(rank):
             assert _between(every, rank, other) == _between(every, other, rank)
-    return sum(isinstance(one, list) for one in posted)
+    batches = sum(isinstance(one, list) for one in posted)
+    return batches, len(posted) - batches
 
 
 def _between(every, rank, other):

@@ -142,6 +142,7 @@ class Ranks:
         asked = self._asked
         if asked is None or not asked.ahead or asked.posted:
             return None
+        asked.say()
         asked.posted = True
         return ahead.exchanged(self.group, self.size, message)
 
@@ -157,6 +158,7 @@ class _Asked:
     def __init__(self, ranks: Ranks, prepare: Callable[[], Told], differing: Sequence[str]) -> None:
         self.ranks, self.guess, self.ahead, self.posted = ranks, None, False, False
         self._agreed: Agreed | None = None
+        self._done = ranks.size == 1
         self._problem: Exception | None = None  # which every wait for the others ends with
         try:
             told = prepare()
@@ -175,11 +177,19 @@ class _Asked:
             self.guess = self._memory.guess(self._digest)
         if self.guess is not None:
             self.ahead = ahead.possible(ranks.group) and self.guess.kept.get(ahead.AHEAD, False)
-        head = Head(self._digest, len(self._text), seed, self.ahead)
-        self._came = Head.room(ranks.size)
-        with named(ranks.group, _AGREEMENT):
-            self._control = ranks._control()
-            self._way = gather(self._came, head.packed(), self._control)
+        self._head = Head(self._digest, len(self._text), seed, self.ahead)
+        self._way: Any = None
+        if self.guess is None:
+            self.say()
+
+    def say(self) -> None:
+        """Once. By a guess it is behind the first work that is queued, which goes on meanwhile."""
+        if self._way is not None:
+            return
+        self._came = Head.room(self.ranks.size)
+        with named(self.ranks.group, _AGREEMENT):
+            self._control = self.ranks._control()
+            self._way = gather(self._came, self._head.packed(), self._control)
 
     def holds(self) -> bool:
         """Whether the guess was right, on all ranks."""
@@ -187,11 +197,12 @@ class _Asked:
 
     def agreed(self) -> Agreed:
         """Waits for it, once; what all ranks have agreed on, or the error of one of them."""
-        if self._agreed is None and self._way is not None:
-            way, self._way = self._way, None
+        if not self._done:
+            self._done = True
             try:
+                self.say()
                 with named(self.ranks.group, _AGREEMENT):
-                    way.wait()
+                    self._way.wait()
                 self._agreed = self._heard(Head.every(self._came))
             except Exception as raised:
                 self._problem = self._problem or raised

@@ -56,6 +56,7 @@ class Link:
         self.kept = {} if kept is None else kept  # by calls that say the same
         self.ranks, self.group, self.rank, self.size = ranks, ranks.group, ranks.rank, ranks.size
         self.device, self.dtype, self._open = device, dtype, self.size == 1
+        self._meets, self._met = False, None
 
     def hear(self) -> None:
         """The other ranks agree, or what is done by a guess ends here."""
@@ -63,6 +64,7 @@ class Link:
 
     def _begin(self) -> None:
         """Before any exchange."""
+        self._meet()
         if self._open:
             return
         self.hear()
@@ -75,12 +77,19 @@ class Link:
         """Around a backward, whose ranks have agreed before forward alone. Hosts that only queue
         the work meet beside it, so that a rank that is gone is an error, and not a stream that
         stands still."""
-        with named(self.group, _MEETING):
-            begun = self.ranks.meeting(self.device)
+        self._meets, self._met = True, None
         yield
-        if begun is not None:
+        self._meet()
+        if self._met is not None:
             with named(self.group, _MEETING):
-                begun.wait()
+                self._met.wait()
+
+    def _meet(self) -> None:
+        """Begins it, once: behind the first work that is queued, which goes on meanwhile."""
+        if self._meets:
+            self._meets = False
+            with named(self.group, _MEETING):
+                self._met = self.ranks.meeting(self.device)
 
     def walk(
         self,

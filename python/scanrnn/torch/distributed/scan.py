@@ -221,7 +221,7 @@ def _reading(sharded: _Sharded, a: Tensor, b: Tensor) -> Reading:
     def product(every: Tensor) -> Tensor:
         return torch.linalg.vector_norm(every[:, a.shape[1] :], math.inf)
 
-    return Reading(message, product)
+    return Reading(message, product, 1.0)
 
 
 class _Function(torch.autograd.Function):

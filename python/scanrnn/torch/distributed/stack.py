@@ -7,6 +7,7 @@ that wants no gradient takes part in the others' backward.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import ops, tensors
-from . import tails as forgetting
+from . import at_once
 from .exchange import Link, refuse_graph
 from .groups import cut
 from .parts import Call, from_message, message_of, states_of
@@ -58,7 +59,7 @@ class Sharded(NamedTuple):
             call = self.call._replace(groups=cut(self.call.batch, 1))
             for _ in self.tails.attempts():
                 run = Forward(self._replace(call=call), x, h_0, params)
-                if forgetting.forward(run, self.tails):
+                if at_once.forward(run, self.tails):
                     return run
         run = Forward(self._replace(tails=None), x, h_0, params)
         run.sharded.walk(run.work)
@@ -122,7 +123,7 @@ class Forward:
         self.x, self.h_0, self.params = x, h_0, params
         self.kept: dict[Any, Tensor] = {}
         self.y: dict[Unit, Tensor] = {}
-        self.finals = [x.new_zeros(shape) for shape in self.call.whole_state_shapes]
+        self.finals = [x.new_empty(shape) for shape in self.call.whole_state_shapes]
 
     def results(self) -> Iterable[Tensor]:
         call, last = self.call, self.call.description.num_layers - 1
@@ -200,23 +201,36 @@ class Backward:
         self.sums: dict[tuple[int, int], Tensor] = {}  # of a layer's input, by layer and block
         self.done: dict[tuple[int, int], Tensor] = {}
         self.projected: dict[tuple[int, int], tuple[Tensor, set[int]]] = {}
-        device = params[0].device
-        # In one tensor, so that one exchange adds them over ranks: of the states and parameters.
-        shapes = [*self.call.whole_state_shapes, *(value.shape for value in params)]
         self.split = sum(math.prod(shape) for shape in self.call.whole_state_shapes)
-        total = sum(math.prod(shape) for shape in shapes)
-        self.flat = torch.zeros(total, device=device, dtype=self.wide)
-        parts, states = from_message(self.flat, shapes), self.call.description.states
-        self.initial, self.totals = parts[:states], parts[states:]
+
+    @functools.cached_property
+    def flat(self) -> Tensor:
+        """The cotangents of h_0, then of the parameters, so that one exchange adds them over ranks;
+        made behind what other ranks wait for."""
+        size = self.split + sum(value.numel() for value in self.params)
+        return torch.zeros(size, device=self.params[0].device, dtype=self.wide)
+
+    @functools.cached_property
+    def _parts(self) -> list[Tensor]:
+        shapes = [*self.call.whole_state_shapes, *(value.shape for value in self.params)]
+        return from_message(self.flat, shapes)
+
+    @property
+    def initial(self) -> list[Tensor]:
+        return self._parts[: self.call.description.states]
+
+    @property
+    def totals(self) -> list[Tensor]:
+        return self._parts[self.call.description.states :]
 
     def run(self, cotangents: Sequence[Tensor | None]) -> Iterable[Tensor | None]:
         """The cotangents of x, of each tensor of h_0 and of each parameter."""
         wanted, call = self.sharded.wanted, self.call
         self.dy, *finals = cotangents
-        self.finals = self._total(finals)
         if self.sharded.tails is not None:
-            forgetting.backward(self, self.sharded.tails)
+            at_once.backward(self, self.sharded.tails, finals)
         else:
+            self.finals = self._total(finals)
             self.sharded.walk(self.work, back=True)
         dx = None
         if wanted.x:

@@ -28,10 +28,8 @@ SEED = (
     "seed"  # what a rank draws by, 0 where nothing is drawn: of the head, as each call has another
 )
 Told = dict[str, Any]
-# torch has given up the second name.
-GATHER = next(
-    name for name in ("all_gather_single", "all_gather_into_tensor") if hasattr(dist, name)
-)
+_NAMES = "all_gather_single", "all_gather_into_tensor"  # of which torch has given up the second
+GATHER = next(name for name in _NAMES if hasattr(dist, name))
 _BETWEEN = b"\n"  # what JSON has nowhere
 _MOST_HEARD = 256
 _DIGEST = 16
