@@ -10,6 +10,7 @@ import pytest
 import scanrnn.torch.distributed as sd
 import torch
 import torch.distributed as dist
+from distributed_ahead import CASES as AHEAD
 from distributed_batch import CASES as BATCH
 from distributed_compare import SHARE, compare, ragged, refused, span
 from distributed_errors import dies, dies_unseen, errors, places, unseen
@@ -309,7 +310,7 @@ SUITES = {
     "all": CELLS | DROPPED | {case.__name__: case for case in CALLS},
     "most": CELLS | {case.__name__: case for case in MOST},
     "batch": BATCH,
-    "tails": TAILS,
+    "tails": TAILS | AHEAD,
     "mesh": MESH,
     "thin mesh": THIN,
     "dies": {"dies": dies},

@@ -264,6 +264,14 @@ def test_tails_are_as_long_as_gates_need():
     assert planned("tails", least=600)._longer(512, 0.9, bound) == 600
 
 
+def test_tails_become_shorter_again():
+    bound = tails.bound_of(torch.bfloat16)
+    assert planned()._shorter(2048, bound**4, bound) == 1024
+    assert planned()._shorter(2048, 0.0, bound) == 1024
+    assert planned()._shorter(2048, bound**3, bound) == 2048
+    assert planned()._shorter(1000, 0.0, bound) == 1000  # half of it is less than the first
+
+
 def test_work_behind_tails_takes_as_long_as_both():
     work = groups.Work(3e13, 0.0, True, "linear", 2, 2**18, 2, Shape(4, 1, 1, 1))
     ideal, slot = 3e13 / groups.RATES["cuda"].half_products, groups.RATES["cuda"].slot

@@ -153,10 +153,10 @@ class _WrongGuess(Exception):
 
 class _Asked:
     """What ranks were called with, on its way between them; `guess`: what they will have said, and
-    `ahead`: this rank has said that it posts something before it knows."""
+    `ahead`: the name of the guess, where this rank posts something before it knows."""
 
     def __init__(self, ranks: Ranks, prepare: Callable[[], Told], differing: Sequence[str]) -> None:
-        self.ranks, self.guess, self.ahead, self.posted = ranks, None, False, False
+        self.ranks, self.guess, self.ahead, self.posted = ranks, None, 0, False
         self._agreed: Agreed | None = None
         self._done = ranks.size == 1
         self._problem: Exception | None = None  # which every wait for the others ends with
@@ -176,7 +176,8 @@ class _Asked:
         if not seed:
             self.guess = self._memory.guess(self._digest)
         if self.guess is not None:
-            self.ahead = ahead.possible(ranks.group) and self.guess.kept.get(ahead.AHEAD, False)
+            goes = ahead.possible(ranks.group) and self.guess.kept.get(ahead.AHEAD, False)
+            self.ahead = self.guess.name if goes else 0
         self._head = Head(self._digest, len(self._text), seed, self.ahead)
         self._way: Any = None
         if self.guess is None:
@@ -192,7 +193,7 @@ class _Asked:
             self._way = gather(self._came, self._head.packed(), self._control)
 
     def holds(self) -> bool:
-        """Whether the guess was right, on all ranks."""
+        """Whether the guess was right; where ranks went ahead, on all of them."""
         return self.agreed() is self.guess and self._alike
 
     def agreed(self) -> Agreed:

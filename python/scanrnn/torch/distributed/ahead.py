@@ -20,6 +20,7 @@ from .told import gather
 
 AHEAD = "ahead"  # what a call keeps: its first exchange was of tails, and not too large
 SIZE = 2**15  # bytes of a rank
+_NO_NUMBER = 0xFF  # such bytes are NaN in every type, so that nobody takes them for a state
 
 
 def possible(group: Any) -> bool:
@@ -36,7 +37,9 @@ def exchanged(group: Any, ranks: int, message: Tensor | None) -> Tensor | None:
     device = place_alone(group) if message is None else message.device
     mine = torch.empty(SIZE, dtype=torch.uint8, device=device)
     every = torch.empty(ranks * SIZE, dtype=torch.uint8, device=device)
-    if message is not None:
+    if message is None:
+        mine.fill_(_NO_NUMBER)
+    else:
         mine[: message.nbytes].view(message.dtype).copy_(message.view(-1))
     with named(group, "the exchange of tails"):
         way = gather(every, mine, group)

@@ -149,7 +149,7 @@ class Later:
 
     def add(self, value: Tensor, unit: float) -> None:
         if value.is_cuda:
-            value, source = torch.empty_like(value, device="cpu", pin_memory=True), value
+            source, value = value, torch.empty((), dtype=value.dtype, device="cpu", pin_memory=True)
             value.copy_(source, non_blocking=True)
             self._there = torch.cuda.current_stream(source.device).record_event()
         self._values.append((value, unit))

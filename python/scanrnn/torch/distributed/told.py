@@ -33,14 +33,14 @@ GATHER = next(name for name in _NAMES if hasattr(dist, name))
 _BETWEEN = b"\n"  # what JSON has nowhere
 _MOST_HEARD = 256
 _DIGEST = 16
-_HEAD = struct.Struct(f"<{_DIGEST}sqq?7x")
+_HEAD = struct.Struct(f"<{_DIGEST}sqqQ")
 
 
 class Head(NamedTuple):
     digest: bytes  # of the text
     length: int  # of the text, in bytes
     seed: int
-    ahead: bool  # the rank posts the exchange of ahead.py before it has heard the others
+    ahead: int  # the name of what it guesses, where it posts the exchange of ahead.py; else 0
 
     def packed(self) -> Tensor:
         return torch.frombuffer(bytearray(_HEAD.pack(*self)), dtype=torch.uint8)
@@ -57,10 +57,10 @@ class Head(NamedTuple):
 
 class Agreed:
     """What all ranks said, in the order of time. `kept` is what a call leaves for the next one that
-    they say the same of: alike on every rank."""
+    they say the same of: alike on every rank. `name` is that of what is remembered, and not 0."""
 
     def __init__(self, every: list[Told]) -> None:
-        self.every = every
+        self.every, self.name = every, 0
         self.kept: dict[str, Any] = {}
 
 
@@ -84,6 +84,9 @@ class Memory:
             self._agreed.clear()
             self._last.clear()
         self._agreed[_digests(heads)] = self._last[own] = agreed
+        if not agreed.name:
+            short = hashlib.blake2b(_digests(heads), digest_size=8).digest()
+            agreed.name = int.from_bytes(short, "little") | 1
 
 
 _memories: weakref.WeakKeyDictionary[Any, Memory] = weakref.WeakKeyDictionary()
