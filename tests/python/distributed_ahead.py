@@ -120,16 +120,25 @@ def work_ahead_of_scans(world):
 def gates_that_change(world):
     """What a call trusts in is looked at before it gives anything."""
     rnn = module("MinGRU", 8, 8, 2)
-    usual = Usual(world, rnn, way="auto")
-    before = rnn.bias_ih_l1[:8].detach().clone()
+    usual, own = Usual(world, rnn, way="auto"), rnn.bias_ih_l1[:8].detach().clone()
+
+    def tails_of(bias):
+        """How many are read, by the call with which the second layer's gates change."""
+        with torch.no_grad():
+            rnn.bias_ih_l1[:8] = bias
+        with noting() as seen:
+            assert usual() == "tails"
+        return seen.count("tail")
+
     with short():
-        assert usual() == usual() == "tails"
+        tails_of(2.0)  # which forgets fast
+        assert tails_of(2.0) == 2  # one for each layer
+        assert tails_of(own) > 3  # those were too short
+        assert tails_of(own) == 2
         keep(rnn, 1)
         assert usual() == usual() == "pipeline"
-        for bias in (before, torch.full_like(before, -1.5), before):  # which wants longer tails
-            with torch.no_grad():
-                rnn.bias_ih_l1[:8] = bias
-            assert usual() == usual() == "tails"
+        tails_of(2.0)
+        assert tails_of(2.0) == 2
 
 
 # ---- what is kept, and what passes
