@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "calls.h"
 #include "exchange.h"
@@ -17,16 +18,67 @@
 namespace scanrnn {
 namespace {
 
-// The tensors of a state in order; a shorter sequence has not the last ones.
-State state_of(const char* name, py::handle values) {
+// Whether a layer can read it as it lies: the last axis is contiguous, and rows do not overlap.
+bool walkable(const TensorView& view) {
+  const int last = view.rank - 1;
+  if (last < 0) return true;
+  const auto size = [&](int axis) { return view.sizes[static_cast<std::size_t>(axis)]; };
+  const auto stride = [&](int axis) { return view.strides[static_cast<std::size_t>(axis)]; };
+  bool rows = size(last) == 1 || stride(last) == 1, empty = size(last) == 0;
+  for (int axis = 0; axis < last; ++axis) {
+    rows = rows && (size(axis) == 1 || stride(axis) >= size(last));
+    empty = empty || size(axis) == 0;
+  }
+  return rows || empty;
+}
+
+// What a call reads. An array that it cannot walk is copied, where its library has a method for
+// that, as torch has; the copies live until everything is enqueued.
+class Inputs {
+ public:
+  TensorView view(const char* name, py::handle value) {
+    const TensorView found = view_of(name, value);
+    if (walkable(found) || !py::hasattr(value, "contiguous")) return found;
+    copies_.push_back(value.attr("contiguous")());
+    return view_of(name, copies_.back());
+  }
+  std::vector<TensorView> views(const char* name, py::handle values) {
+    if (!PyList_Check(values.ptr()) && !PyTuple_Check(values.ptr())) return views_of(name, values);
+    std::vector<TensorView> out;
+    out.reserve(py::len(values));
+    for (const py::handle value : values) out.push_back(view(name, value));
+    return out;
+  }
+
+ private:
+  std::vector<py::object> copies_;
+};
+
+// [B,.] as [1,B,.], where 1 is the step or the layer that there is.
+TensorView lifted(const TensorView& view) {
+  if (view.rank != 2) return view;
+  TensorView out = view;
+  out.rank = 3;
+  out.sizes = {1, view.sizes[0], view.sizes[1]};
+  out.strides = {view.sizes[0] * view.strides[0], view.strides[0], view.strides[1]};
+  return out;
+}
+
+// The tensors of a state in order, each by `look(name, value)`; a shorter sequence has not the last
+// ones. That of one step may be of one layer, [B,.].
+template <class Look>
+State state_of(const char* name, py::handle values, bool one_step, Look&& look) {
   State out;
   std::size_t index = 0;
   for (const py::handle value : values) {
     if (index == kStateTensors.size()) break;
-    out.*kStateTensors[index++] = view_of(name, value);
+    const TensorView view = look(name, value);
+    out.*kStateTensors[index++] = one_step ? lifted(view) : view;
   }
   return out;
 }
+
+TensorView written(const char* name, py::handle value) { return view_of(name, value); }
 
 // Which steps there are: None, or a sequence of lengths, cu_seqlens, reset and state_indices, of
 // which each may be None.
@@ -75,12 +127,14 @@ void run_forward(const Layer& layer, const PlannedCall& call, std::uintptr_t str
                  py::handle workspace, py::handle reserve, std::uint64_t seed, bool one_step,
                  py::handle ragged) {
   Workspace memory(workspace);
+  Inputs inputs;
+  const auto read = [&](const char* name, py::handle value) { return inputs.view(name, value); };
   ForwardArgs args;
-  args.params = views_of("params", params);
-  args.x = view_of(one_step ? "x_t" : "x", x);
-  args.h0 = state_of(one_step ? "h" : "h_0", h_0);
+  args.params = inputs.views("params", params);
+  args.x = read(one_step ? "x_t" : "x", x);
+  args.h0 = state_of(one_step ? "h" : "h_0", h_0, one_step, read);
   args.y = view_of("y", y);
-  args.hn = state_of("h_n", h_n);
+  args.hn = state_of("h_n", h_n, one_step, written);
   args.reserve = span_of("reserve", reserve);
   args.seed = seed;
   const Steps steps = steps_of(ragged);
@@ -100,17 +154,21 @@ void run_forward(const Layer& layer, const PlannedCall& call, std::uintptr_t str
 void run_backward(const Layer& layer, const PlannedCall& call, std::uintptr_t stream,
                   py::handle params, py::handle x, py::handle h_0, py::handle y, py::handle dy,
                   py::handle dh_n, py::handle dx, py::handle dh_0, py::handle dparams,
-                  py::handle workspace, py::handle reserve, std::uint64_t seed, py::handle ragged) {
+                  py::handle workspace, py::handle reserve, std::uint64_t seed, bool one_step,
+                  py::handle ragged) {
   Workspace memory(workspace);
+  Inputs inputs;
+  const auto read = [&](const char* name, py::handle value) { return inputs.view(name, value); };
+  const auto tokens = [&](const TensorView& view) { return one_step ? lifted(view) : view; };
   BackwardArgs args;
-  args.params = views_of("params", params);
-  args.x = view_of("x", x);
-  args.h0 = state_of("h_0", h_0);
-  args.y = view_of("y", y);
-  args.dy = view_of("dy", dy);
-  args.dhn = state_of("dh_n", dh_n);
-  args.dx = view_of("dx", dx);
-  args.dh0 = state_of("dh_0", dh_0);
+  args.params = inputs.views("params", params);
+  args.x = tokens(read("x", x));
+  args.h0 = state_of("h_0", h_0, one_step, read);
+  args.y = tokens(read("y", y));
+  args.dy = tokens(read("dy", dy));
+  args.dhn = state_of("dh_n", dh_n, one_step, read);
+  args.dx = tokens(view_of("dx", dx));
+  args.dh0 = state_of("dh_0", dh_0, one_step, written);
   args.dparams = views_of("dparams", dparams);
   args.reserve = span_of("reserve", reserve);
   args.seed = seed;

@@ -276,9 +276,9 @@ def test_the_reserve_is_large_enough(cell):
         layer = rnn._description().layer(rnn.input_size, "float64")
         device = torch.device(DEVICE)
         for layout in ("ragged", "packed"):
-            sizes = st.ops.Batch(steps, batch, layout)
+            sizes = st.layer_work.Batch(steps, batch, layout)
             plan = layer.plan(st.tensors.device_of(device), steps, batch, True, None, layout)
-            rows, width = st.ops._reserve_shape(layer, device, sizes)
+            rows, width = st.layer_work.reserve_shape(layer, device, sizes)
             assert rows * width >= plan.reserve_bytes, (hidden, layers, *sizes)
 
 

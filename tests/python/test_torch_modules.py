@@ -8,21 +8,19 @@ import pickle
 
 import numpy as np
 import pytest
-from scanrnn.torch import ops
+from scanrnn import _core
 from support import ALL_CELLS, DEVICE, INFO, OPTION, assert_close, normal
 from test_errors import raises
 from torch_support import (
     TORCHS_OWN,
     WHOLE,
     WIDE,
-    flat,
     integers,
     module,
     numpy,
     operands,
     same,
     st,
-    state,
     tensor,
     torch,
 )
@@ -172,51 +170,6 @@ def test_training_finds_what_to_remember():
 # ---- bad input
 
 
-@pytest.mark.parametrize("cell", ["LSTM", "MinGRU"])
-@pytest.mark.parametrize("grad", [False, True])
-def test_a_usual_call_is_what_the_long_way_gives(cell, grad, monkeypatch):
-    rnn, x = module(cell, 3, 4, batch_first=True), tensor(2, 5, 3, grad=grad)
-    found = []
-    for h_0 in (None, state(rnn, 2)):
-        with torch.set_grad_enabled(grad):
-            found.append(rnn._usual(x, h_0))
-        assert found[-1] is not None
-        assert found[-1][0].requires_grad == grad
-    monkeypatch.setattr(st.Recurrent, "_usual", lambda *_: None)
-    for got, h_0 in zip(found, (None, state(rnn, 2)), strict=True):
-        for one, other in zip(flat(got), flat(rnn(x, h_0)), strict=True):
-            assert torch.equal(one, other)
-
-
-def test_what_is_not_usual_goes_the_long_way():
-    lstm, gru, x = module("LSTM", 3, 4), module("GRU", 3, 4), tensor(5, 2, 3)
-    h, wrong = state(gru, 2), state(gru, 3)
-    calls = [
-        (lstm, x, h), (lstm, x, (h,)), (lstm, x, (h, None)), (lstm, x, (h, wrong)),
-        (gru, x, (h,)), (gru, x, wrong), (gru, x, h.float()), (gru, x, h.to("meta")),
-        (gru, x.float(), None), (gru, x[0], None), (gru, x[..., :2], None), (gru, None, None),
-        (gru, x.to_sparse(), None), (gru, torch.nn.utils.rnn.pack_sequence([x[:, 0]]), None),
-        (module("MinGRU", 3, 4, 2, dropout=0.5), x, None),
-    ]  # fmt: skip
-    assert [rnn._usual(*given) for rnn, *given in calls] == [None] * len(calls)
-    with torch.autocast(DEVICE.partition(":")[0], torch.bfloat16):
-        assert gru._usual(x, None) is None
-    with torch.autograd.forward_ad.dual_level():
-        assert gru._usual(x, None) is None
-    torch.func.vmap(lambda one: one * (1 if gru._usual(x, None) is None else 1 / 0))(x)
-    assert gru._usual(x, None) is not None
-
-
-@pytest.mark.parametrize("grad", [False, True])
-def test_a_tensor_that_a_transformation_has_left_is_what_it_was(grad):
-    rnn, x, left = module("GRU", 3, 4), tensor(5, 2, 3), []
-    torch.func.grad(lambda value: (left.append(value), value.sum())[1])(x)
-    with torch.set_grad_enabled(grad):
-        y, wanted = rnn(left[0])[0], rnn(x)[0]
-    assert torch.equal(y, wanted)
-    assert y.requires_grad == grad
-
-
 def test_errors():
     rnn, x = module("MinGRU", 4, 6, dtype=torch.float32), tensor(9, 3, 4, dtype=torch.float32)
     with raises(TypeError, "input: expected dtype torch.float32, that of the parameters, got .*64"):
@@ -322,7 +275,7 @@ def test_tokens_that_lie_apart_are_copied_once(monkeypatch):
         return call
 
     for name in ("forward", "backward"):
-        monkeypatch.setattr(ops._core, name, reading(getattr(ops._core, name)))
+        monkeypatch.setattr(_core, name, reading(getattr(_core, name)))
     whole, rnn = tensor(12, 6, 4, grad=True), module("MinGRU", 4, 8)
     for x in (whole[:, :3], whole[:, :, :], whole[:8, :3]):
         read.clear()

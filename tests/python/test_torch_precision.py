@@ -47,7 +47,7 @@ def test_torchs_cells_follow_products(name, monkeypatch):
         told.append(st.switches.matmul_precision(description.cell, description.one_step))
         return contextlib.nullcontext()
 
-    monkeypatch.setattr(st.ops, "followed", followed)
+    monkeypatch.setattr(st.layer_work, "followed", followed)
     cell = getattr(st, name)(4, 4).to(DEVICE)
     for other, its, wanted in (("tf32", "ieee", "highest"), ("ieee", "tf32", "high")):
         torch.backends.cudnn.rnn.fp32_precision = other
@@ -83,7 +83,7 @@ def test_plans_and_calls_have_it(cell, monkeypatch):
     told = []
     monkeypatch.setattr(_core, "use_matmul_precision", told.append, raising=False)
     precision = st.switches.matmul_precision
-    monkeypatch.setattr(st.ops, "followed", lambda t, x: Used(precision(t.cell, t.one_step)))
+    monkeypatch.setattr(st.layer_work, "followed", lambda t, x: Used(precision(t.cell, t.one_step)))
     forward, backward = _core.forward, _core.backward
     monkeypatch.setattr(_core, "forward", lambda *a: (told.append("forward"), forward(*a)))
     monkeypatch.setattr(_core, "backward", lambda *a: (told.append("backward"), backward(*a)))

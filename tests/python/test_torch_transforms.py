@@ -57,7 +57,7 @@ def test_the_reserve_is_large_enough(cell, dtype):
         x = torch.empty(steps, batch, C, dtype=dtype, device=DEVICE)
         layer = description.layer(C, short_name(dtype))
         plan = layer.plan(st.tensors.device_of(x.device), steps, batch, True, None)
-        rows, width = st.ops._reserve_shape(layer, x.device, description.batch(x.shape))
+        rows, width = st.layer_work.reserve_shape(layer, x.device, description.batch(x.shape))
         assert rows * width >= plan.reserve_bytes, (hidden, layers, steps, batch)
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -11,28 +13,35 @@ from ..arguments import Array
 from ..scan_call import checks_devices
 
 _PLAIN = (torch.nn.Parameter, Tensor)
+# Found once, since they run in every call.
+_is_compiling = torch.compiler.is_compiling
+_is_tracing = torch._C._is_tracing
+_transforms = torch._C._are_functorch_transforms_active
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
 
 
-def is_eager(values: list[Tensor]) -> bool:
-    """Whether nobody looks on: a compiler, a tracer, a transformation, forward
-    mode, a mode, a kind of tensor."""
+def is_eager(values: Iterable[Tensor]) -> bool:
+    """Whether nobody looks on: a compiler, a tracer, a transformation, forward mode, a mode, a kind
+    of tensor. And whether the memory holds the values, without a bit that turns their signs."""
     if (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
+        _is_compiling()
+        or _is_tracing()
+        or _transforms()
+        or _dispatch_modes()
+        or _function_modes()
         or forward_ad._current_level >= 0
     ):
         return False
-    for value in values:  # noqa: SIM110 a loop, since it runs for every argument of every call
-        if type(value) not in _PLAIN or value.is_meta:
+    for value in values:
+        if type(value) not in _PLAIN or value.is_meta or value.is_neg():
             return False
     return True
 
 
 def signs_of(value: Tensor) -> Array | None:
     """Those to check before a scan, on the host; None where nobody looks."""
+    value = value.resolve_neg()
     if not is_eager([value]) or value.layout != torch.strided:
         return None
     if not value.is_cpu:
@@ -41,8 +50,8 @@ def signs_of(value: Tensor) -> Array | None:
         if not looks or torch.cuda.is_current_stream_capturing():
             return None
         value = value.cpu()
-    if value.requires_grad or value.is_neg():
-        value = value.detach().resolve_neg()
+    if value.requires_grad:
+        value = value.detach()
     # NumPy has no bfloat16.
     signs: Array = (value.float() if value.dtype is torch.bfloat16 else value).numpy()
     return signs

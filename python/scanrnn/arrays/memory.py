@@ -100,7 +100,7 @@ class Memory(ArrayLibrary):
             on.all_given("dh_n", dh_n),
             on.result("dx", dx), on.all_results("dh_0", dh_0),
             on.all_results("dparams", dparams),
-            on.workspace(planned.workspace), reserve, call.seed,
+            on.workspace(planned.workspace), reserve, call.seed, call.one_step,
             None if call.ragged is None else on.given_ragged(call.ragged),
         )  # fmt: skip
         on.finish()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-_is_batched = torch._C._functorch.is_legacy_batchedtensor
+is_batched = torch._C._functorch.is_legacy_batchedtensor
 _LISTS = (list, tuple)
 _LEVELS = 64  # as many as torch has
 
@@ -27,7 +27,7 @@ def of_batches(gradient: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(ctx: Any, *cotangents: Any) -> Any:
         for value in cotangents:  # as fast as can be, since it runs in every backward
             if value is not None and (
-                _is_batched(value) if type(value) not in _LISTS else _any_batched(value)
+                is_batched(value) if type(value) not in _LISTS else _any_batched(value)
             ):
                 return by_vmap(functools.partial(gradient, _Read(ctx)), cotangents)
         return gradient(ctx, *cotangents)
@@ -46,7 +46,7 @@ class _Read:
 
 
 def _any_batched(values: Sequence[Any]) -> bool:
-    return any(isinstance(value, Tensor) and _is_batched(value) for value in values)
+    return any(isinstance(value, Tensor) and is_batched(value) for value in values)
 
 
 def by_vmap(call: Callable[..., Any], args: Sequence[Any]) -> Any:

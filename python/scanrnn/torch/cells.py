@@ -4,6 +4,7 @@ operator of a layer."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,8 +54,7 @@ class Cell(Base):
         self.reset_parameters()
 
     def _described(self, variant: str) -> Description:
-        bias = bool(self.bias)
-        return Description(self._cell, self.hidden_size, bias=bias, variant=variant, one_step=True)
+        return _described(self._cell, self.hidden_size, bool(self.bias), variant)
 
     def _variant(self) -> str:
         """That of the cell; its first one, or the only one."""
@@ -78,19 +78,22 @@ class Cell(Base):
     def _usual(self, input: Any, states: list[Any]) -> Sequence[Tensor] | None:
         """As that of layers: None is a call that `_one` looks at in full."""
         own, names = self._parameters, _PARAMETERS if self.bias else _PARAMETERS[:2]
-        params: list[Any] = [own[name] for name in names if name in own]
-        given = [input, *states, *params]
-        if len(params) != len(names) or not is_eager(given) or torch._C._is_any_autocast_enabled():
+        try:
+            params: list[Any] = [own[name] for name in names]
+        except KeyError:
             return None
-        shape, like = input.shape, params[0]
-        if len(shape) != 2 or shape[1] != self.input_size or not alike(input, like):
+        given = [*params, input, *states]
+        if not is_eager(given) or torch._C._is_any_autocast_enabled():
             return None
-        wanted = shape[0], self.hidden_size
+        shape, size = input.shape, self.hidden_size
+        if len(shape) != 2 or shape[1] != self.input_size or not alike([input, *states], params[0]):
+            return None
         for state in states:
-            if state.shape != wanted or not alike(state, like):
+            if state.shape != (shape[0], size):
                 return None
         wants = torch.is_grad_enabled() and any_requires_grad(given)
-        return ops.run_eager(input, states, params, wants, self._described(self._variant()))
+        told = _described(self._cell, size, bool(self.bias), self._variant())
+        return ops.run_eager(input, states, params, wants, told)
 
     # ---- what torch says of a wrong call
 
@@ -143,6 +146,11 @@ class Cell(Base):
     def extra_repr(self) -> str:
         out = f"{self.input_size}, {self.hidden_size}"
         return out if self.bias is True else f"{out}, bias={self.bias}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _described(cell: str, hidden_size: int, bias: bool, variant: str) -> Description:
+    return Description(cell, hidden_size, bias=bias, variant=variant, one_step=True)
 
 
 _TORCHS_NAMES = {

@@ -214,28 +214,28 @@ class Recurrent(Base):
             several = self._cell.states > 1 and isinstance(hx, (tuple, list))
             states = [*hx] if several else [hx]
         own = self._parameters
-        params = [own[name] for name in self._names if name in own]
-        if (
-            len(params) != len(self._names)
-            or not is_eager([input, *states, *params])
-            or torch._C._is_any_autocast_enabled()
-        ):
+        try:
+            params: list[Any] = [own[name] for name in self._names]
+        except KeyError:
             return None
-        told, shape, like = self._description(), input.shape, params[0]
+        given = [*params, input, *states]
+        if not is_eager(given) or torch._C._is_any_autocast_enabled():
+            return None
+        told, shape = self._description(), input.shape
         if told.drops:
             if self.training:
                 return None
             told = told.without_drops()
-        if len(shape) != 3 or shape[2] != self.input_size or not alike(input, like):
+        if len(shape) != 3 or shape[2] != self.input_size or not alike([input, *states], params[0]):
             return None
         if states:
             shapes = _state_shapes(told, shape[told.batch_axis])
             if len(states) != len(shapes):
                 return None
             for state, wanted in zip(states, shapes, strict=True):
-                if state.shape != wanted or not alike(state, like):
+                if state.shape != wanted:
                     return None
-        wants = torch.is_grad_enabled() and any_requires_grad((*params, input, *states))
+        wants = torch.is_grad_enabled() and any_requires_grad(given)
         y, *finals = ops.run_eager(input, states, params, wants, told)
         return y, finals[0] if len(finals) == 1 else tuple(finals)
 
@@ -297,12 +297,12 @@ def any_requires_grad(values: Sequence[Tensor]) -> bool:
     return False
 
 
-def alike(value: Tensor, parameter: Tensor) -> bool:
-    return (
-        value.dtype is parameter.dtype
-        and value.device == parameter.device
-        and value.layout is torch.strided
-    )
+def alike(values: Sequence[Tensor], parameter: Tensor) -> bool:
+    dtype, device, layout = parameter.dtype, parameter.device, torch.strided
+    for value in values:
+        if value.dtype is not dtype or value.layout is not layout or value.device != device:
+            return False
+    return True
 
 
 def _autocast_dtype(x: Tensor) -> torch.dtype | None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,10 @@ TORCHS_CELLS: dict[str, type[nn.Module]] = {
 }
 _CELLS = {cell.name for cell in cells() if cell.made_by()[0] in TORCHS_OWN}
 _AS_IT_IS = contextlib.nullcontext()
-# Found once: each look at torch.backends takes as long as a small step of ours.
-_backends: Any = torch.backends
-_OF_RECURRENCES, _OF_PRODUCTS = _backends.cudnn.rnn, _backends.cuda.matmul
+# What torch.backends.cudnn.rnn.fp32_precision and torch.backends.cuda.matmul.fp32_precision ask:
+# each look at torch.backends takes as long as a small step of ours.
+_fp32_precision: Callable[[str, str], str] = torch._C._get_fp32_precision_getter
+_OF_RECURRENCES, _OF_PRODUCTS = ("cuda", "rnn"), ("cuda", "matmul")
 _USED = {precision: Used(precision) for precision in ("high", "highest")}
 
 
@@ -34,7 +35,7 @@ def matmul_precision(cell: str, one_step: bool = False) -> str:
     do there, which says TF32 unless it is told otherwise; all others that of products, and so do
     torch.nn's cells, which are one step."""
     switch = _OF_RECURRENCES if cell in _CELLS and not one_step else _OF_PRODUCTS
-    return "high" if switch.fp32_precision == "tf32" else "highest"
+    return "high" if _fp32_precision(*switch) == "tf32" else "highest"
 
 
 def followed(told: Description, x: Tensor) -> contextlib.AbstractContextManager[None]:

@@ -54,11 +54,6 @@ def ready_tokens(tokens: Tensor) -> Tensor:
     return ready(evenly_spaced(tokens) if tokens.is_cuda else tokens)
 
 
-def all_ready(values: Sequence[Tensor]) -> list[Tensor]:
-    # As nearly all are, without a call for each.
-    return [value if value.is_contiguous() else ready(value) for value in values]
-
-
 class Operands:
     """A call's tensors, checked: all where the first one is."""
 
