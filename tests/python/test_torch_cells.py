@@ -2,14 +2,11 @@
 """scanrnn.torch: RNNCell, LSTMCell and GRUCell beyond torch's own samples of them, which
 test_torch_module_db.py has."""
 
-import copy
-import logging
 import pickle
 
 import pytest
 from support import DEVICE, assert_close, tolerance
 from test_errors import raises
-from test_torch_transforms import Seen
 from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 from torch_module_db import CELLS
@@ -173,26 +170,6 @@ def test_errors_of_ours():
 # ---- torch's transformations
 
 
-@EVERY_CELL
-def test_eager_mode_is_the_operator(name):
-    cell, _ = both(name)
-    x, hx = tensor(3, 4, grad=True), state(name, 3, grad=True)
-
-    def run():
-        out = flat([cell(x, hx)])
-        leaves = [x, *flat([hx]), *cell.parameters()]
-        return [*out, *torch.autograd.grad([v.sin().sum() for v in out], leaves)]
-
-    eager = run()
-    with Seen() as seen:
-        watched = run()
-    assert seen.names == ["layer", "layer_backward"]
-    same(eager, watched, 0)
-    with torch.no_grad(), Seen() as seen:
-        same(flat([cell(x, hx)]), eager[: len(flat([hx]))], 0)
-    assert seen.names == ["layer"]
-
-
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 @EVERY_CELL
 def test_autocast(name, half):
@@ -279,123 +256,3 @@ def test_forward_mode(name):
             dual = [forward_ad.unpack_dual(value).tangent for value in flat([out])]
         found.append([*flat([moved]), *dual, torch.func.hessian(loss)(given[0])])
     same([value.cpu() for value in found[0]], found[1], 1e-10)
-
-
-def fitting(name):
-    """Calls of a cell that are as nearly all are: input, and states before it."""
-    parts = flat([state(name, 3)])
-    return (tensor(3, 4), []), (tensor(3, 4), parts)
-
-
-@EVERY_CELL
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("grad", [False, True])
-def test_a_usual_call_is_what_the_long_way_gives(name, bias, grad, monkeypatch):
-    cell, _ = both(name, bias=bias)
-    with torch.set_grad_enabled(grad):
-        found = [cell._usual(*given) for given in fitting(name)]
-        monkeypatch.setattr(type(cell), "_usual", lambda *_: None)
-        wanted = [cell._one(*given) for given in fitting(name)]
-    for got, want in zip(found, wanted, strict=True):
-        assert [value.requires_grad for value in got] == [grad] * len(want)
-        same(list(got), want, 0)
-
-
-@EVERY_CELL
-def test_what_is_not_usual_goes_the_long_way(name):
-    cell, _ = both(name)
-    _, (x, hx) = fitting(name)
-    calls = [
-        (x[0], []), (x[..., :2], []), (x.float(), []), (x.to_sparse(), []), (None, []),
-        (x, [hx[0][0], *hx[1:]]), (x, [hx[0][:2], *hx[1:]]), (x, [hx[0].float(), *hx[1:]]),
-        (x, [*hx[:-1], None]), (x, [*hx[:-1], hx[-1].to("meta")]),
-    ]  # fmt: skip
-    assert [cell._usual(*given) for given in calls] == [None] * len(calls)
-    with torch.autocast(DEVICE.partition(":")[0], torch.bfloat16):
-        assert cell._usual(x, hx) is None
-    with forward_ad.dual_level():
-        assert cell._usual(x, hx) is None
-    torch.func.vmap(lambda one: one * (1 if cell._usual(x, hx) is None else 1 / 0))(x)
-    assert cell._usual(x, hx) is not None
-    nn.utils.parametrizations.weight_norm(cell, "weight_hh")
-    assert cell._usual(x, hx) is None
-
-
-@pytest.mark.filterwarnings("ignore")  # the exporter's own, of torch and of itself
-@EVERY_CELL
-def test_exported(name):
-    """Each step as the ONNX operator of its layer."""
-    ort = pytest.importorskip("onnxruntime")
-    for needed in ("onnx", "onnxscript"):
-        pytest.importorskip(needed)
-    model = Decoder(name)
-    st.replace(model)
-    model, x = model.to("cpu", torch.float32).eval(), tensor(3, 4, dtype=torch.float32).cpu()
-    logging.disable(logging.WARNING)  # what the exporter has no packages for
-    try:
-        shapes = ({0: torch.export.Dim("B", min=2, max=64)},)
-        program = torch.onnx.export(model, (x,), dynamo=True, dynamic_shapes=shapes, verbose=False)
-    finally:
-        logging.disable(logging.NOTSET)
-    session = ort.InferenceSession(program.model_proto.SerializeToString())
-    steps = [node.op_type for node in program.model.graph if node.op_type in name]
-    assert steps == [name.removesuffix("Cell")] * 4
-    x = tensor(5, 4, dtype=torch.float32).cpu()
-    (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    assert_close(got, numpy(model(x)), 1e-5)
-
-
-# ---- replace
-
-
-class Decoder(nn.Module):
-    def __init__(self, name):
-        super().__init__()
-        torch.manual_seed(0)
-        self.cell = getattr(nn, name)(4, 6, device=DEVICE, dtype=WIDE)
-        self.head = nn.Linear(6, 4, device=DEVICE, dtype=WIDE)
-
-    def forward(self, x, steps=4):
-        hx = None
-        for _ in range(steps):
-            hx = self.cell(x, hx)
-            x = self.head(flat([hx])[0])
-        return x
-
-
-@EVERY_CELL
-def test_a_replaced_model_goes_on(name):
-    results = []
-    for replacing in (False, True):
-        model = Decoder(name)
-        before = dict(model.named_parameters())
-        if replacing:
-            held = model.cell
-            assert st.replace(model) == ["cell"]
-            assert model.cell is held
-            assert type(held) is getattr(st, name)
-            assert all(before[key] is value for key, value in model.named_parameters())
-            copy.deepcopy(model).load_state_dict(Decoder(name).state_dict())
-        optimiser = torch.optim.Adam(model.parameters(), 0.01)
-        for step in range(3):
-            optimiser.zero_grad()
-            model(tensor(3, 4, seed=step)).square().mean().backward()
-            optimiser.step()
-        results.append(list(model.parameters()))
-    same(*results, share=1e-8)
-    assert st.replace(model) == []
-
-
-class Other(nn.GRUCell):
-    pass
-
-
-def test_what_cannot_be_is_left_and_named():
-    model = nn.ModuleDict(
-        {"other": Other(4, 6), "complex": nn.RNNCell(4, 6, dtype=torch.complex64)}
-    )
-    with pytest.warns(UserWarning, match="left as they are") as found:
-        assert st.replace(model) == []
-    words = str(found[0].message)
-    assert "'other' (Other): a subclass" in words
-    assert "'complex' (RNNCell): dtype: expected one of" in words
