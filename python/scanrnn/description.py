@@ -33,6 +33,8 @@ class Planned(NamedTuple):
     states: list[tuple[int, ...]]
     workspace: int  # bytes
     reserve: int
+    device: _core.Device
+    settings: int  # what it depends on beside the call, `_core.settings(device)`
 
 
 # (settings, T, B, training, strategy, layout, longest) -> Planned; the last two are not there for a
@@ -193,7 +195,7 @@ def _planner(
             tokens = [batch]
         return Planned(
             layer, plan, (*tokens, width), (batch, width), description.state_shapes(batch),
-            plan.workspace_bytes, plan.reserve_bytes,
+            plan.workspace_bytes, plan.reserve_bytes, device, settings,
         )  # fmt: skip
 
     return planned

@@ -60,7 +60,7 @@ def layer(
     if training:  # as the fake has it
         batch = description.batch(x.shape, of_sequence(*steps))
         shape = _reserve_shape(x, batch, description)
-    y, states, reserve = layer_work.forward(
+    y, states, reserve, _ = layer_work.forward(
         description, x, h_0, params, steps, seed, training, shape
     )
     if reserve is None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import _core
 from ..arguments import short_name
-from ..description import Batch, Description
+from ..description import Batch, Description, Planned
 from ..ragged import PACKED, of_sequence
 from .plans import plan_of
 from .switches import followed
@@ -29,9 +29,9 @@ def forward(
     description: Description, x: Tensor, h_0: Sequence[Tensor], params: Sequence[Tensor],
     steps: Sequence[Any], seed: Tensor | None, training: bool, reserve_shape: Any = None,
     shared: bool = False,
-) -> tuple[Tensor, list[Tensor], Tensor | None]:  # fmt: skip
-    """y, the states at the end, and the reserve, which inference has not and whose shape is the
-    least. `shared`: y of one step is its h, too, which is right where nobody keeps y."""
+) -> tuple[Tensor, list[Tensor], Tensor | None, Planned]:  # fmt: skip
+    """y, the states at the end, the reserve, which inference has not and whose shape is the least,
+    and the plan. `shared`: y of one step is its h, too, which is right where nobody keeps y."""
     ragged, reserve = of_sequence(*steps), None
     with followed(description, x):
         planned = plan_of(x, ragged, training, description)
@@ -46,25 +46,26 @@ def forward(
             workspace(x, planned.workspace), reserve,
             0 if seed is None else seed.item(), description.one_step, ragged,
         )  # fmt: skip
-    return y, [y, *states] if shared else states, reserve
+    return y, [y, *states] if shared else states, reserve, planned
 
 
 def backward(
     description: Description, x: Tensor, h_0: Sequence[Tensor], params: Sequence[Tensor],
     steps: Sequence[Any], seed: Tensor | None, y: Tensor, reserve: Tensor, dy: Tensor | None,
-    dh_n: Sequence[Tensor], needs: Sequence[bool],
+    dh_n: Sequence[Tensor], needs: Sequence[bool], planned: Planned | None = None,
 ) -> tuple[Tensor | None, list[Tensor], list[Tensor]]:  # fmt: skip
-    """dx, dh_0 and dparams, of which `needs` says for each whether it is wanted."""
+    """dx, dh_0 and dparams, of which `needs` says for each whether it is wanted; `planned` may be
+    the plan of forward."""
     ragged = of_sequence(*steps)
     need_x, need_h_0, need_params = needs
-    dx = _like(x) if need_x else None
-    dh_0 = [_like(h) for h in h_0] if need_h_0 else []
-    dparams = [_like(p) for p in params] if need_params else []
+    dx = _like([x])[0] if need_x else None
+    dh_0 = _like(h_0) if need_h_0 else []
+    dparams = _like(params) if need_params else []
     alignment = 128 if x.is_cuda else 64
     if reserve.data_ptr() % alignment or not reserve.is_contiguous():
         reserve = reserve.clone(memory_format=torch.contiguous_format)  # somebody has moved it
     with followed(description, x):
-        planned = plan_of(x, ragged, True, description)
+        planned = plan_of(x, ragged, True, description, planned)
         _core.backward(
             planned.core, planned.plan, stream_of(x), params, ready_tokens(x), h_0, y, dy, dh_n,
             dx, dh_0, dparams, workspace(x, planned.workspace), reserve,
@@ -73,9 +74,12 @@ def backward(
     return dx, dh_0, dparams
 
 
-def _like(value: Tensor) -> Tensor:
-    """Contiguous memory of this shape; the short way takes half as long."""
-    return torch.empty_like(value) if value.is_contiguous() else value.new_empty(value.shape)
+def _like(values: Sequence[Tensor]) -> list[Tensor]:
+    """Contiguous memory of these shapes; empty_like takes half as long as new_empty."""
+    return [
+        torch.empty_like(value) if value.is_contiguous() else value.new_empty(value.shape)
+        for value in values
+    ]
 
 
 def whole(

@@ -66,11 +66,11 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: tuple[Any, ...], x: Tensor, *rest: Tensor) -> Any:
         description, states, steps, seed = call
-        y, finals, reserve = layer_work.forward(
+        y, finals, reserve, planned = layer_work.forward(
             description, x, rest[:states], rest[states:], steps, seed, True
         )
         ctx.set_materialize_grads(False)
-        ctx.described = description, states
+        ctx.described = description, states, planned
         ctx.save_for_backward(x, y, reserve, *steps, seed, *rest)
         # y of one step is its h, which is given once.
         return tuple(finals) if description.one_step else (y, *finals)
@@ -81,7 +81,7 @@ class _Eager(torch.autograd.Function):
         # With create_graph the operator, which has a derivative.
         if torch.is_grad_enabled() or any(map(is_batched, given)) or not is_eager(given):
             return _by_operator(ctx, *cotangents)
-        description, states = ctx.described
+        description, states, planned = ctx.described
         need = ctx.needs_input_grad
         nothing = [None] * (len(need) - 2)
         if not given:
@@ -96,14 +96,15 @@ class _Eager(torch.autograd.Function):
             dh_n = layer_work.whole(description, x, steps, dh_n)
         needs = need[1], True in need[2 : 2 + states], True in need[2 + states :]
         dx, dh_0, dparams = layer_work.backward(
-            description, x, rest[:states], rest[states:], steps, seed, y, reserve, dy, dh_n, needs
-        )
+            description, x, rest[:states], rest[states:], steps, seed, y, reserve, dy, dh_n, needs,
+            planned,
+        )  # fmt: skip
         return None, dx, *(dh_0 or nothing[:states]), *(dparams or nothing[states:])
 
 
 @of_batches
 def _by_operator(ctx: Any, *cotangents: Any) -> Any:
-    description, states = ctx.described
+    description, states, _ = ctx.described
     needs = ctx.needs_input_grad[1], any(ctx.needs_input_grad[2 + states :])
     of_outputs = (None, *cotangents) if description.one_step else cotangents
     dx, dh_0, dparams = layer_op.pulled_back(ctx, description, states, needs, of_outputs)
@@ -129,7 +130,7 @@ def run_eager(
         with_gradient: Sequence[Tensor] = _apply((description, states, steps, seed), x, *rest)
         return with_gradient
     training = seed is not None
-    y, finals, _ = layer_work.forward(
+    y, finals, *_ = layer_work.forward(
         description, x, rest[:states], rest[states:], steps, seed, training,
         shared=description.one_step,
     )  # fmt: skip

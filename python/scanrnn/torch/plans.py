@@ -16,7 +16,14 @@ from ..ragged import Ragged
 from .tensors import device_of
 
 
-def plan_of(x: Tensor, ragged: Ragged | None, training: bool, description: Description) -> Planned:
+def plan_of(
+    x: Tensor, ragged: Ragged | None, training: bool, description: Description,
+    before: Planned | None = None,
+) -> Planned:  # fmt: skip
+    """`before` is that of the same call's forward, which holds for as long as nothing is set."""
+    if before is not None and before.settings == _core.settings(before.device):
+        log(before.plan)
+        return before
     device = device_of(x.device)
     if ragged is None:
         settings = _core.settings(device)

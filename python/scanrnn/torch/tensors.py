@@ -110,7 +110,7 @@ class Operands:
 
 def workspace(like: Tensor, size: int) -> Tensor | None:
     """Memory for one call; on the CPU the call has its own."""
-    return like.new_empty(size, dtype=torch.uint8) if like.is_cuda else None
+    return like.new_empty(size, dtype=torch.uint8) if size and like.is_cuda else None
 
 
 def have_tangents(*values: Tensor | None) -> bool:
