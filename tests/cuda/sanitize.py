@@ -4,8 +4,10 @@
 `make sanitize-cuda` runs it: the tests of kernels_test.cpp, option_kernels_test.cpp,
 scan_kernels_test.cpp and turns_test.cu, whose names say which kernel is meant, and one of
 stack_step_test.cpp. The tools run at the same time, and racecheck, which takes a process for each
-case, on all cores that they leave: some five minutes on 16. What they find is kept as JSON, by tool
-and case.
+case, on all cores that they leave: some five minutes on 16. A tool says what it has found when its
+program has ended, and not of which case it is. So where there is something, the cases run again, a
+few in each process, and those of a process with findings alone. What they find is kept as JSON, by
+tool and case.
 """
 
 import argparse
@@ -43,39 +45,58 @@ RUN = re.compile(r"^\[ RUN +\] (\S+)")
 ENDED = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] ([^\s,]+).*\(\d+ ms\)$")
 # A finding is a line that is not indented below another; the rest are the tools' own words.
 FINDING = re.compile(r"^========= (?! )(?!COMPUTE-SANITIZER|\w+ SUMMARY|Target application|Info)\S")
-LAUNCH = re.compile(r"^========= .*\blaunch", re.IGNORECASE)  # by --dump-kernel-launches
-FAILURE = re.compile(r"error|fail|invalid", re.IGNORECASE)
 KERNEL = re.compile(r"scanrnn::(?:\w+::|\(anonymous namespace\)::)*(\w+)<")
 SUMMARY = re.compile(r"^========= (?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)", re.M)
 AT = re.compile(r"^=========\s+(?:at|in) (?:void )?([\w:]+)")  # a finding's kernel
 HAZARDS = re.compile(r"\[(\d+) hazards?\]")
 
 
-class Found:
-    """What one tool's output says of each case."""
+def new_case():
+    return {"result": "unfinished", "kernels": set(), "findings": [], "hazards": 0}
 
-    def __init__(self, output, runs=1):
-        self.runs = runs  # each of which says a sum
+
+class Found:
+    """What a tool says of each case, by what its processes have put out."""
+
+    def __init__(self, outputs, names=None):
+        """`names`: of processes that run one case each, its name. All findings are of that."""
         self.cases, self.outside, self.at = {}, [], Counter()
-        case = None
+        for output, name in zip(outputs, names or [None] * len(outputs), strict=True):
+            self._read(output, name)
+        counts = [SUMMARY.search(output) for output in outputs]  # a process says one
+        self.total = sum(int(count[1]) for count in counts) if all(counts) else None
+
+    def _read(self, output, only):
+        between = case = self._case(only) if only else None
         for line in output.splitlines():
             if started := RUN.match(line):
-                case = self.cases.setdefault(
-                    started[1],
-                    {"result": "unfinished", "kernels": set(), "findings": [], "hazards": 0},
-                )
+                case = self._case(started[1])
             elif ended := ENDED.match(line):
-                self.cases[ended[2]]["result"] = ended[1].lower()
-                case = None
+                self._case(ended[2])["result"] = ended[1].lower()
+                case = between
             elif line.startswith("========="):
                 self.at.update(AT.findall(line))
                 if case is not None:
                     case["kernels"].update(KERNEL.findall(line))
                     case["hazards"] += sum(map(int, HAZARDS.findall(line)))
-                if FINDING.match(line) and (FAILURE.search(line) or not LAUNCH.match(line)):
+                if FINDING.match(line):
                     (self.outside if case is None else case["findings"]).append(line[10:])
-        counts = SUMMARY.findall(output)
-        self.total = sum(map(int, counts)) if len(counts) >= self.runs else None
+
+    def _case(self, name):
+        return self.cases.setdefault(name, new_case())
+
+    def texts(self):
+        return [text for case in self.cases.values() for text in case["findings"]] + self.outside
+
+    def something(self):
+        return bool(self.total or self.texts())
+
+    def tell_apart(self, alone):
+        """Cases have run again, alone: their findings are theirs, and no others are any's."""
+        self.outside = list((Counter(self.texts()) - Counter(alone.texts())).elements())
+        for name, case in self.cases.items():
+            own = alone.cases.get(name, new_case())
+            self.cases[name] = own | {"result": case["result"]}
 
     def rows(self, tool):
         for name, case in self.cases.items():
@@ -91,24 +112,46 @@ class Found:
 
 
 def run(tool, sanitizer, program, cases, seconds, log):
-    dump = "dump-kernel-launches"  # says which kernels a case has reached, where the tool can
-    told = tool == "memcheck" and dump in options_of(sanitizer)
-    extra = [f"--{dump}"] if told else []
     command = [
         sanitizer, "--tool", tool, "--show-backtrace", "no", "--print-limit", "10000",
-        "--error-exitcode", "9", *extra, *OPTIONS[tool], program,
+        "--error-exitcode", "9", *OPTIONS[tool], program,
     ]  # fmt: skip
     start = time.monotonic()
     if tool in WITHOUT:
         cases += f"-{WITHOUT[tool]}"
-    parts = listed(program, cases) if tool in APART else [cases]
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - len(OPTIONS))) as pool:
-        ran = list(pool.map(lambda part: finished(command, part, seconds), parts))
-    log.write_text("".join(output for _, output in ran), encoding="utf-8")
-    bad = [status for status, _ in ran if status != "0"]
-    found = Found("".join(output for _, output in ran), len(parts))
+    names = listed(program, cases)
+    cores = max(1, (os.cpu_count() or 1) - len(OPTIONS))
+    bad = []
+    with ThreadPoolExecutor(cores) as pool, log.open("w", encoding="utf-8") as kept:
+
+        def outputs_of(filters):
+            ran = list(pool.map(lambda cases: finished(command, cases, seconds), filters))
+            bad.extend(status for status, _ in ran if status != "0")
+            kept.writelines(output for _, output in ran)
+            return [output for _, output in ran]
+
+        if tool in APART:
+            found = Found(outputs_of(names), names)
+        else:
+            found = Found(outputs_of([cases]))
+            if found.something():
+                found.tell_apart(found_alone(names, cores, outputs_of))
     status = bad[0] if bad else "0"
     return {"tool": tool, "status": status, "seconds": time.monotonic() - start, "found": found}
+
+
+def found_alone(names, parts, outputs_of):
+    """What is found in cases alone, of which those without findings have run in larger parts."""
+    size = -(-len(names) // parts)
+    groups = [names[at : at + size] for at in range(0, len(names), size)]
+    outputs = outputs_of([":".join(group) for group in groups])
+    suspects = [
+        name
+        for group, output in zip(groups, outputs, strict=True)
+        if Found([output]).something()
+        for name in group
+    ]
+    return Found(outputs_of(suspects), suspects)
 
 
 def listed(program, cases):
@@ -144,10 +187,6 @@ def finished(command, cases, seconds):
     return str(done.returncode), done.stdout
 
 
-def options_of(sanitizer):
-    return subprocess.run([sanitizer, "--help"], capture_output=True, text=True).stdout
-
-
 def trouble(done):
     """What is wrong with a tool's run, or nothing."""
     found = done["found"]
@@ -157,9 +196,11 @@ def trouble(done):
         words.append(f"status {done['status']}")
     if found.total is None:
         words.append("it said no summary")
-    texts = [text for case in found.cases.values() for text in case["findings"]] + found.outside
-    if found.total or texts:
-        words.append(f"{found.total} errors or hazards: {texts[:1]} {dict(found.at)}")
+    if found.something():
+        kinds = dict(Counter(found.texts()).most_common(5))
+        cases = [name for name, case in found.cases.items() if case["findings"]]
+        words.append(f"{found.total} errors or hazards: {kinds} {dict(found.at)}")
+        words.append(f"in {len(cases)} cases, such as {cases[0]}" if cases else "in no case alone")
     if not found.cases:
         words.append("no case ran")
     if not_ok:

@@ -23,7 +23,6 @@ def script(path):
 
 CLEAN = """========= COMPUTE-SANITIZER
 [ RUN      ] Kernels/CudaKernelsTest.OnASmallCase/block
-========= Launch #1: void scanrnn::scan::cuda::block_kernel<float>(int)
 [       OK ] Kernels/CudaKernelsTest.OnASmallCase/block (12 ms)
 [ RUN      ] CudaTurnsTest.Float32
 [       OK ] CudaTurnsTest.Float32 (3 ms)
@@ -40,22 +39,75 @@ RACES = """========= COMPUTE-SANITIZER
 
 
 def run_of(sanitize, output, status="0"):
-    return {"found": sanitize.Found(output), "status": status}
+    return {"found": sanitize.Found([output]), "status": status}
 
 
 def test_what_a_sanitizer_has_found_is_told_by_case():
     sanitize = script("tests/cuda/sanitize.py")
     assert sanitize.trouble(run_of(sanitize, CLEAN)) == ""
-    block, turns = sanitize.Found(CLEAN).rows("memcheck")
-    assert block["kernels"] == ["block_kernel"]
+    block, turns = sanitize.Found([CLEAN]).rows("memcheck")
     assert (block["errors"], block["result"], turns["errors"]) == (0, "ok", 0)
-    block, turns = sanitize.Found(RACES).rows("racecheck")
+    block, turns = sanitize.Found([RACES]).rows("racecheck")
     assert (block["errors"], block["hazards"], block["result"]) == (1, 4, "failed")
     assert block["first"].startswith("Error: Race reported")
     assert (turns["errors"], turns["result"]) == (0, "unfinished")
     told = sanitize.trouble(run_of(sanitize, RACES))
     assert "1 errors or hazards" in told
     assert "2 cases not ok" in told
+
+
+# A program that stands for a tool over GoogleTest's: it says what it has found when all has run.
+TOOL = """#!{python}
+import sys
+option = "--gtest_filter="
+filters = [a.removeprefix(option) for a in sys.argv if a.startswith(option)]
+cases = ["S.a", "S.b", "S.c", "S.d", "S.e"]
+if "--gtest_list_tests" in sys.argv:
+    print("S.")
+    print(*(f"  {{case[2:]}}" for case in cases), sep="\\n")
+    sys.exit()
+chosen = [case for case in cases if filters[0] == "S*" or case in filters[0].split(":")]
+with open({runs!r}, "a") as runs:
+    print(*chosen, file=runs)
+print("========= COMPUTE-SANITIZER")
+for case in chosen:
+    print(f"[ RUN      ] {{case}}")
+    print(f"[       OK ] {{case}} (1 ms)")
+found = 0
+for case, kernel in (("S.b", "one"), ("S.e", "two"), ("S.e", "two")):
+    if case in chosen:
+        found += 1
+        print("========= Uninitialized __global__ memory read of size 16 bytes")
+        print(f"=========     at void scanrnn::step::{{kernel}}<float>(int)+0x10 in a.cuh:1")
+if chosen == cases:
+    found += 1
+    print("========= Another one, by all of them")
+print(f"========= ERROR SUMMARY: {{found}} errors")
+sys.exit(9 if found else 0)
+"""
+
+
+def test_findings_that_come_late_are_of_cases_alone(tmp_path, monkeypatch):
+    sanitize = script("tests/cuda/sanitize.py")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    tool, runs = tmp_path / "tool", tmp_path / "runs"
+    tool.write_text(TOOL.format(python=sys.executable, runs=str(runs)))
+    tool.chmod(0o755)
+    done = sanitize.run("memcheck", str(tool), str(tool), "S*", 60, tmp_path / "log")
+    rows = {row["case"]: row for row in done["found"].rows("memcheck")}
+    assert [row["errors"] for row in rows.values()] == [0, 1, 0, 0, 2]
+    assert (rows["S.b"]["kernels"], rows["S.e"]["kernels"]) == (["one"], ["two"])
+    assert done["found"].outside == ["Another one, by all of them"]
+    assert done["found"].total == 4
+    told = sanitize.trouble(done)
+    assert "status 9, 4 errors or hazards: " in told
+    assert "in 2 cases, such as S.b" in told
+    ran = sorted(runs.read_text().splitlines())
+    assert ran == ["S.a", "S.a S.b", "S.a S.b S.c S.d S.e", "S.b", "S.c S.d", "S.e", "S.e"]
+    assert (tmp_path / "log").read_text().count("SUMMARY") == len(ran)
+    runs.unlink()
+    sanitize.run("racecheck", str(tool), str(tool), "S*", 60, tmp_path / "log")
+    assert sorted(runs.read_text().splitlines()) == ["S.a", "S.b", "S.c", "S.d", "S.e"]
 
 
 def test_a_run_that_says_nothing_is_no_success():
