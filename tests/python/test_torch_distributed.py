@@ -61,7 +61,8 @@ def test_ranks_have_what_one_device_has(worlds, size, suite, case):
 
 @pytest.mark.parametrize(("size", "suite"), [(2, "dies"), (3, "dies"), (2, "dies unseen")])
 def test_a_rank_that_dies_takes_nobody_along(tmp_path, size, suite):
-    """With NCCL the watchdog ends them later, as their streams wait for a rank that is gone."""
+    """The others have an error that names it. How their process group ends is torch's: with NCCL
+    its watchdog ends them, as their streams wait for a rank that is gone."""
     (*living, dead), ranks = run(size, suite, tmp_path)
     assert dead == 3
     for status, (found, said) in zip(living, ranks[:-1], strict=True):
