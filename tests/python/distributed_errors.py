@@ -108,12 +108,12 @@ def places(world):
     model(x)
     last = world.size - 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agree, "place_of", lambda device: [str(device), "GPU-5"])
+        patch.setattr(agree, "place_of", lambda device: (str(device), "GPU-5"))
         words = rf"device: expected a GPU of its own .*{x.device.type}\S* on rank {last}"
         refused(ValueError, words, lambda: model(x))
         refused(ValueError, words, lambda: sd.scan(x, x))
         other = "cuda:99" if world.rank == last else str(x.device)
-        patch.setattr(agree, "place_of", lambda device: [other, ""])
+        patch.setattr(agree, "place_of", lambda device: (other, ""))
         words = rf"device: expected the ranks .* to stay .*cuda:99 after {x.device.type}\S* on rank"
         refused(ValueError, words, lambda: model(x))
     if x.device.type == "cuda":  # all of them on the first GPU
