@@ -124,7 +124,8 @@ def check_tensors(rnn, args):
 
 
 def check_objects(rnn, args, calls=20):
-    """That calls add none of Python's, not one each, that somebody else can reach."""
+    """That calls add none of Python's, not one each, that somebody else can reach. Half of that
+    is what other tests' objects may add, or take away, meanwhile."""
 
     def counted():
         for _ in range(calls):
@@ -134,7 +135,7 @@ def check_objects(rnn, args, calls=20):
 
     counted()
     before, after = counted(), counted()
-    assert after - before < calls, f"{before} objects before, {after} after"
+    assert after - before < calls / 2, f"{before} objects before, {after} after"
 
 
 @EVERY_SAMPLE
