@@ -13,6 +13,16 @@ from torch_support import flat, module, same, st, state, tensor, torch
 # ---- usual calls
 
 
+def usual_in_eager_mode_alone(module, x, hx):
+    """That a call goes the long way under autocast, in forward mode and under vmap."""
+    with torch.autocast(DEVICE.partition(":")[0], torch.bfloat16):
+        assert module._usual(x, hx) is None
+    with torch.autograd.forward_ad.dual_level():
+        assert module._usual(x, hx) is None
+    torch.func.vmap(lambda one: one * (1 if module._usual(x, hx) is None else 1 / 0))(x)
+    assert module._usual(x, hx) is not None
+
+
 @pytest.mark.parametrize("cell", ["LSTM", "MinGRU"])
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_usual_call_is_what_the_long_way_gives(cell, grad, monkeypatch):
@@ -40,12 +50,21 @@ def test_what_is_not_usual_goes_the_long_way():
         (module("MinGRU", 3, 4, 2, dropout=0.5), x, None),
     ]  # fmt: skip
     assert [rnn._usual(*given) for rnn, *given in calls] == [None] * len(calls)
-    with torch.autocast(DEVICE.partition(":")[0], torch.bfloat16):
-        assert gru._usual(x, None) is None
-    with torch.autograd.forward_ad.dual_level():
-        assert gru._usual(x, None) is None
-    torch.func.vmap(lambda one: one * (1 if gru._usual(x, None) is None else 1 / 0))(x)
-    assert gru._usual(x, None) is not None
+    usual_in_eager_mode_alone(gru, x, None)
+
+
+def test_plans_are_said_to_who_wants_them(monkeypatch, capsys):
+    rnn = module("GRU", 3, 4)
+
+    def said():
+        rnn(tensor(5, 2, 3, grad=True))[0].sum().backward()
+        return capsys.readouterr().err.splitlines()
+
+    monkeypatch.delenv("SCANRNN_LOG", raising=False)
+    assert said() == []
+    monkeypatch.setenv("SCANRNN_LOG", "plan")
+    assert len(lines := said()) == 2
+    assert all(line.startswith("scanrnn: ") and "T=5 B=2 H=4" in line for line in lines)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -88,12 +107,7 @@ def test_a_step_that_is_not_usual_goes_the_long_way(name):
         (x, [*hx[:-1], None]), (x, [*hx[:-1], hx[-1].to("meta")]),
     ]  # fmt: skip
     assert [cell._usual(*given) for given in calls] == [None] * len(calls)
-    with torch.autocast(DEVICE.partition(":")[0], torch.bfloat16):
-        assert cell._usual(x, hx) is None
-    with torch.autograd.forward_ad.dual_level():
-        assert cell._usual(x, hx) is None
-    torch.func.vmap(lambda one: one * (1 if cell._usual(x, hx) is None else 1 / 0))(x)
-    assert cell._usual(x, hx) is not None
+    usual_in_eager_mode_alone(cell, x, hx)
     torch.nn.utils.parametrizations.weight_norm(cell, "weight_hh")
     assert cell._usual(x, hx) is None
 

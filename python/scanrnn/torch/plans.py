@@ -21,12 +21,11 @@ def plan_of(
     before: Planned | None = None,
 ) -> Planned:  # fmt: skip
     """`before` is that of the same call's forward, which holds for as long as nothing is set."""
-    if before is not None and before.settings == _core.settings(before.device):
-        log(before.plan)
-        return before
-    device = device_of(x.device)
-    if ragged is None:
-        settings = _core.settings(device)
+    device = device_of(x.device) if before is None else before.device
+    settings = _core.settings(device)
+    if before is not None and before.settings == settings:
+        planned = before
+    elif ragged is None:
         planned = _rectangular(description, x.shape, x.dtype, device, training, settings)
     else:
         batch = description.batch(x.shape, ragged)
