@@ -176,6 +176,21 @@ double clocks(const Problem& p, const PersistentBlock& block, const PersistentSh
   return rounds_of(p, shape) * (640 + 150 * p.gates + 8 * block.chunks * block.tiles);
 }
 
+// Blocks that have all units of a head, and so many lines each.
+PersistentShape in_block(const Problem& p, const DeviceLimits& device, std::int64_t units,
+                         std::int64_t heads, std::int64_t lines) {
+  PersistentShape out;
+  out.in_block = true;
+  out.units = static_cast<int>(units);
+  out.slices = 1;
+  out.heads = static_cast<int>(heads);
+  out.groups = groups_of(p, device, heads);
+  out.lines = lines * out.groups;
+  out.steps = std::max<std::int64_t>(1, p.steps);
+  out.tile = 0;
+  return out;
+}
+
 PersistentShape cut(const Problem& p, const DeviceLimits& device, const PersistentBlock& block,
                     int unit_blocks) {
   PersistentShape out;
@@ -184,15 +199,7 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   const std::int64_t groups = std::max<std::int64_t>(1, ceiling(p.batch, block.lines));
   const std::int64_t heads = heads_at_once(p, device, groups);
   if (heads < 1) return out;  // slices need no second launch of lines
-  out.in_block = true;
-  out.units = static_cast<int>(units);
-  out.slices = 1;
-  out.heads = static_cast<int>(heads);
-  out.groups = groups_of(p, device, heads);
-  out.lines = std::int64_t{block.lines} * out.groups;
-  out.steps = std::max<std::int64_t>(1, p.steps);
-  out.tile = 0;
-  return out;
+  return in_block(p, device, units, heads, block.lines);
 }
 
 // By multiply-adds, a line each. The numbers are of an H200, with 16 lines, and with 192.
@@ -212,15 +219,8 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   DeviceLimits all = device;
   all.units *= alone.resident;
   const std::int64_t lines = std::clamp<std::int64_t>(p.batch, 1, all.units);
-  const std::int64_t heads = heads_at_once(p, all, lines);
-  out.in_block = out.alone = true;
-  out.units = alone.units;
-  out.slices = 1;
-  out.heads = static_cast<int>(heads);
-  out.groups = groups_of(p, all, heads);
-  out.lines = out.groups;
-  out.steps = std::max<std::int64_t>(1, p.steps);
-  out.tile = 0;
+  out = in_block(p, all, alone.units, heads_at_once(p, all, lines), 1);
+  out.alone = true;
   return out;
 }
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ranks do before they have heard one another, and what they keep of calls."""
 
-import contextlib
-
+import distributed_compare
 import pytest
 import scanrnn.torch.distributed as sd
 import torch
@@ -13,24 +12,14 @@ from scanrnn.torch.distributed import agree, ahead, at_once, stack, told
 from torch_support import module, same, tensor
 
 
-@contextlib.contextmanager
 def noting():
     """In which order a rank reads tails, exchanges them ahead, works, and hears the others."""
-    seen = []
-
-    def noted(word, own):
-        def noting(*args):
-            seen.append(word)
-            return own(*args)
-
-        return noting
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(at_once, "_layer", noted("tail", at_once._layer))
-        patch.setattr(stack, "_layer", noted("work", stack._layer))
-        patch.setattr(ahead, "exchanged", noted("ahead", ahead.exchanged))
-        patch.setattr(agree._Asked, "_heard", noted("heard", agree._Asked._heard))
-        yield seen
+    return distributed_compare.noting(
+        tail=(at_once, "_layer"),
+        work=(stack, "_layer"),
+        ahead=(ahead, "exchanged"),
+        heard=(agree._Asked, "_heard"),
+    )
 
 
 class Usual:

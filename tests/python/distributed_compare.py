@@ -2,12 +2,32 @@
 """A world's part of a call beside the whole on one device, which every rank computes by itself from
 the same seeds."""
 
+import contextlib
+
 import pytest
 import torch
 from torch_support import flat, same, state, tensor
 
 SHARE = 1e-11  # of the largest value: sums over groups and ranks have another order
 PARTS = {1: [9], 2: [4, 5], 3: [4, 0, 5], 4: [3, 2, 0, 4]}  # steps by rank
+
+
+@contextlib.contextmanager
+def noting(**watched):
+    """In which order functions are called, by a word for each, `word=(owner, name)`."""
+    seen = []
+
+    def noted(word, own):
+        def noting(*args):
+            seen.append(word)
+            return own(*args)
+
+        return noting
+
+    with pytest.MonkeyPatch.context() as patch:
+        for word, (owner, name) in watched.items():
+            patch.setattr(owner, name, noted(word, getattr(owner, name)))
+        yield seen
 
 
 def span(world, parts=None):

@@ -6,7 +6,7 @@ import functools
 import pytest
 import scanrnn.torch.distributed as sd
 import torch
-from distributed_compare import refused
+from distributed_compare import noting, refused
 from scanrnn.torch import tensors
 from scanrnn.torch.distributed import agree, stack
 from torch_support import module, same, tensor
@@ -72,18 +72,8 @@ def scan_whole(value):
 
 def _happened(call):
     """In which order a rank hears the others and works."""
-    seen = []
-
-    def noted(word, own):
-        def noting(*args):
-            seen.append(word)
-            return own(*args)
-
-        return noting
-
-    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(agree._Asked, "_heard", noted("heard", agree._Asked._heard))
-        patch.setattr(stack, "_layer", noted("work", stack._layer))
+    watched = {"heard": (agree._Asked, "_heard"), "work": (stack, "_layer")}
+    with noting(**watched) as seen, torch.no_grad():
         call()
     return seen
 
