@@ -17,6 +17,15 @@ struct Place {
   bool live;
 };
 
+// How many of a block's lines have a state: of a ragged batch, whose longest lines are first, those
+// that have ended have none, or one that no step has written.
+template <bool kStack, class Args>
+__device__ __forceinline__ int with_states(const Args& a, Index first_line, int lines) {
+  if (kStack || !a.lines) return lines;
+  while (lines > 0 && a.steps_of(first_line + lines - 1) == 0) --lines;
+  return lines;
+}
+
 // By tensor cores, for kGroups times 8 lines: a block owns kUnits units, a warp a share of the
 // inputs, and a thread adds up the sums of one unit of one line and makes its step.
 template <class C, class T, bool kVectors, int kGroups, bool kStack>
@@ -77,10 +86,10 @@ struct ByFragments {
     input.multiply(asked, input_rows(a), tokens(a));
   }
   __device__ __forceinline__ void multiply_recurrent(const Args& a) {
-    if (!a.initial.data) return;
-    recurrent.multiply(rows(a, a.weight, a.weight_stride, a.hidden), Sums::lines(lines, [&](int i) {
-                         return a.template h_before<kStack>(first_line + i);
-                       }));
+    const int states = a.initial.data ? with_states<kStack>(a, first_line, lines) : 0;
+    if (states == 0) return;
+    const auto before = [&](int i) { return a.template h_before<kStack>(first_line + i); };
+    recurrent.multiply(rows(a, a.weight, a.weight_stride, a.hidden), Sums::lines(states, before));
   }
   // Every thread of a block calls it.
   __device__ __forceinline__ void finish(const Args& a, Shared& shared) {
@@ -213,9 +222,11 @@ struct ByLanes {
   }
   __device__ __forceinline__ void multiply_recurrent(const Args& a) {
     if (!exists || !a.initial.data) return;
+    const int states = with_states<kStack>(a, first_line, lines);
+    if (states == 0) return;
     const Rows own = rows(a, a.weight, a.weight_stride);
-    const Lines before(lines, [&](int i) { return a.template h_before<kStack>(first_line + i); });
-    project<kVector>(own.of, before, lines, a.hidden, recurrent);
+    const Lines before(states, [&](int i) { return a.template h_before<kStack>(first_line + i); });
+    project<kVector>(own.of, before, states, a.hidden, recurrent);
   }
   __device__ __forceinline__ void finish(const Args& a, Shared&) {
     if (!exists) return;
