@@ -263,7 +263,7 @@ struct BackwardSource {
             at(0, dy.data),
             t == scan::kInside ? std::numeric_limits<Index>::max() : last - t,
             masks,
-            at(1, states.data)};
+            at(1, previous.data)};
   }
 
   SCANRNN_HD BackwardSource line(Index i) const {
