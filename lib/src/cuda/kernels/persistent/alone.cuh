@@ -31,9 +31,14 @@ struct AloneCut {
   using Part = typename std::conditional<kBackward, float, float4>::type;
   // In shared memory, after weights that have no room in registers.
   using Values = float[kSent][kUnits];
-  using Parts = Part[kUnits];
+  static __device__ __forceinline__ Values* values(float4* memory) {
+    return reinterpret_cast<Values*>(reinterpret_cast<char*>(memory) + kWeightBytes);
+  }
+  static __device__ __forceinline__ Part* parts(float4* memory) {
+    return reinterpret_cast<Part*>(values(memory) + 1);
+  }
   static constexpr int kWeightBytes = kAlone.shared_pieces * kRows * kThreads * 16;
-  static_assert(kWeightBytes + sizeof(Values) + sizeof(Parts) == kAlone.shared_bytes,
+  static_assert(kWeightBytes + sizeof(Values) + sizeof(Part) * kUnits == kAlone.shared_bytes,
                 "the planner counts what the kernel takes");
 };
 
@@ -79,10 +84,8 @@ struct AloneProducts {
     const int group = threadIdx.x / 4, part = threadIdx.x % 4;
     const int first = group * Cut::kOwn;  // of this lane's units
     pieces.at = kept_address(memory + threadIdx.x);
-    auto* const after = reinterpret_cast<char*>(memory) + Cut::kWeightBytes;
-    values = kept_address(after + part * 16);
-    auto* const sums = reinterpret_cast<typename Cut::Part*>(after + sizeof(typename Cut::Values));
-    parts = kept_address(sums + first + part % Cut::kOwn);
+    values = kept_address(reinterpret_cast<float4*>(Cut::values(memory)) + part);
+    parts = kept_address(Cut::parts(memory) + first + part % Cut::kOwn);
     leaves = part < Cut::kOwn;
 #pragma unroll
     for (int piece = 0; piece < Cut::kPieces; ++piece)
@@ -144,10 +147,8 @@ struct AloneStepper {
   __device__ __forceinline__ AloneStepper(const Args& a, const HeadShare& head, int line,
                                           float4* memory) {
     const int unit = static_cast<int>(threadIdx.x) - kThreads;
-    auto* const after = reinterpret_cast<char*>(memory) + Cut::kWeightBytes;
-    auto* const sums = reinterpret_cast<typename Cut::Part*>(after + sizeof(typename Cut::Values));
-    values = kept_address(reinterpret_cast<float*>(after) + unit);
-    part = kept_address(sums + unit);
+    values = kept_address(reinterpret_cast<float*>(Cut::values(memory)) + unit);
+    part = kept_address(Cut::parts(memory) + unit);
     item.open(a, line, head.first + unit, unit < head.units);
     // What no item ever sends is zero, and so is what comes before the last step, backward.
 #pragma unroll

@@ -25,9 +25,18 @@ struct Launcher {
   template <bool kBackward>
   static cudaError_t run(const Args& args, const PersistentShape& shape, void* exchange,
                          cudaStream_t stream) {
-    if (shape.alone) return run_alone<kBackward>(args, shape, stream);
+    constexpr const auto& kBlocks = dispatch::kPersistentBlockUnits;  // by the tile
+    if (shape.alone) {
+      const auto launch = shape.tile == 0 ? launch_alone<C, T, kBackward, kBlocks[0]>
+                                          : launch_alone<C, T, kBackward, kBlocks[1]>;
+      return launch(args, blocks_of(shape), stream);
+    }
     if constexpr (!kBackward && sizeof(T) == 2) {
-      if (shape.in_block) return run_in_block(args, shape, stream);
+      if (shape.in_block) {
+        const auto launch =
+            shape.tile == 0 ? launch_block<C, T, kBlocks[0]> : launch_block<C, T, kBlocks[1]>;
+        return launch(args, blocks_of(shape), stream);
+      }
     }
     return run_grid<kBackward, false>(args, shape, exchange, stream);
   }
@@ -75,21 +84,6 @@ struct Launcher {
       }
     }
     return table<kBackward, false, kChain>(Indices())[shape.tile](args, shape, exchange, stream);
-  }
-  static cudaError_t run_in_block(const Args& args, const PersistentShape& shape,
-                                  cudaStream_t stream) {
-    constexpr const auto& kBlocks = dispatch::kPersistentBlockUnits;
-    const dim3 blocks = blocks_of(shape);
-    return shape.tile == 0 ? launch_block<C, T, kBlocks[0]>(args, blocks, stream)
-                           : launch_block<C, T, kBlocks[1]>(args, blocks, stream);
-  }
-  template <bool kBackward>
-  static cudaError_t run_alone(const Args& args, const PersistentShape& shape,
-                               cudaStream_t stream) {
-    constexpr const auto& kBlocks = dispatch::kPersistentBlockUnits;
-    const dim3 blocks = blocks_of(shape);
-    return shape.tile == 0 ? launch_alone<C, T, kBackward, kBlocks[0]>(args, blocks, stream)
-                           : launch_alone<C, T, kBackward, kBlocks[1]>(args, blocks, stream);
   }
   static dim3 blocks_of(const PersistentShape& shape) {
     return dim3(static_cast<unsigned>(shape.slices * shape.groups),
