@@ -24,7 +24,7 @@ from .sizes import SCAN, cell_of
 NOISE = 0.02  # a difference that timing cannot tell
 ENOUGH = 0.1  # regret whose loss is twice that of half of it, four times
 WORTH = 1.0  # loss that a further rule must take away
-MOST_RULES = 30  # of a kind of cells
+MOST_RULES = 96 // 4  # of each kind of cells; a profile holds 96
 FEWEST = 2  # problems of a rule
 layer_of = functools.cache(crossover.layer_of)
 BITS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
