@@ -184,6 +184,8 @@ def integers(name: str, value: Any) -> Any:
         raise TypeError(f"{name}: expected an array of integers, got {type_name(value)}")
     if value.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integers, got dtype {short_name(value.dtype)}")
+    if value.dtype == np.uint64:  # what is too large for 64 bits with a sign stays too large
+        value = np.minimum(value, np.uint64(2**63 - 1))
     as_it_is = value.dtype in (np.int64, np.int32)
     return np.require(value, value.dtype if as_it_is else np.int64, ["C", "A", "E"])
 

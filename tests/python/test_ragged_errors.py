@@ -20,6 +20,7 @@ from test_errors import raises
         ({"lengths": np.array([1, 10, 2])}, ValueError, ("lengths: .*9", "got 10 at 1")),
         ({"lengths": np.array([1, 2, -1])}, ValueError, ("lengths: expected", "got -1 at 2")),
         ({"lengths": np.array([1, 2, 2**40])}, ValueError, ("lengths:", f"got {2**40}")),
+        ({"lengths": np.uint64([1, 2, 2**64 - 1])}, ValueError, ("lengths:", f"got {2**63 - 1}")),
         (
             {"lengths": np.ones(3, int), "cu_seqlens": np.array([0, 9])},
             ValueError,
@@ -108,6 +109,8 @@ def test_malformed_steps():
         step((h[0], h[0]))
     with raises(ValueError, "c: expected memory of its own, got that of h"):
         step((h, h))
+    with raises(ValueError, r"state_indices: expected integers in \[-1, 3\]", f"got {2**63 - 1}"):
+        step(pool(), np.uint64([1, 2**64 - 1]))  # which is -1 to whoever drops the sign
     with raises(ValueError, "state_indices: expected shape", r"got \(3,\)"):
         step(pool(), np.array([1, 0, 2]))
     with raises(ValueError, "state_indices:", "got 4 at 1"):
