@@ -194,6 +194,7 @@ WRONG_ARGUMENTS = [
     ((4, -6), {}),
     ((4, "6"), {}),
     ((4, 6, 1, "gelu"), {}),
+    ((4, 6, 1, 3), {}),
     ((4,), {}),
 ]
 
@@ -225,6 +226,13 @@ def test_wrong_arguments_are_torchs_errors(name, args, options):
     assert type(got) is type(wanted)
     if str(wanted).startswith(("dropout", "hidden", "num", "bias", "Unknown")):
         assert str(got).startswith(str(wanted))
+
+
+def test_an_lstm_has_two_states():
+    x, h = torch.zeros(9, 3, 4), torch.zeros(1, 3, 6)
+    wanted, got = (said(m.LSTM(4, 6), x, (h, h, h)) for m in (torch.nn, st))
+    assert type(got) is type(wanted)
+    assert str(got).startswith(str(wanted))
 
 
 @pytest.mark.parametrize("name", ["RNN", "GRU"])

@@ -63,6 +63,10 @@ class TorchsOwn(Recurrent):
     def _states(self, shapes: Shapes, hx: Any, single: bool) -> list[Tensor]:
         pair = self._cell.states == 2
         states = [hx] if not pair else hx if isinstance(hx, (tuple, list)) else []
+        if pair and len(states) > 2:
+            raise RuntimeError(
+                f"lstm expects two hidden states: the pair (h_0, c_0), got {len(states)}"
+            )
         if len(states) == 1 + pair and all(isinstance(state, Tensor) for state in states):
             ranks = [state.dim() for state in states]
             wanted, kind = (2, "unbatched 2-D") if single else (3, "batched 3-D")
@@ -168,7 +172,7 @@ class Elman(TorchsOwn):
         *args: Any,
         **options: Any,
     ) -> None:
-        if isinstance(nonlinearity, str) and nonlinearity not in ("tanh", "relu"):
+        if nonlinearity not in ("tanh", "relu"):
             raise ValueError(
                 f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'."
             )
