@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a persistent kernel cuts a dense layer: every tile that holds the weights, and the cheapest;
-// and what is left of a device for each of several layer calls at the same time.
+// How a persistent kernel cuts a dense layer: every tile that holds the weights, and the cheapest.
+#include "persistent.h"
+
 #include <algorithm>
 
-#include "scanrnn/dispatch/plan.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
@@ -11,8 +11,6 @@ namespace {
 
 constexpr std::int64_t kThreads = 32 * kPersistentWarps;
 constexpr std::int64_t kChunkWords = 16, kWordBytes = 4;
-
-std::int64_t ceiling(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Each head is a recurrence of its own, of so many units.
 std::int64_t head_units(const Problem& p) { return p.hidden_size / p.heads; }
@@ -232,31 +230,6 @@ auto with_tiles(const Problem& p, const Pass& pass, F&& f) {
   }
   return pass.backward ? f(persistent_tiles<true, false>()) : f(persistent_tiles<false, false>());
 }
-double clocks(const Problem& p, const DeviceLimits& device, const PersistentShape& shape,
-              bool backward) {
-  if (shape.in_block) {
-    const int units = kPersistentBlockUnits[shape.tile];
-    if (!shape.alone) return clocks(p, persistent_block(units, p.gates, p.storage_bytes), shape);
-    return clocks(p, device, persistent_alone(units, p.gates, backward), shape, backward);
-  }
-  const Pass pass{backward, shape.layers};
-  return with_tiles(p, pass,
-                    [&](const auto& tiles) { return clocks(p, tiles[shape.tile], shape, pass); });
-}
-// Clocks of all layer calls of a plan, in the passes that it has. Each part of a chain takes its
-// launches, its product with the input and the loading of R: 14 to 20 us forward were measured.
-double clocks(const Plan& plan) {
-  const Problem& p = plan.problem;
-  const auto pass = [&](const PersistentShape& shape, bool backward) {
-    const double step = clocks(p, plan.device, shape, backward);
-    const double calls = static_cast<double>(ceiling(p.at_once, plan.at_once));
-    const std::int64_t later = p.chained ? plan.at_once - 1 : 0;  // parts, or steps
-    if (plan.part_steps == 0) return calls * static_cast<double>(p.steps + later) * step;
-    return calls * static_cast<double>(ceiling(p.steps, plan.part_steps) + later) *
-           (static_cast<double>(plan.part_steps) * step + (backward ? 45000 : 30000));
-  };
-  return pass(plan.persistent, false) + (p.training ? pass(plan.persistent_vjp, true) : 0);
-}
 
 // consider(shape, clocks) for every cut of a share of the device.
 template <class F>
@@ -295,10 +268,25 @@ void each_shape(const Problem& p, const DeviceLimits& device, const Pass& pass, 
   }
 }
 
-PersistentShape best_shape(const Problem& p, const DeviceLimits& device, const Pass& pass) {
+}  // namespace
+
+double clocks(const Problem& p, const DeviceLimits& device, const PersistentShape& shape,
+              bool backward) {
+  if (shape.in_block) {
+    const int units = kPersistentBlockUnits[shape.tile];
+    if (!shape.alone) return clocks(p, persistent_block(units, p.gates, p.storage_bytes), shape);
+    return clocks(p, device, persistent_alone(units, p.gates, backward), shape, backward);
+  }
+  const Pass pass{backward, shape.layers};
+  return with_tiles(p, pass,
+                    [&](const auto& tiles) { return clocks(p, tiles[shape.tile], shape, pass); });
+}
+
+PersistentShape best_shape(const Problem& p, const DeviceLimits& device, bool backward,
+                           int layers) {
   PersistentShape best;
   double least = 0;
-  each_shape(p, device, pass, [&](const PersistentShape& shape, double cost) {
+  each_shape(p, device, {backward, layers}, [&](const PersistentShape& shape, double cost) {
     if (best.tile >= 0 && cost >= least) return;
     best = shape;
     least = cost;
@@ -306,43 +294,8 @@ PersistentShape best_shape(const Problem& p, const DeviceLimits& device, const P
   return best;
 }
 
-// Puts shapes for `count` calls at the same time into a plan, in one launch or each for itself; not
-// where a share of the device has no room for one.
-bool share_out(Plan& plan, int count, bool one_launch) {
-  DeviceLimits share = plan.device;
-  share.units /= count;
-  PersistentShape shapes[2];
-  for (const bool backward : {false, true}) {
-    if (backward && plan.persistent_vjp.tile < 0) continue;
-    PersistentShape& shape = shapes[backward];
-    shape = best_shape(plan.problem, share, {backward, one_launch ? count : 1});
-    if (shape.tile < 0 || (count > 1 && shape.lines < plan.problem.batch)) return false;
-  }
-  plan.persistent = shapes[0];
-  if (plan.persistent_vjp.tile >= 0) plan.persistent_vjp = shapes[1];
-  plan.at_once = count;
-  return true;
-}
-
-// Lets a plan's chain go on by parts of so many steps, which no launch is longer than.
-void go_by_parts(Plan& plan, std::int64_t part_steps) {
-  const std::int64_t steps = std::max<std::int64_t>(1, plan.problem.steps);
-  plan.part_steps = std::clamp<std::int64_t>(part_steps, 1, steps);
-  for (PersistentShape* shape : {&plan.persistent, &plan.persistent_vjp}) {
-    shape->steps = std::min(shape->steps, plan.part_steps);
-  }
-}
-
-// Calls at the same time, of which there may be so many: one after the other in groups of equal
-// size.
-int equal_share(int calls, int most) {
-  return static_cast<int>(ceiling(calls, ceiling(calls, std::min(calls, most))));
-}
-
-}  // namespace
-
 PersistentShape persistent_shape(const Problem& p, const DeviceLimits& device, bool backward) {
-  return best_shape(p, device, {backward, 1});
+  return best_shape(p, device, backward, 1);
 }
 
 std::vector<PersistentShape> persistent_shapes(const Problem& p, const DeviceLimits& device,
@@ -351,60 +304,6 @@ std::vector<PersistentShape> persistent_shapes(const Problem& p, const DeviceLim
   each_shape(p, device, {backward, 1},
              [&](const PersistentShape& shape, double) { out.push_back(shape); });
   return out;
-}
-
-bool run_at_once(Plan& plan, int most, std::int64_t part_steps) {
-  const Problem& p = plan.problem;
-  if (p.at_once < 2 || most < 1) return false;
-  if (p.chained && p.layout != Batch::rectangular && most > 1) return false;
-  const int count = equal_share(p.at_once, most);
-  if (plan.device.processor == Processor::cuda) {
-    if (plan.strategy != Strategy::persistent || !share_out(plan, count, false)) return false;
-  }
-  plan.at_once = count;
-  plan.part_steps = 0;
-  if (!p.chained || count == 1) return true;
-  go_by_parts(plan, part_steps);
-  return true;
-}
-
-bool run_as_one(Plan& plan, int most) {
-  const Problem& p = plan.problem;
-  const int count = p.linked ? equal_share(p.at_once, most) : 1;
-  if (count < 2 || plan.strategy != Strategy::persistent || !share_out(plan, count, true)) {
-    return false;
-  }
-  plan.part_steps = 0;
-  return true;
-}
-
-void consider_at_once(Plan& plan) {
-  const bool one_step = plan.problem.chained && plan.problem.steps < 2;  // has no parts
-  if (one_step || plan.persistent.tile < 0) return;
-  if (!is_persistent(plan, false) || !is_persistent(plan, plan.problem.training)) return;
-  Plan best = plan;
-  double least = 0.97 * clocks(plan);  // it takes more memory to work in
-  const auto consider = [&](auto&& share) {
-    Plan shared = plan;
-    if (!share(shared) || clocks(shared) >= least) return;
-    best = shared;
-    least = clocks(shared);
-  };
-  constexpr std::int64_t kLongestPart = 512;
-  for (int most = kMostAtOnce; most > 1; most /= 2) {
-    consider([&](Plan& shared) { return run_as_one(shared, most); });
-    Plan whole = plan;  // the cuts are the same for parts of any length
-    if (!run_at_once(whole, most, kLongestPart)) continue;
-    for (std::int64_t part = plan.problem.chained ? 16 : kLongestPart; part <= kLongestPart;
-         part *= 2) {
-      consider([&](Plan& shared) {
-        shared = whole;
-        if (shared.part_steps > 0) go_by_parts(shared, part);
-        return true;
-      });
-    }
-  }
-  plan = best;
 }
 
 std::int64_t exchange_bytes(const Problem& p, const PersistentShape& shape, bool backward) {
