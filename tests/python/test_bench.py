@@ -48,19 +48,36 @@ def test_a_way_that_was_not_picked_counts_from_three_percent_on(bench):
 
 def test_tables_show_the_pick_and_what_would_be_faster(bench):
     tables = bench("tables")
-    scan = {"bench": "scan", "copy_share": 0.9, "gbps": 1}
+    scan = {"bench": "scan", "copy_share": 0.9, "gbps": 1, "T": 2048}
     rows = [row("scanrnn", 1.0, **scan | {"copy_share": 0.8}, picked=True, strategy="direct")]
     rows += [row("scanrnn", 0.9, **scan, picked=False, strategy="block")]
     rows += [row("cub::DeviceScan::InclusiveScan", 4.0, **scan | {"copy_share": 0.2})]
     text = tables.gpu_scans(HEAD | {"rows": rows})
-    assert "| B16 T1024 H768 | TBH | float16 | scan | direct | 80% † | 90%, block | 20% |" in text
-    assert "† less than was asked for, 85% of a copy. B16 T1024 H768: not explained yet." in text
+    assert "| B16 T2048 H768 | TBH | float16 | scan | direct | 80% † | 90%, block | 20% |" in text
+    assert "† less than was asked for, from 2^24 elements and 32 rows on 93%" in text
+    assert text.endswith("1.1 times the time. B16 T2048 H768: not explained yet.")
     rows[0]["copy_share"], rows[1]["ms"] = 0.86, 0.98
     text = tables.gpu_scans(HEAD | {"rows": rows})
     assert "| direct | 86% |  | 20% |" in text
     assert "†" not in text
     ways = tables.as_ways([*rows, SIZE | {"ms": 1.0}])
     assert [way["impl"] for way in ways] == ["scanrnn", "scanrnn, not picked"]
+
+
+def test_what_is_asked_of_a_scan_goes_by_its_size_and_numbers(bench):
+    asked = bench("tables").share_asked
+    scan = {"pass": "forward", "domain": "linear", "dtype": "float32", "B": 8, "T": 4096, "H": 1536}
+    log, both = {"domain": "log"}, {"pass": "forward_backward"}
+    assert [asked(scan), asked(scan | log), asked(scan | both)] == [0.93, 0.9, 0.85]
+    half = scan | {"dtype": "bfloat16"}
+    assert [asked(half), asked(half | log), asked(half | both)] == [0.85, 0.75, 0.85]
+    assert asked(scan | {"dtype": "complex64"}) == 0.85
+    assert asked(scan | {"T": 1024}) == 0  # less than 2^24 elements
+    row = scan | {"B": 1, "H": 1, "T": 1 << 24}
+    assert [asked(row), asked(row | {"T": 1 << 28})] == [0.65, 0.8]
+    assert asked(row | {"T": 1 << 20}) == 0
+    assert asked(row | log) == pytest.approx(0.65 / 1.1)
+    assert asked(row | {"dtype": "bfloat16"}) == 0
 
 
 def test_cudnn_stands_with_its_algorithm(bench):
