@@ -21,6 +21,16 @@ void put_in_shared_memory(Plan& plan, bool backward) {
   });
 }
 
+// Where a device has room for a group of each line: two, so that a block has several lines, and the
+// emulator few blocks to play.
+void put_in_two_groups(Plan& plan) {
+  for (dispatch::PersistentShape* shape : {&plan.persistent, &plan.persistent_vjp}) {
+    ASSERT_GT(shape->groups, 2);
+    shape->lines = shape->lines / shape->groups * 2;
+    shape->groups = 2;
+  }
+}
+
 void add_linear(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   const auto add = [&](const char* kernel, Strategy strategy, std::int64_t steps, bool across,
                        Domain domain = Domain::log, std::int64_t hidden = 40) {
@@ -81,16 +91,19 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
     EXPECT_TRUE(plan.persistent.tile >= 0 && !plan.persistent.in_block);
     EXPECT_GE(plan.persistent_vjp.tile, 0);
   };
-  add("persistent_slices", Strategy::persistent, 6, 5, 200).change = in_slices;
-  add("persistent_slices_odd", Strategy::persistent, 6, 11, 137).change = in_slices;
-  add("persistent_shared", Strategy::persistent, 6, 5, 200).change = [](Plan& plan) {
+  add("persistent_slices", Strategy::persistent, 6, 3, 200).change = in_slices;
+  add("persistent_slices_odd", Strategy::persistent, 6, 11, 137).change = [=](Plan& plan) {
+    in_slices(plan);
+    put_in_two_groups(plan);
+  };
+  add("persistent_shared", Strategy::persistent, 6, 3, 200).change = [](Plan& plan) {
     put_in_shared_memory(plan, false);
     put_in_shared_memory(plan, true);
   };
   // By heads: those of a block, and those of several.
   for (const auto& [kernel, hidden, in_block] :
        {std::tuple{"persistent_block_heads", 39, true}, {"persistent_slices_heads", 411, false}}) {
-    Small& small = add(kernel, Strategy::persistent, 6, 5, hidden);
+    Small& small = add(kernel, Strategy::persistent, 6, 3, hidden);
     small.c.layer.num_heads = 3;
     small.change = [in_block = in_block](Plan& plan) {
       EXPECT_EQ(plan.persistent.in_block, in_block);
@@ -99,7 +112,7 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
     };
   }
   if (dtype != Dtype::float32) return;
-  add("persistent_slices_tf32", Strategy::persistent, 6, 5, 200).precision = MatmulPrecision::high;
+  add("persistent_slices_tf32", Strategy::persistent, 6, 3, 200).precision = MatmulPrecision::high;
   add("fused_lines_tf32", Strategy::step_loop, 2, 9).precision = MatmulPrecision::high;
 }
 
@@ -113,8 +126,8 @@ void add_lines(Dtype dtype, std::vector<Small>& out) {
       take_options(out.back().c, options);
       return out.back();
     };
-    add("", 5, 200);
-    add("_odd", 11, 137);
+    add("", 3, 200);
+    add("_odd", 11, 137).change = put_in_two_groups;
     // In several launches, of steps and of lines.
     add("_parts", 5, 40).change = [](Plan& plan) {
       for (dispatch::PersistentShape* shape : {&plan.persistent, &plan.persistent_vjp}) {
@@ -122,7 +135,7 @@ void add_lines(Dtype dtype, std::vector<Small>& out) {
         shape->lines = shape->groups = 2;
       }
     };
-    if (dtype == Dtype::float32) add("_tf32", 5, 200).precision = MatmulPrecision::high;
+    if (dtype == Dtype::float32) add("_tf32", 3, 200).precision = MatmulPrecision::high;
   }
 }
 

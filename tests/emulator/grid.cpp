@@ -7,6 +7,7 @@
 #include <ucontext.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -114,6 +115,7 @@ class Block {
 
   // Whoever is the last to arrive lets the others go on.
   void arrive(Barrier& barrier, int members) {
+    looks_ = 0;
     ++barrier.arrived;
     look(barrier, members);
   }
@@ -122,7 +124,12 @@ class Block {
     barrier.waiting.push_back(static_cast<unsigned>(current_));
     go_on();
   }
+  // A fiber has looked in vain for what another block does. Where none of this block has done
+  // anything else for long, each look waits a little, so that the others have the processors.
   void yield() {
+    if (++looks_ > 2 * fibers_.size()) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
     ready_.push_back(static_cast<unsigned>(current_));
     go_on();
   }
@@ -155,7 +162,7 @@ class Block {
   }
   // To a fiber that can run, this one perhaps: in any order, so that what relies on one shows.
   void go_on() {
-    if (++turns_ % fibers_.size() == 0) sched_yield();
+    if (++turns_ % (16 * fibers_.size()) == 0) sched_yield();
     if (ready_.empty()) stop("threads of a block wait at barriers that others do not reach");
     unsigned& place = ready_[random() % ready_.size()];
     const unsigned next = place;
@@ -189,6 +196,7 @@ class Block {
   std::vector<Warp> warps_;
   Barrier barriers_[17];
   std::size_t current_ = 0, turns_ = 0;
+  std::size_t looks_ = 0;  // since a fiber came to a barrier
   std::uint32_t random_;
   std::vector<unsigned> ready_;  // but for the one that runs
   int live_ = 0;
