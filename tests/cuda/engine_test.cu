@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "integer_scan.cuh"
+#include "recurrence/linear_backward.h"
 #include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/scan/cuda/block.cuh"
 #include "scanrnn/scan/cuda/device/kernel.cuh"

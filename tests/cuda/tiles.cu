@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many steps the tiles of the device kernel have for a cell and a dtype, forward and backward:
 // what tests take their lengths from.
-#include "recurrence/linear.h"
+#include "recurrence/linear_backward.h"
 #include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/registry.h"
 #include "scanrnn/scan/cuda/device/kernel.cuh"

@@ -179,7 +179,12 @@ struct LayerRun : CudaRun<T> {
     if (call.dprojected.rank == 0) dgates = take(tokens() * width());
     T* dskip = skip_aside ? take(tokens() * call.hidden) : nullptr;
     const Index vector_values = call.vector_values();
-    T* dvectors = vector_values > 0 ? take(tokens() * vector_values) : nullptr;
+    // A diagonal cell's walk may leave the sums of lines in place of what each token has.
+    const bool summed = call.is_diagonal() && !s.ragged && !s.drawn;
+    const Index own_gates = info(call.cell).gates * call.hidden, sums = own_gates + vector_values;
+    V* line_sums = summed ? this->template take<V>(call.batch * sums) : nullptr;
+    s.sums = line_sums;
+    T* dvectors = vector_values > 0 && !summed ? take(tokens() * vector_values) : nullptr;
     void* gemm_space = arena.take(CudaGemm::kWorkspace);
     s.workspace = arena.take(kernels.workspace(s));
     auto* parts = static_cast<V*>(
@@ -218,11 +223,20 @@ struct LayerRun : CudaRun<T> {
     if (call.dweight) this->weight_cotangent(dgates, width(), gemm_space);
     if (call.dbias) {
       const auto [first, last] = call.biased();
-      this->sum_tokens(dgates + first * call.hidden, width(), (last - first) * call.hidden, parts,
-                       call.dbias.data);
+      const Index from = first * call.hidden, columns = (last - first) * call.hidden;
+      if (summed) {
+        this->sum(line_sums + from, call.batch, sums, columns, parts, call.dbias.data);
+      } else {
+        this->sum_tokens(dgates + from, width(), columns, parts, call.dbias.data);
+      }
     }
     if (call.dvectors) {
-      this->sum_tokens(dvectors, vector_values, vector_values, parts, call.dvectors.data);
+      if (summed) {
+        this->sum(line_sums + own_gates, call.batch, sums, vector_values, parts,
+                  call.dvectors.data);
+      } else {
+        this->sum_tokens(dvectors, vector_values, vector_values, parts, call.dvectors.data);
+      }
       if (kernels.finish_vectors) {
         SCANRNN_CUDA(kernels.finish_vectors(data(call.vectors), static_cast<T*>(call.dvectors.data),
                                             vector_values, stream));

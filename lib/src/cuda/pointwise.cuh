@@ -2,6 +2,7 @@
 // The small kernels around a layer on CUDA: bias rows, column sums, dropout, addition.
 #pragma once
 
+#include "recurrence/linear_backward.h"
 #include "scanrnn/scan/cuda/memory.cuh"
 #include "stack/layer_call.h"
 
@@ -47,13 +48,6 @@ __global__ void spread_heads(T* heads, Index heads_line, T* whole, Index whole_l
 // addend of the compensated one.
 inline constexpr Index kParts = 256;
 inline constexpr int kSumThreads = 64, kAhead = 8;
-
-template <class V>
-struct Sum {
-  scan::Carried<V> all{V(0), V(0)};
-
-  SCANRNN_HD void add(V value) { all = scan::apply(scan::Affine<V>{V(1), V(0), value}, all); }
-};
 
 template <class T, class V, int kPiece>
 __global__ void __launch_bounds__(kSumThreads)
@@ -115,10 +109,10 @@ __global__ void __launch_bounds__(kThreads) total_sums(const V* parts, Index col
 }
 // sums = those of `columns` columns of `count` rows that are `stride` apart. `parts` has kParts
 // rows of `columns`.
-template <class T, class V>
-cudaError_t sum_rows(const T* values, Index count, Index stride, Index columns, V* parts, T* sums,
-                     cudaStream_t stream) {
-  constexpr int kPiece = 16 / sizeof(T);
+template <class From, class V, class T>
+cudaError_t sum_rows(const From* values, Index count, Index stride, Index columns, V* parts,
+                     T* sums, cudaStream_t stream) {
+  constexpr int kPiece = 16 / sizeof(From);
   const auto run = [&](auto kernel, int piece) {
     const Index threads = (columns + piece - 1) / piece;
     const dim3 blocks(static_cast<unsigned>((threads + kSumThreads - 1) / kSumThreads), kParts);
@@ -128,7 +122,7 @@ cudaError_t sum_rows(const T* values, Index count, Index stride, Index columns, 
   const bool pieces = reinterpret_cast<std::uintptr_t>(values) % 16 == 0 && stride % kPiece == 0 &&
                       columns % kPiece == 0;
   const auto status =
-      pieces ? run(partial_sums<T, V, kPiece>, kPiece) : run(partial_sums<T, V, 1>, 1);
+      pieces ? run(partial_sums<From, V, kPiece>, kPiece) : run(partial_sums<From, V, 1>, 1);
   if (status != cudaSuccess) return status;
   constexpr Index kLanes = scan::cuda::kLanes;
   return scan::cuda::launch_early(total_sums<T, V>,

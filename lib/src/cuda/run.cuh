@@ -81,8 +81,12 @@ struct CudaRun {
 
   // out = sums over all tokens of `columns` columns of rows that are `stride` apart.
   void sum_tokens(const T* values, Index stride, Index columns, V* parts, void* out) {
-    SCANRNN_CUDA(pointwise::sum_rows(values, tokens(), stride, columns, parts, static_cast<T*>(out),
-                                     stream));
+    sum(values, tokens(), stride, columns, parts, out);
+  }
+  template <class From>
+  void sum(const From* values, Index count, Index stride, Index columns, V* parts, void* out) {
+    SCANRNN_CUDA(
+        pointwise::sum_rows(values, count, stride, columns, parts, static_cast<T*>(out), stream));
   }
 };
 

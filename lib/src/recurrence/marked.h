@@ -5,6 +5,7 @@
 // Source and Sink is in scan/cuda/chunk.cuh; a step whose mark says nothing is the plain one's.
 #pragma once
 
+#include "recurrence/linear_backward.h"
 #include "recurrence/ragged.h"
 #include "recurrence/scan.h"
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cpu/dense.h"
-#include "recurrence/linear.h"
+#include "recurrence/linear_backward.h"
 #include "recurrence/scan.h"
 #include "scanrnn/registry.h"
 #include "scanrnn/scan/cpu.h"

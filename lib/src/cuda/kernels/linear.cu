@@ -49,7 +49,14 @@ cudaError_t backward(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
   auto source = backward_source<C>(s, a);
   const BackwardSink<C, Memory> sink{a.dpreactivations, a.dskip, a.dvectors, s.extent.rows};
   if (s.drawn) return launch_drawn<Memory>(s, source, sink);
-  if (!s.ragged) return launch<Memory>(s, source.undrawn(), sink);
+  if (!s.ragged) {
+    if constexpr (C::kDiagonal) {
+      const SummingSink<C, Memory> summing{sink, static_cast<typename Memory::V*>(s.sums)};
+      return launch<Memory>(s, source.undrawn(), summing);
+    } else {
+      return launch<Memory>(s, source.undrawn(), sink);
+    }
+  }
   const auto ends = ends_of<Memory>(s);
   const auto status = launch_sequences<Memory>(s, s.tables.ways, source, sink);
   if (status != cudaSuccess || !s.tables.ways.tokens) return status;

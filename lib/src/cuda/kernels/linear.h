@@ -43,6 +43,7 @@ struct CudaSchedule {
   const SequenceBounds* sequences = nullptr;
   bool against_time = false;  // the walk of a ragged batch
   void* workspace = nullptr;
+  void* sums = nullptr;  // of a walk that adds cotangents up: see SummingSink
   cudaStream_t stream = nullptr;
 };
 

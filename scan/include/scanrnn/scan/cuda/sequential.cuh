@@ -118,6 +118,12 @@ __device__ __forceinline__ Index walk_steadily(const Line& in, const Extent& ext
   return t;
 }
 
+// A Sink that has something to write behind a line's last step.
+template <class Sink, class = void>
+struct Closes : std::false_type {};
+template <class Sink>
+struct Closes<Sink, std::void_t<decltype(std::declval<Sink&>().close())>> : std::true_type {};
+
 // Walks the chunks that say something by apply(), as nothing else carries what rounding takes from
 // one to the next.
 template <class Op>
@@ -207,7 +213,9 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
     }
     stage = stage + 1 == kSequentialStages ? 0 : stage + 1;
   }
-  if (inside) ends.last(line, row + lane, state);
+  if (!inside) return;
+  ends.last(line, row + lane, state);
+  if constexpr (Closes<decltype(cursor)>::value) cursor.close();
 }
 
 // Warps of a block: all that it may have where every multiprocessor gets such a block, one where
