@@ -165,8 +165,7 @@ profiles: .venv/installed
 	  bench/results/cpu-crossover.json \
 	  --out dispatch/profiles/cpu-generic.json
 	for name in sm_90 cuda-generic; do python -m scanrnn tune \
-	  --from bench/results/h200-random.json bench/results/h200-random-scans.json \
-	  bench/results/h200-crossover.json --out dispatch/profiles/$$name.json; done
+	  --from bench/results/h200-crossover.json --out dispatch/profiles/$$name.json; done
 
 figures: .venv/installed
 	python bench/figures.py
