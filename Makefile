@@ -40,11 +40,6 @@ demo: .venv/installed
 	python -m scanrnn demo
 
 test: test-cpp test-sanitize test-emulated test-python lint
-# Machine code that runs nowhere here need not be fast code, which takes nvcc four times as long.
-ifeq ($(GPU),)
-test: export CUDAFLAGS := $(if $(NVCC),$(shell $(NVCC) --help | grep -q Ofast-compile && \
-  echo --Ofast-compile=max))
-endif
 
 # Teams of the tests are larger than the machine on purpose, so a thread that waits should not spin.
 test-cpp test-sanitize test-emulated test-python test-originals test-cuda: export OMP_WAIT_POLICY := passive
@@ -165,7 +160,8 @@ profiles: .venv/installed
 	  bench/results/cpu-crossover.json \
 	  --out dispatch/profiles/cpu-generic.json
 	for name in sm_90 cuda-generic; do python -m scanrnn tune \
-	  --from bench/results/h200-crossover.json --out dispatch/profiles/$$name.json; done
+	  --from bench/results/h200-random.json bench/results/h200-random-scans.json \
+	  bench/results/h200-crossover.json --out dispatch/profiles/$$name.json; done
 
 figures: .venv/installed
 	python bench/figures.py
