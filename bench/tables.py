@@ -115,7 +115,7 @@ SCANS_ASKED = (
 
 
 def share_asked(row: Row) -> float:
-    """Of the bandwidth of a copy; 0 where nothing was asked for."""
+    """What share of the bandwidth of a copy; 0 where nothing was asked for."""
     rows, wide, log = row["B"] * row["H"], row["dtype"] == "float32", row["domain"] == "log"
     if rows <= FEW_ROWS:
         wide = wide and rows * row["T"] >= 1 << 23

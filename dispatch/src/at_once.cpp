@@ -3,7 +3,7 @@
 // it, in one launch or each for itself, and by which parts of time a chain of them goes on.
 #include <algorithm>
 
-#include "persistent.h"
+#include "scanrnn/dispatch/persistent.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {

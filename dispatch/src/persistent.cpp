@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a persistent kernel cuts a dense layer: every tile that holds the weights, and the cheapest.
-#include "persistent.h"
+#include "scanrnn/dispatch/persistent.h"
 
 #include <algorithm>
 
