@@ -6,6 +6,7 @@
 
 namespace scanrnn::dispatch {
 
+// a / b, rounded up.
 inline std::int64_t ceiling(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // The cut of fewest clocks for a pass over a layer, or in one launch over so many of a chain; its
