@@ -40,6 +40,11 @@ demo: .venv/installed
 	python -m scanrnn demo
 
 test: test-cpp test-sanitize test-emulated test-python lint
+# Machine code that runs nowhere here need not be fast code, which takes nvcc four times as long.
+ifeq ($(GPU),)
+test: export CUDAFLAGS := $(if $(NVCC),$(shell $(NVCC) --help | grep -q Ofast-compile && \
+  echo --Ofast-compile=max))
+endif
 
 # Teams of the tests are larger than the machine on purpose, so a thread that waits should not spin.
 test-cpp test-sanitize test-emulated test-python test-originals test-cuda: export OMP_WAIT_POLICY := passive
