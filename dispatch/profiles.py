@@ -91,7 +91,7 @@ def rule(r):
 
 
 def cost(c):
-    of = ", ".join(value(c[key]) for key in ("bytes", "alignment", "training", "log_form"))
+    of = ", ".join(value(c[key]) for key in ("bytes", "alignment", "training", "log_form", "tf32"))
     return (
         f"        {{{{Kind::{c['kind']}, {of}}}, Strategy::{c['strategy']}, "
         f"{value(c['across_blocks'])},\n         us({pairs('Term', c['us'])}),\n"

@@ -286,6 +286,7 @@ ProblemClass class_of(const Problem& p, const DeviceLimits& device, bool across_
   out.alignment = line % 16 == 0 ? 16 : smaller;
   out.training = p.training;
   out.log_form = out.kind == Kind::scan && p.log_domain;
+  out.tf32 = out.kind != Kind::scan && p.storage_bytes == 4 && !p.split_products;
   return out;
 }
 

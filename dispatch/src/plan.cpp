@@ -54,7 +54,8 @@ bool runs(Strategy strategy, const Plan& plan) {
 int distance(const ProblemClass& a, const ProblemClass& b) {
   const auto doublings = [](int x, int y) { return std::abs(std::ilogb(x) - std::ilogb(y)); };
   return (a.training != b.training) * 1000 + doublings(a.bytes, b.bytes) * 10 +
-         (a.log_form != b.log_form) * 5 + doublings(a.alignment, b.alignment);
+         (a.log_form != b.log_form) * 5 + (a.tf32 != b.tf32) * 5 +
+         doublings(a.alignment, b.alignment);
 }
 
 // A way to run a problem, and what it is predicted to take.

@@ -20,7 +20,8 @@ from .registry import version
 
 FEATURES, TERMS = _core.features(), _core.terms()
 CLASS = {  # of problems whose time is predicted alike
-    "kind": str, "bytes": int, "alignment": int, "training": bool, "log_form": bool
+    "kind": str, "bytes": int, "alignment": int, "training": bool, "log_form": bool,
+    "tf32": bool,
 }  # fmt: skip
 NO_TREND = [0.0] * _core.trends()
 OPEN = {"above": -1.0, "at_most": math.inf}  # what a bound is where a rule has none

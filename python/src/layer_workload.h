@@ -9,8 +9,8 @@ namespace scanrnn {
 class LayerWorkload : public Workload {
  public:
   LayerWorkload(const Layer& layer, Device device, std::int64_t steps, std::int64_t batch,
-                bool training)
-      : Workload(layer.options().dtype, device),
+                bool training, MatmulPrecision precision)
+      : Workload(layer.options().dtype, device, precision),
         layer_(layer),
         steps_(steps),
         batch_(batch),

@@ -25,17 +25,17 @@ using RuleValues = std::tuple<std::string, std::string, bool, double, Bounds, Bo
 
 // The fields of a ProblemClass, a strategy and how it splits time, microseconds of each term,
 // trend.
-using ClassValues = std::tuple<std::string, int, int, bool, bool>;
+using ClassValues = std::tuple<std::string, int, int, bool, bool, bool>;
 using CostValues = std::tuple<ClassValues, std::string, bool, std::array<float, dispatch::kTerms>,
                               std::array<float, dispatch::kTrends>>;
 
 ClassValues values_of(const dispatch::ProblemClass& of) {
-  return {name(of.kind), of.bytes, of.alignment, of.training, of.log_form};
+  return {name(of.kind), of.bytes, of.alignment, of.training, of.log_form, of.tf32};
 }
 dispatch::ProblemClass class_of(const ClassValues& values) {
   dispatch::ProblemClass out;
   std::string kind;
-  std::tie(kind, out.bytes, out.alignment, out.training, out.log_form) = values;
+  std::tie(kind, out.bytes, out.alignment, out.training, out.log_form, out.tf32) = values;
   out.kind = find_named("kind", kind, dispatch::kKinds, [](dispatch::Kind k) { return name(k); });
   return out;
 }
@@ -122,9 +122,14 @@ std::vector<std::string> shared_terms() {
   }
   return out;
 }
+// Of products of float32: exact ones, or by TF32.
+MatmulPrecision precision(bool tf32) {
+  return tf32 ? MatmulPrecision::high : MatmulPrecision::highest;
+}
 dispatch::Problem layer_problem(const Layer& layer, std::int64_t steps, std::int64_t batch,
-                                bool training) {
-  return layer.problem({steps, batch}, training ? Mode::training : Mode::inference);
+                                bool training, bool tf32) {
+  const Mode mode = training ? Mode::training : Mode::inference;
+  return layer.problem({steps, batch}, mode, precision(tf32));
 }
 dispatch::Problem scan_problem(const std::string& dtype, std::int64_t steps, std::int64_t rows,
                                bool log_form) {
@@ -132,8 +137,8 @@ dispatch::Problem scan_problem(const std::string& dtype, std::int64_t steps, std
       {steps, 1, rows, parse_dtype(dtype), log_form ? ScanForm::log : ScanForm::linear});
 }
 std::unique_ptr<Workload> layer_workload(const Layer& layer, Device device, std::int64_t steps,
-                                         std::int64_t batch, bool training) {
-  return std::make_unique<LayerWorkload>(layer, device, steps, batch, training);
+                                         std::int64_t batch, bool training, bool tf32) {
+  return std::make_unique<LayerWorkload>(layer, device, steps, batch, training, precision(tf32));
 }
 std::unique_ptr<Workload> scan_workload(const std::string& dtype, Device device, std::int64_t steps,
                                         std::int64_t rows, bool log_form) {
@@ -158,7 +163,8 @@ void bind_planning(py::module_& m) {
   m.def("shared_terms", &shared_terms);
   m.def("strategies", [] { return names_of(dispatch::kStrategies); });
   py::class_<dispatch::Problem>(m, "Problem");
-  m.def("layer_problem", &layer_problem);
+  m.def("layer_problem", &layer_problem, py::arg("layer"), py::arg("steps"), py::arg("batch"),
+        py::arg("training"), py::arg("tf32") = false);
   m.def("scan_problem", &scan_problem);
   m.def("pick", &pick);
   m.def("counted", &counted);
@@ -174,7 +180,9 @@ void bind_planning(py::module_& m) {
       .def("milliseconds", &Workload::Recorded::milliseconds,
            py::call_guard<py::gil_scoped_release>());
   py::class_<Workload>(m, "Workload")
-      .def(py::init(&layer_workload), py::call_guard<py::gil_scoped_release>())
+      .def(py::init(&layer_workload), py::arg("layer"), py::arg("device"), py::arg("steps"),
+           py::arg("batch"), py::arg("training"), py::arg("tf32") = false,
+           py::call_guard<py::gil_scoped_release>())
       .def(py::init(&scan_workload), py::call_guard<py::gil_scoped_release>())
       .def(
           "record",

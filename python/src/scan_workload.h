@@ -9,7 +9,10 @@ namespace scanrnn {
 class ScanWorkload : public Workload {
  public:
   ScanWorkload(Dtype dtype, Device device, std::int64_t steps, std::int64_t rows, bool log_form)
-      : Workload(dtype, device), steps_(steps), rows_(rows), log_form_(log_form) {
+      : Workload(dtype, device, MatmulPrecision::highest),
+        steps_(steps),
+        rows_(rows),
+        log_form_(log_form) {
     const auto count = static_cast<std::size_t>(steps * rows);
     a_ = random(count, 0, log_form);  // at most 1 in magnitude, and so is what it is the log of
     b_ = random(count, 0);

@@ -92,7 +92,10 @@ class Workload {
     mutable std::unique_ptr<double[]> host = {};  // what is compared of an exact result, once asked
   };
 
-  Workload(Dtype dtype, Device device) : context_(where(device)), dtype_(dtype) {}
+  Workload(Dtype dtype, Device device, MatmulPrecision precision)
+      : context_(where(device)), dtype_(dtype) {
+    context_.set_matmul_precision(precision);
+  }
 
   virtual dispatch::Plan plan(Strategy strategy) const = 0;
   virtual Sizes sizes(const dispatch::Plan& plan) const = 0;

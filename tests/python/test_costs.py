@@ -12,7 +12,7 @@ from scanrnn.tools import costs, crossover, fit, measure, regret, sizes, tune
 ROOT = Path(__file__).parents[2]
 UNITS, SHARED = 132, 232448
 OF = {"kind": "linear", "bytes": 4, "alignment": 16, "training": False}
-OF |= {"log_form": False}
+OF |= {"log_form": False, "tf32": False}
 WAYS = {"direct": {"walk": 1.0}, "fused_sequential": {"call": 50.0}}
 GOOD = {
     "name": "priced",
@@ -69,6 +69,24 @@ def test_the_least_predicted_time_is_picked():
         got, _, said, expected = picked(found, T)
         assert (got, expected) == (strategy, us)
         assert f"predicted as the fastest, {us} us; runner-up" in said
+
+
+def test_tf32_has_costs_of_its_own_where_they_were_measured():
+    layer = crossover.layer_of("LSTM", 64, "float32")
+    exact, rounded = (_core.layer_problem(layer, 60, 4, True, tf32) for tf32 in (False, True))
+    classes = [_core.counted(UNITS, SHARED, p, "step_loop", False)[0] for p in (exact, rounded)]
+    assert [dict(zip(profile.CLASS, of, strict=True))["tf32"] for of in classes] == [False, True]
+    of = {**OF, "kind": "dense", "training": True, "across_blocks": False}
+    dear, cheap = {"strategy": "persistent", "us": {"call": 9.0}}, {"strategy": "step_loop"}
+    priced = [{**of, **dear}, {**of, **cheap, "us": {"call": 5.0}}]
+
+    def best(costs_of, problem):
+        found = profile.parse({"costs": costs_of}, "test")
+        return _core.pick(found, True, UNITS, SHARED, problem)[0]
+
+    assert [best(priced, p) for p in (exact, rounded)] == ["step_loop"] * 2  # the nearest class
+    priced.append({**of, **dear, "tf32": True, "us": {"call": 1.0}})
+    assert [best(priced, p) for p in (exact, rounded)] == ["step_loop", "persistent"]
 
 
 def drawn_sweep(seed=1, count=300):
@@ -135,6 +153,13 @@ def test_drawn_problems_are_the_seeds():
     kinds = {(shape.dtype, shape.direction, shape.layout) for shape in layers}
     assert kinds >= {("float16", "forward", "TBH"), ("bfloat16", "forward_backward", "BTH")}
     assert {cell for cell, _ in sizes.drawn(50, 3, names, "cpu")} == {"MinGRU", "scan"}
+    rounded = list(sizes.drawn(200, 3, names, "cuda", sizes.TF32))
+    assert {shape.dtype for _, shape in rounded} == {sizes.TF32}
+    assert [shape._replace(dtype=None) for _, shape in rounded] == [
+        shape._replace(dtype=None) for _, shape in first
+    ]
+    both = [sum(shape.dtype == dtype for _, shape in first) for dtype in ("float32", sizes.TF32)]
+    assert min(both) > 10
 
 
 def test_sizes_that_people_quote_are_picked_as_measured():

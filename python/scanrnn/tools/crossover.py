@@ -19,9 +19,9 @@ from typing import Any
 from .. import _core
 from ..description import Description
 from . import measure, optional
-from .sizes import PASSES, SCAN, Shape, is_dense, is_linear
+from .sizes import PASSES, SCAN, TF32, Shape, is_dense, is_linear
 
-DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16", "float16")}
+DTYPES = {"cpu": ("float32",), "cuda": ("float32", TF32, "bfloat16", "float16")}
 # A parallel scan is split in two ways on a GPU, of which a plan names one.
 WAYS: dict[str, dict[str, tuple[str, bool | None]]] = {
     "cpu": {name: (name, None) for name in _core.strategies()},
@@ -43,7 +43,12 @@ def layer_of(
 ) -> _core.Layer:
     """A description with C = H; it is on no device."""
     description = Description(cell, H, batch_first=layout == "BTH", domain=domain)
-    return description.layer(H, dtype)
+    return description.layer(H, stored(dtype))
+
+
+def stored(dtype: str) -> str:
+    """The type of the tensors."""
+    return "float32" if dtype == TF32 else dtype
 
 
 def tolerances(dtype: str, T: int, H: int) -> tuple[float, float]:
@@ -54,7 +59,7 @@ def tolerances(dtype: str, T: int, H: int) -> tuple[float, float]:
     none, the tests check gradients to the last digits. In half precision the pre-activations
     themselves are rounded.
     """
-    if dtype in ("bfloat16", "float16"):
+    if dtype in ("bfloat16", "float16", TF32):
         return 0.05, 0.1
     return 3e-7 * (1 + math.log2(T)) + H * 2.0**-24, 1e-3
 
@@ -110,7 +115,8 @@ class Sweep:
             row = {"cell": cell, "pass": direction, **shape.row(), "C": H, "dtype": dtype}
             for domain in ("log", "linear") if is_linear(cell) and one_kernel else ("log",):
                 layer = layer_of(cell, H, dtype, domain, layout)
-                workload = _core.Workload(layer, self.device, T, B, direction != "forward")
+                trains = direction != "forward"
+                workload = _core.Workload(layer, self.device, T, B, trains, dtype == TF32)
                 tried = ways if domain == "log" else one_kernel
                 bounds = tolerances(dtype, T, H)
                 by_domain = {LOG_ONLY: {"domain": domain}}
@@ -122,7 +128,7 @@ class Sweep:
         for domain in ("log", "linear"):
             exact = _core.Workload("float64", self.device, T, rows, domain == "log")
             exact.record("fused_sequential", None)
-            for dtype in self._dtypes(shape):
+            for dtype in dict.fromkeys(map(stored, self._dtypes(shape))):
                 row = {"cell": SCAN, "domain": domain, "pass": "forward", **shape.row()}
                 row |= {"C": rows, "dtype": dtype}
                 workload = _core.Workload(dtype, self.device, T, rows, domain == "log")

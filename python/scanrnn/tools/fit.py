@@ -19,7 +19,7 @@ import numpy as np
 from .. import _core, profile
 from ..arguments import Array
 from . import crossover
-from .sizes import SCAN, cell_of
+from .sizes import SCAN, TF32, cell_of
 
 NOISE = 0.02  # a difference that timing cannot tell
 ENOUGH = 0.1  # regret whose loss is twice that of half of it, four times
@@ -27,7 +27,7 @@ WORTH = 1.0  # loss that a further rule must take away
 MOST_RULES = 96 // 4  # of each kind of cells; a profile holds 96
 FEWEST = 2  # problems of a rule
 layer_of = functools.cache(crossover.layer_of)
-BITS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+BITS = {"float64": 8, "float32": 4, TF32: 4, "bfloat16": 2, "float16": 2}
 
 
 class Problem(NamedTuple):
@@ -92,7 +92,7 @@ def core_problem(p: Problem) -> _core.Problem:
     if p.cell == SCAN:
         return _core.scan_problem(p.dtype, p.T, p.H, p.domain == "log")
     layer = layer_of(p.cell, p.H, p.dtype, p.domain, p.layout)
-    return _core.layer_problem(layer, p.T, p.B, p.direction != "forward")
+    return _core.layer_problem(layer, p.T, p.B, p.direction != "forward", p.dtype == TF32)
 
 
 def units_of(content: dict[str, Any]) -> int:

@@ -56,6 +56,7 @@ QUOTED_SCANS = (
 )
 DRAWN = 1000  # shapes of a GPU's full grid beside those
 DTYPES = ("float32", "bfloat16", "float16")  # of problems that are drawn
+TF32 = "tf32"  # float32 of a layer whose products may round their operands to TF32
 
 
 class Shape(NamedTuple):
@@ -144,9 +145,13 @@ def wanted(grid: str, names: Iterable[str], device: str) -> Iterator[tuple[str, 
         yield cell, shape._replace(T=T, held_out=held_out, dtype=None, direction=None)
 
 
-def drawn(count: int, seed: int, names: Iterable[str], device: str) -> Iterator[tuple[str, Shape]]:
-    """Problems of one pass, dtype and layout each; one seed gives the same ones everywhere."""
-    source = random.Random(seed)
+def drawn(
+    count: int, seed: int, names: Iterable[str], device: str, only: str | None = None
+) -> Iterator[tuple[str, Shape]]:
+    """Problems of one pass, dtype (or `only` this one) and layout each; one seed gives the same
+    ones everywhere.
+    """
+    source, rounds = random.Random(seed), random.Random(~seed)  # sizes are a seed's in any case
     names = [name for name in names if has_choice(name, device)]
     while names and count > 0:
         cell = source.choice(names)
@@ -156,6 +161,9 @@ def drawn(count: int, seed: int, names: Iterable[str], device: str) -> Iterator[
         }
         layout, dtype = source.choice(("TBH", "BTH")), source.choice(DTYPES)
         direction = source.choice(PASSES)
+        if device != "cpu" and cell != SCAN and dtype == "float32" and rounds.random() < 0.5:
+            dtype = TF32
+        dtype = only or dtype
         shape = Shape(**sizes, layout=layout, dtype=dtype, direction=direction)
         if cell == SCAN:
             shape = Shape(1, shape.T, shape.B * shape.H, dtype=dtype, direction="forward")

@@ -141,6 +141,7 @@ struct ProblemClass {
   int alignment = 16;  // of a line in memory: 16 bytes, or less
   bool training = false;
   bool log_form = false;  // of a bare scan, else false
+  bool tf32 = false;      // float32 of a layer whose products may round their operands to TF32
 };
 
 // A smooth trend over problems corrects what the terms miss. Its logarithm is a sum of products: up
