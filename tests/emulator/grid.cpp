@@ -276,6 +276,11 @@ void await_groups(int pending) {
   if (ended > left) fiber.land(ended - left);
 }
 
+unsigned seed() {
+  static const char* const given = std::getenv("SCANRNN_EMULATED_SEED");
+  return given ? static_cast<unsigned>(std::atoi(given)) : 1;
+}
+
 void run_grid(const How& how, const std::function<void()>& thread) {
   const unsigned blocks = how.grid.x * how.grid.y * how.grid.z;
   std::atomic<unsigned> next{0};

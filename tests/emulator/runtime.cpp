@@ -131,11 +131,6 @@ cudaError_t failed(cudaError_t why) {
 
 }  // namespace
 
-unsigned seed() {
-  static const char* const given = std::getenv("SCANRNN_EMULATED_SEED");
-  return given ? static_cast<unsigned>(std::atoi(given)) : 1;
-}
-
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   const std::lock_guard<std::recursive_mutex> lock(world().mutex);
   add(stream_of(stream), std::move(work));

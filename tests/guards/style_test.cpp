@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// House style that no formatter checks: how sentences open, and how long a function is.
+// House style that no formatter checks: how sentences open, how long functions and files are.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -192,6 +192,20 @@ TEST(Style, FunctionsFitOnAScreen) {
   for (const auto& [name, reason] : kLongFunctions) {
     EXPECT_TRUE(longer.count(name)) << name << " is not that long any more: " << reason;
   }
+}
+
+TEST(Style, FilesAreShort) {
+  constexpr auto kMost = 400;
+  int files = 0;
+  for (const char* folder : {"scan", "dispatch", "lib", "python", "bench", "tests"}) {
+    for (const fs::path& path : sources(folder, {".h", ".cuh", ".cu", ".cpp", ".py"})) {
+      if (path.string().find("third_party") != std::string::npos) continue;
+      ++files;
+      const std::string text = text_of(path);
+      EXPECT_LE(std::count(text.begin(), text.end(), '\n'), kMost) << path.string();
+    }
+  }
+  EXPECT_GT(files, 300) << "the sources were not found from " << root();
 }
 
 }  // namespace
