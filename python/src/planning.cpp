@@ -160,6 +160,7 @@ void bind_planning(py::module_& m) {
   m.def("features", [] { return names_of<dispatch::Feature>(dispatch::kFeatures); });
   m.def("terms", [] { return names_of<dispatch::Term>(dispatch::kTerms); });
   m.def("trends", [] { return dispatch::kTrends; });
+  m.def("most_rules", [] { return dispatch::kMaxRules; });
   m.def("shared_terms", &shared_terms);
   m.def("strategies", [] { return names_of(dispatch::kStrategies); });
   py::class_<dispatch::Problem>(m, "Problem");

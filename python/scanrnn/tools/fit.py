@@ -24,7 +24,7 @@ from .sizes import SCAN, TF32, cell_of
 NOISE = 0.02  # a difference that timing cannot tell
 ENOUGH = 0.1  # regret whose loss is twice that of half of it, four times
 WORTH = 1.0  # loss that a further rule must take away
-MOST_RULES = 96 // 4  # of each kind of cells; a profile holds 96
+MOST_RULES = _core.most_rules() // 4  # of each kind of cells, of all that a profile holds
 FEWEST = 2  # problems of a rule
 layer_of = functools.cache(crossover.layer_of)
 BITS = {"float64": 8, "float32": 4, TF32: 4, "bfloat16": 2, "float16": 2}
