@@ -7,12 +7,14 @@ same one. Each row says what the clock was.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
+import signal
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -251,6 +253,22 @@ def take_turns(turns: list[Taken], seconds: float = 0.25) -> tuple[list[measure.
         clocks.append(clock_mhz())
     seen = [clock for clock in clocks if clock is not None]
     return [measure.Timing.of(values) for values in samples], [min(seen), max(seen)] if seen else []
+
+
+@contextlib.contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """A TimeoutError in what takes longer in the main thread, as compilers may."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"not ready within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def failure(problem: Exception) -> Row:
