@@ -21,8 +21,9 @@ struct Place {
 // that have ended have none, or one that no step has written.
 template <bool kStack, class Args>
 __device__ __forceinline__ int with_states(const Args& a, Index first_line, int lines) {
-  if (kStack || !a.lines) return lines;
-  while (lines > 0 && a.steps_of(first_line + lines - 1) == 0) --lines;
+  if constexpr (!kStack) {
+    while (a.lines && lines > 0 && a.steps_of(first_line + lines - 1) == 0) --lines;
+  }
   return lines;
 }
 
