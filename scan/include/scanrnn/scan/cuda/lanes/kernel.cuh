@@ -65,32 +65,28 @@ struct LaneTickets {
   __device__ __forceinline__ Index line(unsigned ticket) const { return ticket % lines; }
 };
 
-// A service warp: puts together the state before each tile when it is composed. It has two rows at
-// once, and half of its lanes for each.
+// A service warp: puts together the state before a tile that is composed, and takes the ticket of
+// the one after the next. It has two rows at once, and half of its lanes for each.
 template <class Op, class Ends>
-__device__ __forceinline__ void serve(LaneShared<Op>& shared, const LaneTickets& all, int service,
-                                      int rows, const Ends& ends,
+__device__ __forceinline__ void serve(LaneShared<Op>& shared, const LaneTickets& all, unsigned i,
+                                      int service, int rows, const Ends& ends,
                                       const LaneExchange<Op>& exchange) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int half = lane / kLaneGroup;
-  for (unsigned i = 0;; ++i) {
-    __syncthreads();  // tile i is composed
-    const unsigned ticket = shared.tickets[i % 4];
-    if (ticket >= all.count()) return;
-    if (service == 0 && lane == 0) {
-      shared.tickets[(i + kLaneStages) % 4] = atomicAdd(exchange.tickets, 1u);
-    }
-    const Index line = all.line(ticket);
-    const auto& totals = shared.totals[i % 2];
-    for (int first = 2 * service; first < rows; first += 2 * kLaneServices) {
-      const bool exists = first + half < rows;
-      const int row = exists ? first + half : first;
-      const auto own =
-          Op::promote(fold<Op, kLaneWarps>([&](int worker) { return totals[worker][row]; }));
-      const auto state = exchange.resolve(all.tile(ticket), all.tiles, line * rows + row, exists,
-                                          own, [&] { return ends.first(line, row); });
-      if (exists && lane % kLaneGroup == 0) shared.before[i % 2][row] = state;
-    }
+  const unsigned ticket = shared.tickets[i % 4];
+  if (service == 0 && lane == 0) {
+    shared.tickets[(i + kLaneStages) % 4] = atomicAdd(exchange.tickets, 1u);
+  }
+  const Index line = all.line(ticket);
+  const auto& totals = shared.totals[i % 2];
+  for (int first = 2 * service; first < rows; first += 2 * kLaneServices) {
+    const bool exists = first + half < rows;
+    const int row = exists ? first + half : first;
+    const auto own =
+        Op::promote(fold<Op, kLaneWarps>([&](int worker) { return totals[worker][row]; }));
+    const auto state = exchange.resolve(all.tile(ticket), all.tiles, line * rows + row, exists, own,
+                                        [&] { return ends.first(line, row); });
+    if (exists && lane % kLaneGroup == 0) shared.before[i % 2][row] = state;
   }
 }
 
@@ -126,9 +122,6 @@ __global__ void __launch_bounds__((kLaneWarps + kLaneServices) * kLanes, 2)
     if (number < kLaneWarps) ask(i);
   }
   await_stream();  // not before: see clear_exchange()
-  if (number >= kLaneWarps) {
-    return serve(shared, all, number - kLaneWarps, warp.shape.rows, ends, exchange);
-  }
 
   // What a lane keeps of a composed tile: its stretch, and all of the tile before that.
   typename Warp::Parts parts, next_parts;
@@ -144,28 +137,37 @@ __global__ void __launch_bounds__((kLaneWarps + kLaneServices) * kLanes, 2)
       shared.totals[i % 2][number][warp.row] = total;
     }
   };
-  compose(0);
+  const auto finish = [&](unsigned i) {
+    const unsigned ticket = shared.tickets[i % 4], turn = i % 2;
+    const Index index = all.line(ticket), t = first_step(ticket);
+    const auto line = source.line(index);
+    const auto out = sink.line(index);
+    warp.walk(line, out, ends, index, extent.steps, warp.stretch_of(line, turn, t), parts,
+              Op::apply(preceding, shared.before[turn][warp.row]));
+    warp.send(line, out, turn, t, extent.steps);
+  };
+  if (number < kLaneWarps) compose(0);
   for (unsigned i = 0;; ++i) {
-    __syncthreads();  // tile i is composed, and what comes before tile i - 1 is there
-    if (i > 0) {
-      const unsigned ticket = shared.tickets[(i - 1) % 4], turn = (i - 1) % 2;
-      const Index index = all.line(ticket), t = first_step(ticket);
-      const auto line = source.line(index);
-      const auto out = sink.line(index);
-      warp.walk(line, out, ends, index, extent.steps, warp.stretch_of(line, turn, t), parts,
-                Op::apply(preceding, shared.before[turn][warp.row]));
-      warp.send(line, out, turn, t, extent.steps);
+    // One barrier for both kinds of warps: tile i is composed, and what comes before tile i - 1 is
+    // there. All leave after the same one, the first where a block's first ticket is one too many.
+    __syncthreads();
+    const bool more = shared.tickets[i % 4] < all.count();
+    if (number >= kLaneWarps) {
+      if (more) serve(shared, all, i, number - kLaneWarps, warp.shape.rows, ends, exchange);
+    } else {
+      if (i > 0) finish(i - 1);
+      if (more) {
+        if (i > 0) ask(i + 1);
+        parts = next_parts;
+        auto earlier = Op::local_identity();
+        for (int w = 0; w < number; ++w) {
+          earlier = Op::join(earlier, shared.totals[i % 2][w][warp.row]);
+        }
+        preceding = Op::join(earlier, next_preceding);
+        compose(i + 1);
+      }
     }
-    // As the service warps, at the same barrier: a block's first ticket may be one too many, too.
-    if (shared.tickets[i % 4] >= all.count()) return;
-    if (i > 0) ask(i + 1);
-    parts = next_parts;
-    auto earlier = Op::local_identity();
-    for (int w = 0; w < number; ++w) {
-      earlier = Op::join(earlier, shared.totals[i % 2][w][warp.row]);
-    }
-    preceding = Op::join(earlier, next_preceding);
-    compose(i + 1);
+    if (!more) return;
   }
 }
 
