@@ -132,6 +132,54 @@ TEST(ScanLogOutput, AMillionObservations) {
   }
 }
 
+// Logarithms of 1 to 1e30, far beyond what the digits of the dtype tell apart, beside a loop in
+// float64: a chain alone, one that grows, one that meets inputs as large as it is, and one that
+// comes back to where it began.
+TEST(ScanLogOutput, LogarithmsThatDwarfTheirDigits) {
+  Random random(187);
+  Context context = make_context(2);
+  constexpr std::int64_t kSteps = 3000, kRows = 4;
+  for (const Way& way : scan_ways()) {
+    for (double most : {1e-3, 1.0, 1e3, 3e4, 1e7, 1e12, 1e17, 3e26}) {
+      ScanCase c{kSteps, 1, kRows, Dtype::float32, ScanForm::log_output, way};
+      c.signs = false;
+      ScanNumbers n = draw(c, random);
+      Values exact(c.count()), bound(c.count());
+      for (std::size_t row = 0; row < kRows; ++row) {
+        auto log_h = static_cast<double>(n.h0[row].real());
+        double largest = 1;
+        for (std::int64_t t = 0; t < kSteps; ++t) {
+          const std::size_t at = c.at(t, row);
+          const bool grows = row == 1 || (row == 3 && t >= kSteps / 2);
+          const double log_a = rounded(random.uniform(0, most) * (grows ? 1 : -1), c.dtype);
+          const bool met = row == 2 && t % 3 == 0;
+          const double log_b = met ? rounded(log_h + random.uniform(-2, 2), c.dtype) : -INFINITY;
+          // The way back is that of the way there, to the bit.
+          n.a[at] = row == 3 && grows ? -n.a[c.at(kSteps - 1 - t, row)] : Wide(log_a);
+          n.b[at] = log_b;
+          const double kept = log_h + static_cast<double>(n.a[at].real());
+          const double hi = std::fmax(kept, log_b), lo = std::fmin(kept, log_b);
+          log_h = hi + std::log1p(std::exp(lo - hi));
+          largest = std::fmax(largest, std::fabs(log_h));
+          exact[at] = log_h;
+          // Two units of the output, what float64 does to the largest, what a tree of compositions
+          // rounds, and what single steps do, less where they keep nearly all.
+          const auto steps = static_cast<double>(t + 1);
+          bound[at] = 0x1p-22 * std::fmax(1, std::fabs(log_h)) + 0x1p-41 * largest +
+                      3e-7 * (1 + std::log2(steps)) + 3e-7 * steps * std::fmin(1, 1e-2 + most);
+        }
+      }
+      const ScanNumbers got = run(c, n, context, false);
+      for (std::size_t i = 0; i < c.count(); ++i) {
+        const auto log_h = static_cast<double>(got.h[i].real());
+        ASSERT_LE(std::fabs(log_h - exact[i]), bound[i])
+            << text(c) << " steps of " << most << " at " << i << ": got " << log_h << ", want "
+            << exact[i];
+      }
+    }
+  }
+}
+
 // Where nothing is lost for a million steps every rounding would stay: h is about 1 throughout.
 TEST(ScanLogOutput, NearlyAllIsKept) {
   Random random(184);

@@ -141,7 +141,7 @@ TEST(LogStateTest, Exponents) {
   }
   EXPECT_EQ(scan::power_of_two(-1e9f), 0.0f);
   EXPECT_EQ(scan::power_of_two(-1e9), 0.0);
-  for (double x : {-1e6, -3.5, -0.3, 0.0, 0.6, 1e5}) {
+  for (double x : {-9e29, 1e22, -1.5e8, -1e6, -3.5, -0.3, 0.0, 0.6, 1e5, 7e8, 1e15}) {
     const auto state = scan::scaled_state(static_cast<float>(x), -1.0f);
     EXPECT_NEAR(scan::log_of(state), static_cast<double>(static_cast<float>(x)),
                 2e-7 * std::fmax(1, std::fabs(x)));

@@ -28,7 +28,7 @@ struct LogStateSource {
   }
   SCANRNN_HD LogStateSource from(Index row, Index t) const { return {logs.from(row, t)}; }
   SCANRNN_HD scan::LogAffine<V> load(Index row, Index t) const { return logs.load(row, t); }
-  SCANRNN_HD scan::ScaledAffine<V> step(const scan::LogAffine<V>& item) const {
+  SCANRNN_HD scan::ScaledAffine<V, V> step(const scan::LogAffine<V>& item) const {
     return scaled_lift(item);
   }
 };

@@ -123,8 +123,8 @@ void bare_backward(const CpuSchedule& s, const ScanBackwardKernelArgs<typename M
 template <class Memory>
 void log_state_forward(const CpuSchedule& s, const ScanKernelArgs<typename Memory::T>& a) {
   using Op = scan::LogStateOp<typename Memory::V>;
-  static_assert(sizeof(typename Op::State) == kLogCarryFields * sizeof(typename Memory::V));
-  static_assert(sizeof(typename Op::Element) == kLogTotalFields * sizeof(typename Memory::V));
+  static_assert(sizeof(typename Op::State) <= kLogCarryFields * sizeof(typename Memory::V));
+  static_assert(sizeof(typename Op::Element) <= kLogTotalFields * sizeof(typename Memory::V));
   walk_scan<Op, Memory>(s,
                         LogStateSource<Memory>{{a.a, a.b, a.sign_b, {a.reset, s.steps}, s.hidden}},
                         LogStateSink<Memory>{a.h, a.sign_h, s.hidden},

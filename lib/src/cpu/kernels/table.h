@@ -29,8 +29,8 @@ struct CpuSchedule {
   bool streams = false;
 };
 inline constexpr Index kCarryFields = 2, kTotalFields = 3;
-// The same of log_output.
-inline constexpr Index kLogCarryFields = 3, kLogTotalFields = 5;
+// The same of log_output, at most.
+inline constexpr Index kLogCarryFields = 4, kLogTotalFields = 7;
 
 inline constexpr int kMaxVariants = 3;
 
