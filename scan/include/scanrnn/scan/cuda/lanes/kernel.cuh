@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parallel scan of few rows, or of rows whose steps are adjacent: time lies along lanes.
 //
-// Either a line is one warp's, which hands itself the state from tile to tile, or a tile is a
-// block's and time is split over blocks: tiles of a row form a tree of kLaneGroup, each publishes
-// its total, the last of a group the group's, and the last of a group of groups the state after it.
-// A tile that waits, waits for tiles with smaller tickets, as in device/kernel.cuh. What is
-// combined with what depends on positions alone.
+// Either a line is one warp's or a few warps', which hand themselves the state from tile to tile,
+// or a tile is a block's and time is split over blocks: tiles of a row form a tree of kLaneGroup,
+// each publishes its total, the last of a group the group's, and the last of a group of groups the
+// state after it. A tile that waits, waits for tiles with smaller tickets, as in device/kernel.cuh.
+// What is combined with what depends on positions and the number of warps alone.
 #pragma once
+
+#include <algorithm>
 
 #include "scanrnn/scan/cuda/device/shape.cuh"
 #include "scanrnn/scan/cuda/lanes/exchange.cuh"
@@ -16,35 +18,58 @@
 namespace scanrnn::scan {
 namespace cuda {
 
-inline constexpr int kLaneServices = 2;  // warps of a block that put states together
+inline constexpr int kMostLineWarps = 8;  // of a block whose line is its own
+inline constexpr int kLaneServices = 2;   // warps of a block that put states together
 
-// A line is one warp's.
-template <class Op, class Source, class Sink, class Ends>
-__global__ void __launch_bounds__(kLanes)
+// A line is a block's, of one warp or, where kStep is known, a few, which have tiles in turn and
+// tell one another what theirs compose to.
+template <class Op, class Source, class Sink, class Ends, int kStep>
+__global__ void __launch_bounds__(kStep == 0 ? kLanes : kMostLineWarps * kLanes, kStep == 0 ? 1 : 2)
     lane_walk_kernel(const Extent extent, const Source source, const Sink sink, const Ends ends,
                      const bool runs) {
+  using Warp = LaneWarp<Op, Source, Sink, line_steps<Source>(), kStep>;
+  using Local = typename Op::Local;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
-  const LaneWarp<Op, Source, Sink> warp{LaneShape(extent), runs,
-                                        reinterpret_cast<typename Source::T*>(shared)};
+  __shared__ Local totals[2][kStep == 0 ? 1 : kMostLineWarps];
+  const int number = kStep == 0 ? 0 : threadIdx.x / kLanes;
+  const int warps = kStep == 0 ? 1 : blockDim.x / kLanes;
+  const Warp warp{LaneShape<kStep>(extent), runs,
+                  reinterpret_cast<typename Source::T*>(shared) +
+                      number * kLaneStages * Source::kStreams * Warp::kTile};
   await_stream();
   const Index index = blockIdx.x;
   const auto line = source.line(index);
   const auto out = sink.line(index);
-  warp.ask(line, 0, 0);
+  const Index round = warps * warp.steps();
+  Index t = number * warp.steps();
+  warp.ask(line, 0, t);
   typename Op::State state = ends.first(index, warp.row);
   unsigned i = 0;
-  for (Index t = 0; t < extent.steps; t += warp.steps(), ++i) {
+  for (Index begin = 0; begin < extent.steps; begin += round, t += round, ++i) {
     const int stage = i % kLaneStages;
-    warp.ask(line, 1 - stage, t + warp.steps());
+    warp.ask(line, 1 - stage, t + round);
     await_copies<1>();
     const auto here = warp.stretch_of(line, stage, t);
-    typename LaneWarp<Op, Source, Sink>::Parts parts;
-    auto total = warp.compose(line, here, parts);
-    const auto before = warp.before(total);
-    warp.walk(line, out, ends, index, extent.steps, here, parts, Op::apply(before, state));
-    // By the tile's composition, not by the last lane's walk: what rounding takes is kept.
+    typename Warp::Parts parts;
+    Local total = warp.compose(line, here, parts);
+    Local before = warp.before(total);
+    // By the tiles' compositions, not by the last lane's walk: what rounding takes is kept.
     const int last = (warp.shape.stretches - 1) * warp.shape.rows + warp.row;
-    state = Op::apply(cub::ShuffleIndex<kLanes>(total, last, ~0u), state);
+    Local all = cub::ShuffleIndex<kLanes>(total, last, ~0u);
+    if (warps > 1) {
+      if (warp.lane == 0) totals[stage][number] = all;
+      __syncthreads();
+      Local earlier = Op::local_identity();
+      all = totals[stage][0];
+      for (int w = 1; w < warps; ++w) {
+        if (w == number) earlier = all;
+        all = Op::join(all, totals[stage][w]);
+      }
+      before = Op::join(earlier, before);
+    }
+    const auto start = Op::apply(before, state);
+    state = Op::apply(all, state);
+    warp.walk(line, out, ends, index, extent.steps, here, parts, start);
     warp.send(line, out, stage, t, extent.steps);
   }
 }
@@ -92,16 +117,16 @@ __device__ __forceinline__ void serve(LaneShared<Op>& shared, const LaneTickets&
 
 // A tile is a block's; blocks take them in order. Workers walk a tile after they have composed the
 // next one; meanwhile the service warps put together the state before that.
-template <class Op, class Source, class Sink, class Ends>
+template <class Op, class Source, class Sink, class Ends, int kStep>
 __global__ void __launch_bounds__((kLaneWarps + kLaneServices) * kLanes, 2)
     lane_device_kernel(const Extent extent, const LaneTickets all, const Source source,
                        const Sink sink, const Ends ends, const bool runs,
                        const LaneExchange<Op> exchange) {
-  using Warp = LaneWarp<Op, Source, Sink>;
+  using Warp = LaneWarp<Op, Source, Sink, lane_steps<Source>(), kStep>;
   extern __shared__ __align__(kVectorBytes) unsigned char dynamic[];
   __shared__ LaneShared<Op> shared;
   const int number = threadIdx.x / kLanes;
-  const Warp warp{LaneShape(extent), runs,
+  const Warp warp{LaneShape<kStep>(extent), runs,
                   reinterpret_cast<typename Source::T*>(dynamic) +
                       number * kLaneStages * Source::kStreams * Warp::kTile};
   const auto first_step = [&](unsigned ticket) {
@@ -184,6 +209,41 @@ bool lanes_run(const Extent& extent, const Source& source) {
   return all;
 }
 
+// The step from step to step that most lines of one row have: time goes on, or back where a Source
+// has a last step of its own, the first in time.
+template <class Source>
+constexpr int line_step() {
+  return Source::kLastDiffers ? -1 : 1;
+}
+// Whether all streams have it.
+template <class Source, class Sink>
+bool lines_step(const Extent& extent, const Source& source, const Sink& sink) {
+  bool all = extent.rows == 1;
+  for (int i = 0; i < Source::kStreams; ++i) {
+    const auto stream = source.line(0).stream(i);
+    all = all && (!stream.data || stream.step == line_step<Source>());
+  }
+  for (int i = 0; i < Sink::kStreams; ++i) {
+    const auto stream = sink.line(0).stream(i);
+    all = all && (!stream.data || stream.step == line_step<Source>());
+  }
+  return all;
+}
+// Warps of a line's block: where lines are few, so many that a multiprocessor has sixteen, but no
+// more than there are tiles or than a block has room for on every device.
+template <class Source>
+int line_warps(const Extent& extent, int units) {
+  constexpr int kRoom = static_cast<int>(kLeastShared) - 1024;
+  constexpr int kMost = kRoom / lane_shared<Source>(line_steps<Source>());
+  const Index tiles = (extent.steps - 1) / (line_steps<Source>() * kLanes) + 1;
+  int warps = 1;
+  while (2 * warps <= std::min<Index>({kMost, kMostLineWarps, tiles}) &&
+         extent.lines * warps < Index{14} * units) {
+    warps *= 2;
+  }
+  return warps;
+}
+
 template <class Source>
 Index lane_tiles(const Extent& extent) {
   const Index tile = Index{kLaneWarps} * lane_steps<Source>() * (kLanes / extent.rows);
@@ -218,6 +278,37 @@ bool lanes_fit(const Extent& extent, const Source& source, const Sink& sink) {
   return adjacent;
 }
 
+namespace cuda {
+
+// launch_lanes() where kStep is known, or is not.
+template <class Walk, class Op, int kStep, class Source, class Sink, class Ends>
+cudaError_t launch_lanes_by(const Extent& extent, const Source& source, const Sink& sink,
+                            const Ends& ends, bool across_blocks, void* workspace,
+                            const Launch& on) {
+  const bool runs = lanes_run(extent, source);
+  if (!across_blocks) {
+    const int warps = kStep == 0 ? 1 : line_warps<Source>(extent, on.units);
+    return cuda::launch(lane_walk_kernel<Walk, Source, Sink, Ends, kStep>, extent.lines,
+                        warps * kLanes, warps * lane_shared<Source>(line_steps<Source>()),
+                        on.stream, extent, source, sink, ends, runs);
+  }
+  const Index tiles = lane_tiles<Source>(extent), count = tiles * extent.lines;
+  // Tickets are 32-bit words, and every running block takes a few beyond the last tile.
+  if (count > Index{1} << 31) return cudaErrorInvalidConfiguration;
+  LaneExchange<Op> exchange;
+  const std::size_t bytes =
+      exchange.place(static_cast<char*>(workspace), extent.lines * extent.rows, tiles);
+  const auto status = clear_exchange(workspace, bytes, on);
+  if (status != cudaSuccess) return status;
+  const LaneTickets all{static_cast<unsigned>(tiles), static_cast<unsigned>(extent.lines)};
+  return cuda::launch(lane_device_kernel<Op, Source, Sink, Ends, kStep>,
+                      std::min<Index>(count, 2 * on.units), (kLaneWarps + kLaneServices) * kLanes,
+                      kLaneWarps * lane_shared<Source>(lane_steps<Source>()), on.stream, extent,
+                      all, source, sink, ends, runs, exchange);
+}
+
+}  // namespace cuda
+
 // For what lanes_fit(). `Walk` is the operator of one warp's line, `Op` that of tiles over
 // blocks.
 template <class Walk, class Op, class Source, class Sink, class Ends>
@@ -228,25 +319,10 @@ cudaError_t launch_lanes(const Extent& extent, const Source& source, const Sink&
   if (extent.lines == 0 || extent.rows == 0) return cudaSuccess;
   if (!lanes_fit(extent, source, sink)) return cudaErrorInvalidConfiguration;
   if (extent.steps == 0) return launch_sequential<Walk>(extent, source, sink, ends, launch);
-  constexpr int kTiles = lane_shared<Source>(lane_steps<Source>());
-  const bool runs = lanes_run(extent, source);
-  if (!across_blocks) {
-    return cuda::launch(lane_walk_kernel<Walk, Source, Sink, Ends>, extent.lines, kLanes, kTiles,
-                        launch.stream, extent, source, sink, ends, runs);
-  }
-  const Index tiles = lane_tiles<Source>(extent), count = tiles * extent.lines;
-  // Tickets are 32-bit words, and every running block takes a few beyond the last tile.
-  if (count > Index{1} << 31) return cudaErrorInvalidConfiguration;
-  LaneExchange<Op> exchange;
-  const std::size_t bytes =
-      exchange.place(static_cast<char*>(workspace), extent.lines * extent.rows, tiles);
-  const auto status = clear_exchange(workspace, bytes, launch);
-  if (status != cudaSuccess) return status;
-  const LaneTickets all{static_cast<unsigned>(tiles), static_cast<unsigned>(extent.lines)};
-  return cuda::launch(lane_device_kernel<Op, Source, Sink, Ends>,
-                      std::min<Index>(count, 2 * launch.units),
-                      (kLaneWarps + kLaneServices) * kLanes, kLaneWarps * kTiles, launch.stream,
-                      extent, all, source, sink, ends, runs, exchange);
+  const auto by = lines_step<Source>(extent, source, sink)
+                      ? launch_lanes_by<Walk, Op, line_step<Source>(), Source, Sink, Ends>
+                      : launch_lanes_by<Walk, Op, 0, Source, Sink, Ends>;
+  return by(extent, source, sink, ends, across_blocks, workspace, launch);
 }
 
 }  // namespace scanrnn::scan

@@ -18,6 +18,8 @@ struct Piece {
   int origin;     // where row 0 of step t is in the tile
   int sign;       // of the stride from step to step, which is `rows`
   bool run;
+  // Whether the stream has a vector's elements below the piece and above it.
+  bool below, above;
 
   // `most` are the steps of the tile; `runs` is lanes_run().
   __device__ __forceinline__ Piece(T* data, Index step, Index steps, Index t, int rows, int most,
@@ -32,6 +34,9 @@ struct Piece {
     const auto skew = reinterpret_cast<std::uintptr_t>(low) / sizeof(T) - place;
     at = place + (run ? static_cast<int>(skew) & (kVector - 1) : 0);
     origin = at - place + (reverse ? (most - 1) * rows : 0);
+    const bool before = t * rows >= kVector, after = (steps - t - n) * rows >= kVector;
+    below = count > 0 && (reverse ? after : before);
+    above = count > 0 && (reverse ? before : after);
   }
 };
 
@@ -54,12 +59,13 @@ __device__ __forceinline__ void for_elements(const Piece<T>& piece, int rows, F&
 }
 
 // Elements at, at + 1 ... of a tile by vectors, and what is before the first whole vector and after
-// the last one by elements.
+// the last one by elements, unless whole vectors may be taken there, too.
 template <int kTile, int kVector, class Whole, class Single>
-__device__ __forceinline__ void for_run(int at, int count, Whole&& whole, Single&& single) {
+__device__ __forceinline__ void for_run(int at, int count, bool below, bool above, Whole&& whole,
+                                        Single&& single) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int end = at + count, first = (at + kVector - 1) / kVector * kVector;
-  const int last = max(first, end / kVector * kVector);
+  const int end = at + count, first = (at + (below ? 0 : kVector - 1)) / kVector * kVector;
+  const int last = max(first, (end + (above ? kVector - 1 : 0)) / kVector * kVector);
 #pragma unroll
   for (int k = 0; k < kTile; k += kLanes * kVector) {
     if (first + lane * kVector + k < last) whole(first + lane * kVector, k);
@@ -81,7 +87,7 @@ __device__ __forceinline__ void copy_in(T* tile, const Piece<const T>& piece, In
   }
   const T* const from = piece.low - piece.at;
   for_run<kTile, Piece<T>::kVector>(
-      piece.at, piece.count,
+      piece.at, piece.count, piece.below, piece.above,
       [&](int i, int k) { copy_async<kVectorBytes>(tile + i + k, from + i + k); },
       [&](int i) { copy_element(tile + i, from + i); });
 }
@@ -110,7 +116,7 @@ __device__ __forceinline__ void copy_out(const T* tile, const Piece<const T>& he
     return;
   }
   for_run<kTile, Piece<T>::kVector>(
-      at, piece.count,
+      at, piece.count, false, false,
       [&](int i, int k) {
         *reinterpret_cast<uint4*>(to + i + k) = *reinterpret_cast<const uint4*>(tile + i + k);
       },

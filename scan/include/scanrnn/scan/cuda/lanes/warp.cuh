@@ -45,8 +45,29 @@ constexpr int lane_steps() {
   return steps;
 }
 
-// How a warp's lanes lie over rows and time.
+// Steps of a lane where a warp's tile is its own: so many that tiles fit well into powers of two,
+// and no more than leaves room for sixteen warps on a multiprocessor.
+template <class Source>
+constexpr int line_steps() {
+  constexpr int kRoom = 14 * 1024;
+  for (int steps : {33, 17, 9, 5, 3}) {
+    if (steps * static_cast<int>(sizeof(typename Source::T)) <= 72 &&
+        lane_shared<Source>(steps) <= kRoom) {
+      return steps;
+    }
+  }
+  return 1;
+}
+
+// How a warp's lanes lie over rows and time. kStep is known of lines of one row whose streams all
+// have it from step to step, 1 or -1; elsewhere it is 0.
+template <int kStep>
 struct LaneShape {
+  static constexpr int rows = 1, stretches = kLanes;
+  __device__ __forceinline__ explicit LaneShape(const Extent&) {}
+};
+template <>
+struct LaneShape<0> {
   int rows;       // 1 to kLanes of a line
   int stretches;  // of time, side by side
 
@@ -62,31 +83,33 @@ struct LaneTiles {
 };
 
 // A warp's tiles and what it does with them.
-template <class Op, class Source, class Sink>
+template <class Op, class Source, class Sink, int kSteps, int kStep = 0>
 struct LaneWarp {
   using T = typename Source::T;
   using Local = typename Op::Local;
   using State = typename Op::State;
-  static constexpr int kSteps = lane_steps<Source>(), kTile = lane_tile<T>(kSteps);
+  static constexpr int kTile = lane_tile<T>(kSteps);
   static constexpr int kParts = (kSteps + kLocalSteps - 1) / kLocalSteps;
   static constexpr int kPart = (kSteps + kParts - 1) / kParts;
   static_assert(Sink::kStreams <= Source::kStreams);
 
-  const LaneShape shape;
+  const LaneShape<kStep> shape;
   const bool runs;  // lanes_run()
   T* const tiles;   // [kLaneStages][kStreams][kTile]
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int row = lane % shape.rows;
-  const bool walks = lane < shape.stretches * shape.rows;
-  const int stretch = walks ? lane / shape.rows : 0;
+  const int row = kStep != 0 ? 0 : lane % shape.rows;
+  const bool walks = kStep != 0 || lane < shape.stretches * shape.rows;
+  const int stretch = kStep != 0 ? lane : walks ? lane / shape.rows : 0;
 
   __device__ __forceinline__ Index steps() const { return Index{shape.stretches} * kSteps; }
   __device__ __forceinline__ T* tile_of(int stage, int stream) const {
     return tiles + (stage * Source::kStreams + stream) * kTile;
   }
   __device__ __forceinline__ Piece<const T> piece_of(const Stream<T>& stream, Index t) const {
-    return {stream.data, stream.step, stream.steps, t, shape.rows, shape.stretches * kSteps, runs};
+    return {stream.data, step_of(stream.step),     stream.steps,      t,
+            shape.rows,  shape.stretches * kSteps, kStep != 0 || runs};
   }
+  __device__ __forceinline__ static Index step_of(Index step) { return kStep != 0 ? kStep : step; }
 
   // Asks for the inputs from step t on, as one group of copies.
   __device__ __forceinline__ void ask(const Source& line, int stage, Index t) const {
@@ -94,7 +117,7 @@ struct LaneWarp {
     for (int i = 0; i < Source::kStreams; ++i) {
       const auto stream = line.stream(i);
       if (!stream.data) continue;
-      copy_in<kTile>(tile_of(stage, i), piece_of(stream, t), stream.step, shape.rows);
+      copy_in<kTile>(tile_of(stage, i), piece_of(stream, t), step_of(stream.step), shape.rows);
     }
     commit_copies();
   }
@@ -103,6 +126,7 @@ struct LaneWarp {
   struct Stretch {
     LaneTiles<T, Source::kStreams> at;
     Index step, begin;  // from step to step in the tile; the first of the line's steps
+    bool within;        // the line's last step is not of the tile
   };
   __device__ __forceinline__ Stretch stretch_of(const Source& line, int stage, Index t) const {
     Stretch out;
@@ -110,10 +134,12 @@ struct LaneWarp {
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
       const auto piece = piece_of(line.stream(i), t);
-      if (i == 0) out.step = piece.sign * shape.rows;
-      out.at.first[i] = tile_of(stage, i) + piece.origin + first * piece.sign * shape.rows + row;
+      const int step = kStep != 0 ? kStep : piece.sign * shape.rows;
+      if (i == 0) out.step = step;
+      out.at.first[i] = tile_of(stage, i) + piece.origin + first * step + row;
     }
     out.begin = t + first;
+    out.within = t + steps() < line.stream(0).steps;
     return out;
   }
 
@@ -121,10 +147,26 @@ struct LaneWarp {
   struct Parts {
     Local part[kParts > 1 ? kParts - 1 : 1];
   };
+  // The line as the tile has it; kWithin is here.within.
+  template <bool kWithin>
+  __device__ __forceinline__ Source staged_at(const Source& line, const Stretch& here) const {
+    if constexpr (!kWithin) {
+      return line.staged(here.at, here.step, row, here.begin);
+    } else if constexpr (ReadsUnstaged<Source>::value) {
+      return line.from(row, here.begin).staged(here.at, here.step, row, scan::kInside);
+    } else {
+      return line.staged(here.at, here.step, row, scan::kInside);
+    }
+  }
   // Composes the stretch.
   __device__ __forceinline__ Local compose(const Source& line, const Stretch& here,
                                            Parts& parts) const {
-    const Source source = line.staged(here.at, here.step, row, here.begin);
+    return here.within ? compose_as<true>(line, here, parts) : compose_as<false>(line, here, parts);
+  }
+  template <bool kWithin>
+  __device__ __forceinline__ Local compose_as(const Source& line, const Stretch& here,
+                                              Parts& parts) const {
+    const Source source = staged_at<kWithin>(line, here);
     Local whole = Op::local_identity();
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
@@ -150,13 +192,24 @@ struct LaneWarp {
     return stretch == 0 ? Op::local_identity() : earlier;
   }
 
-  // Walks the stretch from `state` on, results in place of inputs; the state after it. Each part
-  // starts from the composition of those before it.
+  // Walks the stretch from `state` on, results in place of inputs. Each part starts from the
+  // composition of those before it.
   template <class Ends>
-  __device__ __forceinline__ State walk(const Source& line, const Sink& sink, const Ends& ends,
-                                        Index line_index, Index steps_in_line, const Stretch& here,
-                                        const Parts& parts, State state) const {
-    const Source source = line.staged(here.at, here.step, row, here.begin);
+  __device__ __forceinline__ void walk(const Source& line, const Sink& sink, const Ends& ends,
+                                       Index line_index, Index steps_in_line, const Stretch& here,
+                                       const Parts& parts, const State& state) const {
+    if (here.within) {
+      walk_as<true>(line, sink, ends, line_index, steps_in_line, here, parts, state);
+    } else {
+      walk_as<false>(line, sink, ends, line_index, steps_in_line, here, parts, state);
+    }
+  }
+  template <bool kWithin, class Ends>
+  __device__ __forceinline__ void walk_as(const Source& line, const Sink& sink, const Ends& ends,
+                                          Index line_index, Index steps_in_line,
+                                          const Stretch& here, const Parts& parts,
+                                          State state) const {
+    const Source source = staged_at<kWithin>(line, here);
     const Sink out = sink.staged(here.at, here.step, row, here.begin);
     const Index left = walks ? steps_in_line - here.begin : 0;
     const auto advance = [&](int k, const ItemOf<Source>& item) {
@@ -165,7 +218,7 @@ struct LaneWarp {
       state = after;
     };
     State start = state;
-    if (left >= kSteps) {
+    if (kWithin ? walks : left >= kSteps) {
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
         if (p > 0) state = start = Op::apply(parts.part[p - 1], start);
@@ -186,8 +239,7 @@ struct LaneWarp {
         for (int k = p * kPart; k < left && k < (p + 1) * kPart; ++k) advance(k, source.load(0, k));
       }
     }
-    if (left > 0 && left <= kSteps) ends.last(line_index, row, state);
-    return state;
+    if (!kWithin && left > 0 && left <= kSteps) ends.last(line_index, row, state);
   }
 
   // Sends the results of the tile that starts at step t to memory.
@@ -198,9 +250,9 @@ struct LaneWarp {
     for (int i = 0; i < Sink::kStreams; ++i) {
       const auto output = sink.stream(i);
       if (!output.data) continue;
-      const Piece<T> piece(output.data, output.step, steps_in_line, t, shape.rows,
+      const Piece<T> piece(output.data, step_of(output.step), steps_in_line, t, shape.rows,
                            shape.stretches * kSteps, true);
-      copy_out<kTile>(tile_of(stage, i), piece_of(line.stream(i), t), piece, output.step,
+      copy_out<kTile>(tile_of(stage, i), piece_of(line.stream(i), t), piece, step_of(output.step),
                       shape.rows);
     }
     __syncwarp();  // the tile has been read by every lane: it can be filled again
