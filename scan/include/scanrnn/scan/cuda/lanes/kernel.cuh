@@ -69,6 +69,8 @@ __global__ void __launch_bounds__(kStep == 0 ? kLanes : kMostLineWarps * kLanes,
     }
     const auto start = Op::apply(before, state);
     state = Op::apply(all, state);
+    // Lanes without a stretch have composed the first one's, which is written now.
+    if constexpr (kStep == 0) __syncwarp();
     warp.walk(line, out, ends, index, extent.steps, here, parts, start);
     warp.send(line, out, stage, t, extent.steps);
   }
