@@ -122,7 +122,7 @@ std::vector<std::string> shared_terms() {
   }
   return out;
 }
-// Of products of float32: exact ones, or by TF32.
+// Products of float32 are exact, or by TF32.
 MatmulPrecision precision(bool tf32) {
   return tf32 ? MatmulPrecision::high : MatmulPrecision::highest;
 }
