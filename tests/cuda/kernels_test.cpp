@@ -47,6 +47,7 @@ void add_linear(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
     out.back().c.batch = batch;
   }
   add("sequential", Strategy::fused_sequential, 37, false);
+  add("sequential_steady", Strategy::fused_sequential, 170, false);
   add("block", Strategy::parallel_scan, 150, false);
   add("device_log", Strategy::parallel_scan, 600, true);
   add("device_linear", Strategy::parallel_scan, 600, true, Domain::linear);

@@ -88,6 +88,7 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
 void add_linear(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   const auto walk = Strategy::fused_sequential, scan = Strategy::parallel_scan;
   out.push_back(marked("sequential_marks", cell, dtype, walk, {20, 0, 17}, true));
+  out.push_back(marked("steady_marks", cell, dtype, walk, {190, 0, 170}, false));
   out.push_back(drawing("sequential_draws", cell, dtype, walk, 37));
   if (cell.recurrence != dispatch::Recurrence::linear) return;
   for (const bool across : {false, true}) {

@@ -45,8 +45,8 @@ struct LayerRun : CudaRun<T> {
     out.extent = {call.batch, call.hidden, call.steps};
     out.strategy = plan.strategy;
     out.ragged = call.is_ragged();
-    out.drawn = call.masks && !call.is_ragged();
-    out.across_blocks = plan.across_blocks || (out.drawn && scans_drawn());
+    out.drawn = static_cast<bool>(call.masks);
+    out.across_blocks = plan.across_blocks || (out.drawn && !out.ragged && scans_drawn());
     out.log_domain = plan.problem.log_domain;
     out.tables = call.tables;
     out.units = static_cast<int>(plan.device.units);

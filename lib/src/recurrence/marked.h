@@ -11,6 +11,11 @@
 
 namespace scanrnn {
 
+namespace mark {
+// What says more of a step than where its line is cut.
+inline constexpr std::uint32_t kEnds = kAbsent | kFirst | kLast;
+}  // namespace mark
+
 // Sequences that are walked for themselves, without marks: each is a line of its own. Plain and
 // PlainSink are those of the whole batch, in the order of the walk.
 template <class Plain>
@@ -52,16 +57,17 @@ struct SequenceStates {
   SCANRNN_HD T* of(std::uint32_t m) const { return states.at_line(Marks::sequence(m)).data; }
 };
 
-template <class Cell, class Memory>
+template <class Cell, class Memory, bool kMasked>
 struct MarkedForwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
-  using Plain = ForwardSource<Cell, Memory, true>;
+  using Plain = ForwardSource<Cell, Memory, kMasked>;
   using Draws = typename Plain::Draws;
   static constexpr int kStreams = Plain::kStreams;
   static constexpr bool kLifts = true, kLastDiffers = false, kMarked = true;
   static constexpr bool kComposes = Plain::kComposes;
-  static constexpr std::uint32_t kSays = mark::kFlags;
+  static constexpr std::uint32_t kSays = mark::kFlags, kEnds = mark::kEnds;
+  static constexpr bool kForgets = false;
   Plain plain;
   Marks marks;
   SequenceStates<const T> initial;
@@ -121,16 +127,17 @@ struct MarkedForwardSink {
 
 // Backward, the cotangent of a final state enters where forward leaves, and that of an initial one
 // is what the walk has when it leaves.
-template <class Cell, class Memory>
+template <class Cell, class Memory, bool kMasked>
 struct MarkedBackwardSource {
   using V = typename Memory::V;
   using T = typename Memory::T;
-  using Plain = BackwardSource<Cell, Memory, true>;
+  using Plain = BackwardSource<Cell, Memory, kMasked>;
   using Draws = typename Plain::Draws;
   static constexpr int kStreams = Plain::kStreams;
   static constexpr bool kLifts = true, kLastDiffers = false, kMarked = true;
   static constexpr bool kComposes = Plain::kComposes;
-  static constexpr std::uint32_t kSays = mark::kFlags;
+  static constexpr std::uint32_t kSays = mark::kFlags, kEnds = mark::kEnds;
+  static constexpr bool kForgets = true;
   Plain plain;  // without an initial state
   Marks marks;
   SequenceStates<const T> initial, dfinal;
@@ -161,10 +168,15 @@ struct MarkedBackwardSource {
     if (!marks.leaves(m) || !dfinal) return V(0);
     return Memory::read(dfinal.of(m), row, plain.gates.hidden);
   }
+  SCANRNN_HD bool cut(std::uint32_t m) const { return marks.cut(m); }
+  template <class Item>
+  SCANRNN_HD static void forget(Item& item) {
+    item.previous = V(0);
+  }
   template <class Item>
   SCANRNN_HD void amend(Item& item, std::uint32_t m, Index row) const {
-    if (marks.cut(m)) {
-      item.previous = V(0);
+    if (cut(m)) {
+      forget(item);
     } else if (marks.enters(m)) {
       item.previous = initial ? Memory::read(initial.of(m), row, plain.gates.hidden) : V(0);
     }
@@ -208,6 +220,8 @@ struct MarkedScanSource {
   static constexpr bool kLifts = Plain::kLifts, kLastDiffers = Plain::kLastDiffers;
   static constexpr bool kMarked = true;
   static constexpr std::uint32_t kSays = mark::kReset | (kBackward ? mark::kResetAfter : 0);
+  static constexpr std::uint32_t kEnds = 0;
+  static constexpr bool kForgets = true;
   Plain plain;
   Marks marks;
 
@@ -221,12 +235,11 @@ struct MarkedScanSource {
     return m & (kBackward ? mark::kResetAfter : mark::kReset);
   }
   SCANRNN_HD V entering(std::uint32_t, Index) const { return V(0); }
+  SCANRNN_HD bool cut(std::uint32_t m) const { return m & mark::kReset; }
   template <class Item>
   SCANRNN_HD void amend(Item& item, std::uint32_t m, Index) const {
-    if (m & mark::kReset) forget(item);
+    if (cut(m)) forget(item);
   }
-
- private:
   // A decay that is cut may be anything.
   SCANRNN_HD static void forget(scan::Affine<V>& item) { item.a = V(0), item.z = V(1); }
   SCANRNN_HD static void forget(scan::LogAffine<V>& item) { item.log_a = scan::log_of_zero<V>(); }

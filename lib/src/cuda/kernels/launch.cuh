@@ -120,8 +120,12 @@ std::size_t drawn_workspace(const CudaSchedule& s) {
   return 0;
 }
 
+template <class Source>
+inline constexpr bool kDraws = !std::is_empty<scan::cuda::DrawnOf<Source>>::value;
+
 // The same over marks, by operators that know a cut; the marks say where states enter and leave.
-// Where steps do not compose, each sequence is still a line of its own.
+// Where steps do not compose, each sequence is still a line of its own. With draws there is one
+// kernel, the scan over blocks as that of a batch that is not ragged.
 template <class Memory, class Source, class Sink>
 cudaError_t launch_marked(const CudaSchedule& s, const Source& source, const Sink& sink) {
   using V = typename Memory::V;
@@ -132,6 +136,9 @@ cudaError_t launch_marked(const CudaSchedule& s, const Source& source, const Sin
     extent.lines = s.sequences->count;
     return launch_stepwise(s, extent, each, SequenceSink<SequenceSource<Source>, Sink>{sink, each},
                            none);
+  } else if constexpr (kDraws<Source>) {
+    return scan::launch_device<scan::ResetOp<V>, kCudaDeviceWarps>(
+        s.extent, source, sink, none, s.workspace, {s.stream, s.units, s.shared});
   } else if (s.log_domain) {
     return launch_by<scan::ResetOp<V>, scan::LogResetOp<V>, Kernels::general>(s, source, sink,
                                                                               none);
@@ -142,9 +149,14 @@ cudaError_t launch_marked(const CudaSchedule& s, const Source& source, const Sin
 template <class Source, class Sink>
 std::size_t marked_workspace(const CudaSchedule& s) {
   using V = typename Source::V;
-  if constexpr (!Source::kComposes) return 0;
-  return s.log_domain ? workspace_by<scan::LogResetOp<V>, Source, Sink, Kernels::general>(s)
-                      : workspace_by<scan::ResetOp<V>, Source, Sink, Kernels::general>(s);
+  if constexpr (!Source::kComposes) {
+    return 0;
+  } else if constexpr (kDraws<Source>) {
+    return scan::device_workspace<scan::ResetOp<V>, kCudaDeviceWarps, Source, Sink>(s.extent);
+  } else {
+    return s.log_domain ? workspace_by<scan::LogResetOp<V>, Source, Sink, Kernels::general>(s)
+                        : workspace_by<scan::ResetOp<V>, Source, Sink, Kernels::general>(s);
+  }
 }
 
 template <class Source, class Sink>

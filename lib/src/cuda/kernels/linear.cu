@@ -31,48 +31,64 @@ BackwardSource<C, Memory, true> backward_source(const CudaSchedule& s,
           a.masks};
 }
 
+// A ragged batch.
+template <class C, bool kMasked>
+cudaError_t forward_by(const CudaSchedule& s, const ForwardSource<C, Memory, kMasked>& source,
+                       const ForwardSink<C, Memory>& sink) {
+  const auto ends = ends_of<Memory>(s);
+  const auto status = launch_sequences<Memory>(s, s.tables.ways, source, sink);
+  if (status != cudaSuccess || !s.tables.ways.tokens) return status;
+  return launch_marked<Memory>(
+      s, MarkedForwardSource<C, Memory, kMasked>{source, s.marks, {ends.initial}, s.tables.ways},
+      MarkedForwardSink<C, Memory>{sink, s.marks, {ends.final}});
+}
 template <class C>
 cudaError_t forward(const CudaSchedule& s, const ForwardKernelArgs<T>& a) {
   const auto source = forward_source<C>(s, a);
   const ForwardSink<C, Memory> sink{a.y, a.states, s.extent.rows};
+  if (s.ragged) {
+    return s.drawn ? forward_by<C>(s, source, sink) : forward_by<C>(s, source.undrawn(), sink);
+  }
   if (s.drawn) return launch_drawn<Memory>(s, source, sink);
-  if (!s.ragged) return launch<Memory>(s, source.undrawn(), sink);
+  return launch<Memory>(s, source.undrawn(), sink);
+}
+template <class C, bool kMasked>
+cudaError_t backward_by(const CudaSchedule& s, BackwardSource<C, Memory, kMasked> source,
+                        const BackwardSink<C, Memory>& sink) {
   const auto ends = ends_of<Memory>(s);
   const auto status = launch_sequences<Memory>(s, s.tables.ways, source, sink);
   if (status != cudaSuccess || !s.tables.ways.tokens) return status;
-  return launch_marked<Memory>(
-      s, MarkedForwardSource<C, Memory>{source, s.marks, {ends.initial}, s.tables.ways},
-      MarkedForwardSink<C, Memory>{sink, s.marks, {ends.final}});
+  const SequenceStates<const T> initial{source.initial};
+  source.initial = {};
+  return launch_marked<Memory>(s,
+                               MarkedBackwardSource<C, Memory, kMasked>{
+                                   source, s.marks, initial, {ends.initial}, s.tables.ways},
+                               MarkedBackwardSink<C, Memory>{sink, s.marks, {ends.final}});
 }
 template <class C>
 cudaError_t backward(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
-  auto source = backward_source<C>(s, a);
+  const auto source = backward_source<C>(s, a);
   const BackwardSink<C, Memory> sink{a.dpreactivations, a.dskip, a.dvectors, s.extent.rows};
-  if (s.drawn) return launch_drawn<Memory>(s, source, sink);
-  if (!s.ragged) {
-    if constexpr (C::kDiagonal) {
-      const SummingSink<C, Memory> summing{sink, static_cast<typename Memory::V*>(s.sums)};
-      return launch<Memory>(s, source.undrawn(), summing);
-    } else {
-      return launch<Memory>(s, source.undrawn(), sink);
-    }
+  if (s.ragged) {
+    return s.drawn ? backward_by<C>(s, source, sink) : backward_by<C>(s, source.undrawn(), sink);
   }
-  const auto ends = ends_of<Memory>(s);
-  const auto status = launch_sequences<Memory>(s, s.tables.ways, source, sink);
-  if (status != cudaSuccess || !s.tables.ways.tokens) return status;
-  source.initial = {};
-  return launch_marked<Memory>(
-      s,
-      MarkedBackwardSource<C, Memory>{source, s.marks, {a.initial}, {ends.initial}, s.tables.ways},
-      MarkedBackwardSink<C, Memory>{sink, s.marks, {ends.final}});
+  if (s.drawn) return launch_drawn<Memory>(s, source, sink);
+  if constexpr (C::kDiagonal) {
+    const SummingSink<C, Memory> summing{sink, static_cast<typename Memory::V*>(s.sums)};
+    return launch<Memory>(s, source.undrawn(), summing);
+  } else {
+    return launch<Memory>(s, source.undrawn(), sink);
+  }
+}
+template <class C, bool kMasked>
+std::size_t ragged_workspace(const CudaSchedule& s) {
+  return std::max(
+      marked_workspace<MarkedForwardSource<C, Memory, kMasked>, MarkedForwardSink<C, Memory>>(s),
+      marked_workspace<MarkedBackwardSource<C, Memory, kMasked>, MarkedBackwardSink<C, Memory>>(s));
 }
 template <class C>
 std::size_t workspace(const CudaSchedule& s) {
-  if (s.ragged) {
-    return std::max(
-        marked_workspace<MarkedForwardSource<C, Memory>, MarkedForwardSink<C, Memory>>(s),
-        marked_workspace<MarkedBackwardSource<C, Memory>, MarkedBackwardSink<C, Memory>>(s));
-  }
+  if (s.ragged) return s.drawn ? ragged_workspace<C, true>(s) : ragged_workspace<C, false>(s);
   if (s.drawn) {
     return std::max(drawn_workspace<ForwardSource<C, Memory, true>, ForwardSink<C, Memory>>(s),
                     drawn_workspace<BackwardSource<C, Memory, true>, BackwardSink<C, Memory>>(s));

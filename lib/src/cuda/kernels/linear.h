@@ -37,7 +37,7 @@ struct CudaSchedule {
   void* final = nullptr;
   Index initial_line = 0, final_line = 0;
   bool ragged = false;  // there are marks and sequences, or will be
-  bool drawn = false;   // with draws in a batch that is not
+  bool drawn = false;   // there are draws
   Marks marks;          // walked as the tokens are
   RaggedTables tables;
   const SequenceBounds* sequences = nullptr;

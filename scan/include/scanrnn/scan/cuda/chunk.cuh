@@ -6,6 +6,9 @@
 //   Source::anew(mark), entering(mark, row) -> V   the walk begins anew before it, with this state
 //   Source::amend(item, mark, row)                 what the plain Source cannot know of its item
 //   Sink::store_marked(mark, row, t, item, before, after)   in place of store()
+// and at one whose mark has no bit of kEnds that is no more than
+//   Source::anew(mark)                             the state before it is zero
+//   Source::kForgets, cut(mark), forget(item)      its item is amended so
 #pragma once
 
 #include <algorithm>
@@ -82,6 +85,30 @@ __device__ __forceinline__ ChunkMarks marks_of(const Source& here) {
   }
 }
 
+// The same of a chunk that is no more than cut: bit k is about step k. A warp asks as much at once
+// as it has lanes for.
+struct ChunkCuts {
+  unsigned anew = 0, cut = 0;
+  bool ends = false;  // it is more than that
+};
+template <int kSteps, class Source>
+__device__ __forceinline__ ChunkCuts cuts_of(const Source& here) {
+  constexpr int kAtOnce = kLanes / kSteps, kAsked = Source::kForgets ? 3 : 2;
+  const int lane = threadIdx.x % kLanes;
+  const std::uint32_t mark = here.marks.at(lane % kSteps);
+  unsigned said[kAsked + kAtOnce];
+#pragma unroll
+  for (int i = 0; i < kAsked; i += kAtOnce) {
+    const int asked = i + lane / kSteps;
+    bool yes = asked == 0 ? here.anew(mark) : (mark & Source::kEnds) != 0;
+    if constexpr (Source::kForgets) yes = asked < 2 ? yes : here.cut(mark);
+    const unsigned all = __ballot_sync(~0u, yes);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) said[i + k] = all >> k * kSteps & ((1u << kSteps) - 1);
+  }
+  return {said[0], Source::kForgets ? said[kAsked - 1] : 0, said[1] != 0};
+}
+
 // Composes a chunk that lies in a tile; use(k, step) is told its steps.
 template <class Op, int kSteps, class Source, class Use>
 __device__ __forceinline__ typename Op::Local compose(const Source& here, int unit, unsigned said,
@@ -137,7 +164,7 @@ __device__ __forceinline__ void for_steps(Index left, const Advance& advance) {
 // The steps of a chunk as its tile has them; `inside` is `here` but for a line's last step.
 template <class Source>
 struct TileSteps {
-  static constexpr bool kMarked = IsMarked<Source>::value, kUnrolls = false;
+  static constexpr bool kMarked = IsMarked<Source>::value, kUnrolls = false, kCuts = false;
   const Source& here;
   const Source& inside;
   int unit;
@@ -162,7 +189,8 @@ struct TileSteps {
 template <class Source>
 TileSteps(const Source&, const Source&, int) -> TileSteps<Source>;
 
-// Walks as many of a chunk's steps as are left, from `cursor` on; returns the last state.
+// Walks as many of a chunk's steps as are left, from `cursor` on; returns the last state. `said`
+// are the steps whose mark says something or, without marks, those before which the state is zero.
 template <class Op, int kSteps, class Steps, class Sink>
 __device__ __forceinline__ typename Op::State walk(const Steps& steps, unsigned said, Index left,
                                                    Sink& cursor, typename Op::State state) {
@@ -180,6 +208,9 @@ __device__ __forceinline__ typename Op::State walk(const Steps& steps, unsigned 
     });
   } else {
     for_steps<kSteps, Steps::kUnrolls>(left, [&](int k, bool may_be_last) {
+      if constexpr (Steps::kCuts) {
+        if (said >> k & 1) state = carried(decltype(state.h)(0));
+      }
       const auto item = steps.item(k, may_be_last);
       const auto after = Op::advance(steps.step(item, k, may_be_last), state);
       cursor.store(0, 0, item, state, after);
@@ -191,10 +222,10 @@ __device__ __forceinline__ typename Op::State walk(const Steps& steps, unsigned 
 }
 
 // A few steps of each of a warp's rows in registers: composed as soon as they are there, walked
-// when the state before them is known.
-template <class Op, class Source, int kSteps>
+// when the state before them is known. kCuts_: they may be cut.
+template <class Op, class Source, int kSteps, bool kCuts_ = false>
 struct Chunk {
-  static constexpr bool kMarked = false, kUnrolls = true;
+  static constexpr bool kMarked = false, kUnrolls = true, kCuts = kCuts_;
   ItemOf<Source> items[kSteps];
   typename Op::Step steps[kSteps];
 
@@ -212,6 +243,14 @@ struct Chunk {
   __device__ __forceinline__ void load(const Source& from, int unit) {
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) items[k] = from.load(unit, k);
+  }
+  // Drops what comes from the step before, where a step is cut.
+  template <class Marked>
+  __device__ __forceinline__ void forget(const Marked& here, unsigned cut) {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      if (cut >> k & 1) here.forget(items[k]);
+    }
   }
   __device__ __forceinline__ typename Op::Local compose_loaded(const Source& from) {
     auto local = Op::local_identity();

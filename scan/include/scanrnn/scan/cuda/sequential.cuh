@@ -4,8 +4,9 @@
 //
 // Where nothing is cut off, a steady loop asks no bound: its body has no branch, so that the
 // copies, the loads and the stores of a chunk are scheduled into the gaps of its chain of steps. A
-// second loop does what is left, the line's end, and whatever the first one cannot: any alignment,
-// rows that do not fill a warp, streams that are not there, marks.
+// line that is cut between its ends needs no more than selections there. A second loop does what is
+// left, the line's end, and whatever the first one cannot: any alignment, rows that do not fill a
+// warp, streams that are not there, sequences that begin or end.
 #pragma once
 
 #include <algorithm>
@@ -48,12 +49,16 @@ template <class Source, int kSteps>
 struct SteadyFeed {
   using T = typename Source::T;
   using Any = Feed<Source, kSteps>;
-  const T* from[Source::kStreams];  // this lane's next piece of each
-  int place;                        // in a tile
+  static constexpr bool kMarked = IsMarked<Source>::value;
+  static constexpr int kReach = kMarked ? kLanes : kSteps;  // steps of which something is copied
+  const T* from[Source::kStreams];                          // this lane's next piece of each
+  int place;                                                // in a tile
+  const std::uint32_t* mark = nullptr;
 
   __device__ __forceinline__ SteadyFeed(const Source& line, Index row, Index t)
       : place(threadIdx.x % kLanes * Any::kPiece) {
     const int lane = threadIdx.x % kLanes;
+    if constexpr (kMarked) mark = line.marks.data + (t + lane) * line.marks.step;
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
       const auto stream = line.stream(i);
@@ -83,37 +88,65 @@ struct SteadyFeed {
         from[i] += pass;
       }
     }
+    if constexpr (kMarked) {
+      constexpr int kMarks = Source::kStreams * kSteps * kLanes;
+      auto* to = reinterpret_cast<std::uint32_t*>(tile + kMarks) + threadIdx.x % kLanes;
+      copy_async<sizeof *to>(to, mark);
+      mark += kSteps * line.marks.step;
+    }
     commit_copies();
   }
 };
 
-// Walks the chunks that are whole, not the last, and followed by so many whole ones that each
-// leaves its tile to another; returns the time that it came to. The first kSequentialStages chunks
-// are on their way, and so they are when it returns.
+// The Op of steps between cuts.
+template <class Op, bool kMarked>
+struct UncutOf {
+  using Type = Op;
+};
+template <class Op>
+struct UncutOf<Op, true> {
+  using Type = typename Op::Uncut;
+};
+
+// Walks from t on the chunks that are whole, not the last, and followed by so many whole ones that
+// each leaves its tile to another, to the first one in which a sequence begins or ends; returns the
+// time that it came to. The next kSequentialStages chunks are on their way, and so they are when it
+// returns.
 template <class Op, int kSteps, class Line, class Cursor>
 __device__ __forceinline__ Index walk_steadily(const Line& in, const Extent& extent, Index row,
-                                               typename Line::T* ring, int& stage, Cursor& cursor,
-                                               typename Op::State& state) {
+                                               Index t, typename Line::T* ring, int& stage,
+                                               Cursor& cursor, typename Op::State& state) {
   using Whole = SteadyFeed<Line, kSteps>;
+  using Plain = typename Unmarked<Line>::Source;
+  using Steps = typename UncutOf<Op, Whole::kMarked>::Type;
   constexpr int kTile = tile_elements<Line, kSteps>();
-  constexpr Index kAfter = (kSequentialStages + 1) * kSteps;
-  if (!Whole::serves(in)) return 0;
+  constexpr Index kAfter = kSequentialStages * kSteps + Whole::kReach;
+  if (!Whole::serves(in)) return t;
   const int lane = threadIdx.x % kLanes;
   const Index end = Whole::steps(in, extent.steps - 1) - kAfter;
-  Whole feed(in, row, kSequentialStages * kSteps);
-  Index t = 0;
+  Whole feed(in, row, t + kSequentialStages * kSteps);
   for (; t < end; t += kSteps) {
     const auto drawn = draw<kSteps>(in, row + lane, t, extent);
     await_copies<kSequentialStages - 1>();
     auto* const tile = ring + stage * kTile;
     const Line here = staged_inside<kSteps>(in, tile, row, t, drawn);
-    Chunk<Op, Line, kSteps> chunk;
-    chunk.load(here, lane);
-    const auto total = chunk.compose_loaded(here);
+    unsigned anew = 0;
+    Chunk<Steps, Plain, kSteps, Whole::kMarked> chunk;
+    if constexpr (Whole::kMarked) {
+      const ChunkCuts cuts = cuts_of<kSteps>(here);
+      if (cuts.ends) break;
+      anew = cuts.anew;
+      chunk.load(unmarked(here), lane);
+      if constexpr (Line::kForgets) chunk.forget(here, cuts.cut);
+    } else {
+      chunk.load(here, lane);
+    }
+    const auto total = chunk.compose_loaded(unmarked(here));
     __syncwarp();  // the tile has been read by every lane
     feed.copy(in, tile);
     stage = stage + 1 == kSequentialStages ? 0 : stage + 1;
-    state = after_whole<Op>(total, state, walk<Op, kSteps>(chunk, 0, Index{kSteps}, cursor, state));
+    const auto last = walk<Steps, kSteps>(chunk, anew, Index{kSteps}, cursor, state);
+    state = anew ? last : after_whole<Steps>(total, state, last);
   }
   return t;
 }
@@ -171,13 +204,19 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   auto cursor = out.from(row + lane, 0);
   int stage = 0;
   Index t = 0;
-  if constexpr (!kMarked) {
-    if (vectors && row + kLanes <= extent.rows) {
-      t = walk_steadily<Op, kSteps>(in, extent, row, ring, stage, cursor, state);
-      feed.aim(in, row, t + kSequentialStages * kSteps);
+  const bool steady = vectors && row + kLanes <= extent.rows;
+  const auto walk_whole_chunks = [&] {
+    if (!steady) return;
+    if constexpr (kMarked) {
+      t = walk_steadily<Op, kSteps>(in, extent, row, t, ring, stage, cursor.plain, state);
+    } else {
+      t = walk_steadily<Op, kSteps>(in, extent, row, t, ring, stage, cursor, state);
     }
-  }
+    feed.aim(in, row, t + kSequentialStages * kSteps);
+  };
+  if constexpr (!kMarked) walk_whole_chunks();
   for (; t < extent.steps; t += kSteps) {
+    if constexpr (kMarked) walk_whole_chunks();
     const auto drawn = draw<kSteps>(in, row + unit, t, extent);
     await_copies<kSequentialStages - 1>();
     T* const tile = ring + stage * kTile;

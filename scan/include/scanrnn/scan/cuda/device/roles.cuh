@@ -13,7 +13,7 @@ namespace cuda {
 // The steps of a chunk as the lane has kept them: a state that enters is in them.
 template <class Source>
 struct KeptSteps {
-  static constexpr bool kMarked = IsMarked<Source>::value, kUnrolls = false;
+  static constexpr bool kMarked = IsMarked<Source>::value, kUnrolls = false, kCuts = false;
   using V = typename Source::V;
   const Source& source;  // with the chunk's marks
   const Lifted<V>* kept;
