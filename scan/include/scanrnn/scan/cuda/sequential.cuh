@@ -19,6 +19,13 @@ namespace cuda {
 
 inline constexpr int kSequentialWarps = 4;  // of a block at most
 inline constexpr int kSequentialStages = 4;
+// Where steps are only applied, lines of equal length, and warps so few that what they have on its
+// way would bound them.
+inline constexpr int kDeepStages = 8;
+// Backward, where a line's last step differs, such lines take longer by it.
+template <class Op, class Source>
+inline constexpr bool kMayBeDeep = std::is_empty<typename Op::Local>::value &&
+                                   !HasOwnSteps<Source>::value && !LineOf<Source>::kLastDiffers;
 
 // Steps of a chunk. What rounding leaves of composed steps depends on how many they are: these are
 // as many as in other kernels. Steps that are only applied leave registers for more.
@@ -44,19 +51,22 @@ __device__ __forceinline__ typename Op::State after_whole(const typename Op::Loc
   }
 }
 
-// Copies whole chunks one after the other, by vectors, and asks no bound.
-template <class Source, int kSteps>
+// Copies one chunk after the other, by vectors, without a branch: of rows that fill the warp, and
+// of streams that are there. kBounded: to the line's end. If not, of whole chunks alone, with the
+// marks of kLanes steps, which there must be.
+template <class Source, int kSteps, bool kBounded>
 struct SteadyFeed {
   using T = typename Source::T;
   using Any = Feed<Source, kSteps>;
   static constexpr bool kMarked = IsMarked<Source>::value;
-  static constexpr int kReach = kMarked ? kLanes : kSteps;  // steps of which something is copied
+  static constexpr int kReach = kMarked ? kLanes : kSteps;  // steps that a copy may read
   const T* from[Source::kStreams];                          // this lane's next piece of each
   int place;                                                // in a tile
+  Index t;                                                  // of the next chunk
   const std::uint32_t* mark = nullptr;
 
   __device__ __forceinline__ SteadyFeed(const Source& line, Index row, Index t)
-      : place(threadIdx.x % kLanes * Any::kPiece) {
+      : place(threadIdx.x % kLanes * Any::kPiece), t(t) {
     const int lane = threadIdx.x % kLanes;
     if constexpr (kMarked) mark = line.marks.data + (t + lane) * line.marks.step;
 #pragma unroll
@@ -78,23 +88,43 @@ struct SteadyFeed {
     for (int i = 0; i < Source::kStreams; ++i) least = min(least, line.stream(i).steps);
     return least;
   }
-  __device__ __forceinline__ void copy(const Source& line, T* tile) {
+  __device__ __forceinline__ void copy(const Source& line, const Extent& extent, T* tile) {
+    const int lane = threadIdx.x % kLanes;
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
-      const Index pass = Any::kPass * line.stream(i).step;
+      const auto stream = line.stream(i);
+      const Index pass = Any::kPass * stream.step;
+      const int left = Any::steps_left(stream, t) - lane / Any::kPieces;
 #pragma unroll
       for (int k = 0; k < kSteps; k += Any::kPass) {
-        copy_async<kVectorBytes>(tile + place + (i * kSteps + k) * kLanes, from[i]);
+        if (!kBounded || k < left) {
+          copy_async<kVectorBytes>(tile + place + (i * kSteps + k) * kLanes, from[i]);
+        }
         from[i] += pass;
       }
     }
-    if constexpr (kMarked) {
-      constexpr int kMarks = Source::kStreams * kSteps * kLanes;
-      auto* to = reinterpret_cast<std::uint32_t*>(tile + kMarks) + threadIdx.x % kLanes;
+    if constexpr (kMarked && kBounded) {
+      Any::copy_marks(line, extent, tile, t);
+    } else if constexpr (kMarked) {
+      auto* to = reinterpret_cast<std::uint32_t*>(tile + Source::kStreams * kSteps * kLanes) + lane;
       copy_async<sizeof *to>(to, mark);
       mark += kSteps * line.marks.step;
     }
+    t += kSteps;
     commit_copies();
+  }
+};
+
+// A warp's tiles.
+template <class Line, int kSteps, int kStages>
+struct Ring {
+  typename Line::T* tiles;
+
+  __device__ __forceinline__ typename Line::T* tile(int stage) const {
+    return tiles + stage * tile_elements<Line, kSteps>();
+  }
+  __device__ __forceinline__ int after(int stage) const {
+    return stage + 1 == kStages ? 0 : stage + 1;
   }
 };
 
@@ -108,31 +138,33 @@ struct UncutOf<Op, true> {
   using Type = typename Op::Uncut;
 };
 
-// Walks from t on the chunks that are whole, not the last, and followed by so many whole ones that
-// each leaves its tile to another, to the first one in which a sequence begins or ends; returns the
-// time that it came to. The next kSequentialStages chunks are on their way, and so they are when it
-// returns.
-template <class Op, int kSteps, class Line, class Cursor>
+// Walks whole chunks from t on, to the first one in which a sequence begins or ends, or to that of
+// a last step which differs; returns the time that it came to. The next kStages chunks are on their
+// way, and so they are when it returns. In a deep ring copies ask for bounds: there are few warps,
+// which have the time. In others chunks end where copies would have to.
+template <class Op, int kSteps, int kStages, class Line, class Cursor>
 __device__ __forceinline__ Index walk_steadily(const Line& in, const Extent& extent, Index row,
-                                               Index t, typename Line::T* ring, int& stage,
-                                               Cursor& cursor, typename Op::State& state) {
-  using Whole = SteadyFeed<Line, kSteps>;
+                                               Index t, const Ring<Line, kSteps, kStages>& ring,
+                                               int& stage, Cursor& cursor,
+                                               typename Op::State& state) {
+  constexpr bool kBounded = kStages == kDeepStages;
+  using Whole = SteadyFeed<Line, kSteps, kBounded>;
+  constexpr bool kMarked = IsMarked<Line>::value;
   using Plain = typename Unmarked<Line>::Source;
-  using Steps = typename UncutOf<Op, Whole::kMarked>::Type;
-  constexpr int kTile = tile_elements<Line, kSteps>();
-  constexpr Index kAfter = kSequentialStages * kSteps + Whole::kReach;
+  using Steps = typename UncutOf<Op, kMarked>::Type;
   if (!Whole::serves(in)) return t;
   const int lane = threadIdx.x % kLanes;
-  const Index end = Whole::steps(in, extent.steps - 1) - kAfter;
-  Whole feed(in, row, t + kSequentialStages * kSteps);
-  for (; t < end; t += kSteps) {
+  constexpr Index kAfter = kBounded ? kSteps : kStages * kSteps + Whole::kReach;
+  const Index end = Whole::steps(in, extent.steps - Plain::kLastDiffers) - kAfter;
+  Whole feed(in, row, t + kStages * kSteps);
+  for (; t <= end; t += kSteps) {
     const auto drawn = draw<kSteps>(in, row + lane, t, extent);
-    await_copies<kSequentialStages - 1>();
-    auto* const tile = ring + stage * kTile;
+    await_copies<kStages - 1>();
+    auto* const tile = ring.tile(stage);
     const Line here = staged_inside<kSteps>(in, tile, row, t, drawn);
     unsigned anew = 0;
-    Chunk<Steps, Plain, kSteps, Whole::kMarked> chunk;
-    if constexpr (Whole::kMarked) {
+    Chunk<Steps, Plain, kSteps, kMarked> chunk;
+    if constexpr (kMarked) {
       const ChunkCuts cuts = cuts_of<kSteps>(here);
       if (cuts.ends) break;
       anew = cuts.anew;
@@ -143,12 +175,22 @@ __device__ __forceinline__ Index walk_steadily(const Line& in, const Extent& ext
     }
     const auto total = chunk.compose_loaded(unmarked(here));
     __syncwarp();  // the tile has been read by every lane
-    feed.copy(in, tile);
-    stage = stage + 1 == kSequentialStages ? 0 : stage + 1;
+    feed.copy(in, extent, tile);
+    stage = ring.after(stage);
     const auto last = walk<Steps, kSteps>(chunk, anew, Index{kSteps}, cursor, state);
     state = anew ? last : after_whole<Steps>(total, state, last);
   }
   return t;
+}
+
+// Where a chunk is stored that says no more than where it is cut.
+template <class Line, class Cursor>
+__device__ __forceinline__ auto& plain_of(Cursor& cursor) {
+  if constexpr (IsMarked<Line>::value) {
+    return cursor.plain;
+  } else {
+    return cursor;
+  }
 }
 
 // A Sink that has something to write behind a line's last step.
@@ -170,14 +212,13 @@ struct Carrying {
   };
 };
 
-template <class Op, class Source, class Sink, class Ends>
+template <class Op, int kStages, class Source, class Sink, class Ends>
 __global__ void __launch_bounds__(kSequentialWarps* kLanes)
     sequential_kernel(const Extent all, const Index row_blocks, const Source source,
                       const Sink sink, const Ends ends, const bool vectors) {
   using Line = LineOf<Source>;
   using T = typename Line::T;
   constexpr int kSteps = sequential_steps<Op, Line>();
-  constexpr int kTile = tile_elements<Line, kSteps>();
   constexpr bool kMarked = IsMarked<Line>::value;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
 
@@ -189,43 +230,38 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   Extent extent = all;
   if constexpr (HasOwnSteps<Source>::value) extent.steps = source.steps_of(line);
   const Line in = source.line(line);
-  const auto out = sink.line(line);
-  T* const ring = reinterpret_cast<T*>(shared) + warp * kSequentialStages * kTile;
+  const Ring<Line, kSteps, kStages> ring{reinterpret_cast<T*>(shared) +
+                                         warp * kStages * tile_elements<Line, kSteps>()};
   const int unit = unit_of(extent, row);
   const bool inside = unit == lane;
 
   Feed<Line, kSteps> feed{extent, vectors};
   feed.aim(in, row, 0);
-  for (int stage = 0; stage < kSequentialStages; ++stage) {
-    feed.copy(in, ring + stage * kTile, row, stage * kSteps);
+  for (int stage = 0; stage < kStages; ++stage) {
+    feed.copy(in, ring.tile(stage), row, stage * kSteps);
     feed.skip(in, kSteps);
   }
   typename Op::State state = ends.first(line, row + unit);
-  auto cursor = out.from(row + lane, 0);
+  auto cursor = sink.line(line).from(row + lane, 0);
   int stage = 0;
   Index t = 0;
-  const bool steady = vectors && row + kLanes <= extent.rows;
   const auto walk_whole_chunks = [&] {
-    if (!steady) return;
-    if constexpr (kMarked) {
-      t = walk_steadily<Op, kSteps>(in, extent, row, t, ring, stage, cursor.plain, state);
-    } else {
-      t = walk_steadily<Op, kSteps>(in, extent, row, t, ring, stage, cursor, state);
-    }
-    feed.aim(in, row, t + kSequentialStages * kSteps);
+    if (!vectors || row + kLanes > extent.rows) return;
+    t = walk_steadily<Op, kSteps>(in, extent, row, t, ring, stage, plain_of<Line>(cursor), state);
+    feed.aim(in, row, t + kStages * kSteps);
   };
   if constexpr (!kMarked) walk_whole_chunks();
   for (; t < extent.steps; t += kSteps) {
     if constexpr (kMarked) walk_whole_chunks();
     const auto drawn = draw<kSteps>(in, row + unit, t, extent);
-    await_copies<kSequentialStages - 1>();
-    T* const tile = ring + stage * kTile;
+    await_copies<kStages - 1>();
+    T* const tile = ring.tile(stage);
     const Index left = extent.steps - t;
     const Line here = staged<kSteps>(in, tile, row, t, drawn);
     const Line within = staged_inside<kSteps>(in, tile, row, t, drawn);
     const auto fill_again = [&] {
       __syncwarp();  // the tile has been read by every lane
-      feed.copy(in, tile, row, t + kSequentialStages * kSteps);
+      feed.copy(in, tile, row, t + kStages * kSteps);
       feed.skip(in, kSteps);
     };
     const auto walk_chunk = [&](const auto& here, const auto& within, auto& cursor, auto op) {
@@ -250,7 +286,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
     } else {
       walk_chunk(here, within, cursor, Op());
     }
-    stage = stage + 1 == kSequentialStages ? 0 : stage + 1;
+    stage = ring.after(stage);
   }
   if (!inside) return;
   ends.last(line, row + lane, state);
@@ -265,23 +301,40 @@ inline int sequential_warps(Index count, std::size_t warp_bytes, const Launch& l
       static_cast<int>(std::min<std::size_t>(launch.shared / warp_bytes, kSequentialWarps));
   return std::max(most, 1);
 }
+// Whether blocks of one warp have room for so many bytes each, all of a multiprocessor at once.
+inline bool all_have(Index count, std::size_t warp_bytes, const Launch& launch) {
+  constexpr std::size_t kReserved = 1024;  // of shared memory for each block
+  const Index blocks = (count + launch.units - 1) / launch.units;
+  return static_cast<std::size_t>(blocks) * (warp_bytes + kReserved) <= launch.shared;
+}
+
+template <class Op, int kStages, class Source, class Sink, class Ends>
+cudaError_t launch_stages(const Extent& extent, const Source& source, const Sink& sink,
+                          const Ends& ends, const Launch& launch) {
+  using Line = LineOf<Source>;
+  constexpr std::size_t kWarpBytes =
+      kStages * tile_elements<Line, sequential_steps<Op, Line>()>() * sizeof(typename Line::T);
+  const Index count = columns(extent);
+  const int warps = sequential_warps(count, kWarpBytes, launch);
+  if constexpr (kMayBeDeep<Op, Source> && kStages == kSequentialStages) {
+    constexpr std::size_t kDeepBytes = kWarpBytes / kStages * kDeepStages;
+    if (warps == 1 && all_have(count, kDeepBytes, launch)) {
+      return launch_stages<Op, kDeepStages>(extent, source, sink, ends, launch);
+    }
+  }
+  return cuda::launch(sequential_kernel<Op, kStages, Source, Sink, Ends>,
+                      (count + warps - 1) / warps, warps * kLanes, warps * kWarpBytes,
+                      launch.stream, extent, row_blocks(extent), source, sink, ends,
+                      vectors_fit(extent, source));
+}
 
 }  // namespace cuda
 
 template <class Op, class Source, class Sink, class Ends>
 cudaError_t launch_sequential(const Extent& extent, const Source& source, const Sink& sink,
                               const Ends& ends, const Launch& launch) {
-  using namespace cuda;
-  using Line = LineOf<Source>;
-  constexpr std::size_t kWarpBytes = kSequentialStages *
-                                     tile_elements<Line, sequential_steps<Op, Line>()>() *
-                                     sizeof(typename Line::T);
-  const Index count = columns(extent);
-  if (count == 0) return cudaSuccess;
-  const int warps = sequential_warps(count, kWarpBytes, launch);
-  return cuda::launch(sequential_kernel<Op, Source, Sink, Ends>, (count + warps - 1) / warps,
-                      warps * kLanes, warps * kWarpBytes, launch.stream, extent, row_blocks(extent),
-                      source, sink, ends, vectors_fit(extent, source));
+  if (cuda::columns(extent) == 0) return cudaSuccess;
+  return cuda::launch_stages<Op, cuda::kSequentialStages>(extent, source, sink, ends, launch);
 }
 
 }  // namespace scanrnn::scan
