@@ -78,9 +78,10 @@ struct LayerRun : CudaRun<T> {
   }
   const SequenceBounds sequences{call.ragged, call.steps, call.sequences,
                                  call.layout == dispatch::Batch::packed};
-  // Sequences without a step leave the state that they enter with.
+  // Sequences without a step leave the state that they enter with; resets alone make none such.
   void pass_states(const TensorView& from, const TensorView& to) {
     if (!call.is_ragged() || !to || call.sequences == 0) return;
+    if (!call.ragged.lengths && !call.ragged.cu_seqlens && call.steps > 0) return;
     ragged::pass_states<T>(sequences, from, to, stream);
   }
 
@@ -179,7 +180,8 @@ struct LayerRun : CudaRun<T> {
     if (call.dprojected.rank == 0) dgates = take(tokens() * width());
     T* dskip = skip_aside ? take(tokens() * call.hidden) : nullptr;
     const Index vector_values = call.vector_values();
-    // A diagonal cell's walk may leave the sums of lines in place of what each token has.
+    // A diagonal cell's walk leaves the sums of lines in place of what each token has, where it is
+    // given a place for them.
     const bool summed = call.is_diagonal() && !s.ragged && !s.drawn;
     const Index own_gates = info(call.cell).gates * call.hidden, sums = own_gates + vector_values;
     V* line_sums = summed ? this->template take<V>(call.batch * sums) : nullptr;

@@ -72,13 +72,15 @@ cudaError_t backward(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
   if (s.ragged) {
     return s.drawn ? backward_by<C>(s, source, sink) : backward_by<C>(s, source.undrawn(), sink);
   }
-  if (s.drawn) return launch_drawn<Memory>(s, source, sink);
   if constexpr (C::kDiagonal) {
-    const SummingSink<C, Memory> summing{sink, static_cast<typename Memory::V*>(s.sums)};
-    return launch<Memory>(s, source.undrawn(), summing);
+    if (s.sums) {
+      const SummingSink<C, Memory> summing{sink, static_cast<typename Memory::V*>(s.sums)};
+      return launch<Memory>(s, source.undrawn(), summing);
+    }
   } else {
-    return launch<Memory>(s, source.undrawn(), sink);
+    if (!s.drawn) return launch<Memory>(s, source.undrawn(), sink);
   }
+  return launch_drawn<Memory>(s, source, sink);
 }
 template <class C, bool kMasked>
 std::size_t ragged_workspace(const CudaSchedule& s) {
