@@ -344,6 +344,8 @@ inline void mma_sync_aligned(const char* shape, float& c0, float& c1, float& c2,
 
 }  // namespace emulated::ptx
 
+#include "warp_group.h"
+
 // What cuda_runtime.h has for nvcc alone.
 template <class F>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, F* kernel) {

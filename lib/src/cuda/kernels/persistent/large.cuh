@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// A dense cell's whole sequence forward in one kernel, for large batches: as
+// cuda/kernels/persistent/grid.cuh, but its products are those of warp groups, 64 rows of R by all
+// of a block's lines at once.
+//
+// A block has 16 units of a group of lines, and two warp groups. In a step each of them
+//   receives  its half of h, which words that say themselves that they have come bring to shared
+//             memory
+//   products  multiplies all of the block's rows by it
+//   items     steps half of the lines, for which the other one gives it its sums, and sends h of
+//             each at once
+//   rows      asks for what the next step reads, and stores what this one has left, while the other
+//             blocks' words come
+// A group of lines has 16 bytes of each line side by side in the exchange, so that they are
+// received as they came.
+#pragma once
+
+#include "cuda/kernels/persistent/large_items.cuh"
+#include "cuda/kernels/persistent/weights.cuh"
+#include "cuda/kernels/warp_group.cuh"
+
+namespace scanrnn::persistent {
+
+// A cut, and where in shared memory the parts of a block are.
+template <int kTile>
+struct LargeCut {
+  static constexpr dispatch::LargeTile kCut = dispatch::kLargeTiles[kTile];
+  static constexpr int kLines = kCut.lines, kKept = kCut.kept;
+  static constexpr int kRows = 4 * dispatch::kLargeUnits;  // of R in a block: a unit has four
+  static constexpr int kSums = kLines / 2;                 // of a thread
+  // Pieces of 16 bytes that a thread waits for at the same time.
+  static constexpr int kReceived = (kKept < 16 ? kKept : 16) * kLines / 64;
+};
+
+// A group's half of R's columns and of h, in pieces of 16 columns.
+template <class Cut>
+struct LargeProducts {
+  std::uint32_t kept[Cut::kKept][4];
+  warp_group::Shared weights, state;
+  int pieces;
+
+  template <class C, class T>
+  __device__ __forceinline__ LargeProducts(const CudaDenseArgs<T, float>& a,
+                                           const LargeShare& share, std::uint32_t at_weights,
+                                           std::uint32_t at_state, C)
+      : weights(at_weights, Cut::kRows), state(at_state, Cut::kLines) {
+    const int half = static_cast<int>(a.hidden) / dispatch::kLargeGroups;
+    pieces = half / dispatch::kLargePiece;
+    const HeadShare head(a);
+    // Row r of a warp's 16 is of its unit r % 8 / 2, and the gate 2 (r % 2) + r / 8.
+    const auto word = [&](int row, int column) {
+      const int unit = share.first_unit + row / 16 * 4 + row % 8 / 2;
+      const int gate = row % 2 * 2 + row % 16 / 8;
+      return load_word<false>(a, WeightRows<T>::of(a, true), head, gate, unit,
+                              share.group * half + column, gate < C::kGates);
+    };
+    const int warp = share.thread / 32, lane = share.thread % 32;
+#pragma unroll
+    for (int piece = 0; piece < Cut::kKept; ++piece)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        kept[piece][i] = word(warp * 16 + lane / 4 + i % 2 * 8,
+                              piece * dispatch::kLargePiece + lane % 4 * 2 + i / 2 * 8);
+      }
+    const int shared = (pieces - Cut::kKept) * 2 * Cut::kRows;  // of 16 bytes
+    for (int i = share.thread; i < shared; i += kGroupThreads) {
+      const int row = i % Cut::kRows;
+      const int column = Cut::kKept * dispatch::kLargePiece + i / Cut::kRows * 8;
+      store_shared(at_weights + i * 16, make_uint4(word(row, column), word(row, column + 2),
+                                                   word(row, column + 4), word(row, column + 6)));
+    }
+  }
+  // Begins the products, once all of the group have what they read.
+  template <class T>
+  __device__ __forceinline__ void begin(float (&sum)[Cut::kSums]) {
+    state.forget();
+#pragma unroll
+    for (float& s : sum) s = 0.0f;
+    warp_group::begin();
+#pragma unroll
+    for (int piece = 0; piece < Cut::kKept; ++piece) {
+      warp_group::multiply(T(), sum, kept[piece], state.at(piece, Cut::kLines));
+    }
+    for (int piece = Cut::kKept; piece < pieces; ++piece) {
+      warp_group::begin();  // which each turn of a loop wants
+      warp_group::multiply(T(), sum, weights.at(piece - Cut::kKept, Cut::kRows),
+                           state.at(piece, Cut::kLines));
+    }
+    warp_group::end();
+  }
+};
+
+// How a block's words pass. The lines of a group come in the exchange as they are, in shared memory
+// those first that the warp group steps itself, so that it has their sums first.
+template <class Cut>
+struct LargeExchange {
+  static constexpr int kApart = kGroupThreads / Cut::kLines;  // pieces of a line to the next one
+
+  const std::uint32_t* from;  // this thread's first piece of 16 bytes
+  std::uint32_t* to;          // of this thread's first item
+  std::uint32_t state;        // where its first piece goes in shared memory
+  int line, count;            // its line; lines
+  int first, pieces;          // its first piece along the group's half of h; all of the half
+  bool sends;
+  Index slot;  // words
+
+  __device__ __forceinline__ LargeExchange(const LargeShare& share, int hidden, Index lines,
+                                           std::uint32_t* exchange, std::uint32_t at_state)
+      : state(at_state + static_cast<std::uint32_t>(share.thread) * 16),
+        line((share.thread + share.first_line) % Cut::kLines),
+        count(share.own.count),
+        first(share.thread / Cut::kLines),
+        pieces(hidden / (8 * dispatch::kLargeGroups)),
+        sends(share.thread % 32 < 8),
+        slot(lines * hidden / 2) {
+    exchange += Index{share.own.first} * hidden / 2;
+    from = exchange + (Index{share.group * pieces + first} * count + line) * 4;
+    const int unit = share.first_unit + share.unit / 4 * 4;
+    to = exchange + (Index{unit / 8} * count + share.line) * 4 + unit % 8 / 2;
+  }
+  // This group's half of h, from the slot of a step.
+  __device__ __forceinline__ void receive() {
+    for (int done = first; done < pieces; done += Cut::kReceived * kApart) {
+      bool waits[Cut::kReceived];
+      uint4 v[Cut::kReceived];
+      const std::uint32_t* const at = from + Index{done - first} * count * 4;
+#pragma unroll
+      for (int i = 0; i < Cut::kReceived; ++i) {
+        waits[i] = line < count && done + i * kApart < pieces;
+      }
+      persistent::receive(at, kApart * count * 4, waits, v);
+#pragma unroll
+      for (int i = 0; i < Cut::kReceived; ++i) {
+        const int number = (done - first) / kApart + i;
+        if (done + i * kApart < pieces) store_shared(state + number * kGroupThreads * 16, v[i]);
+      }
+    }
+    from += slot;
+  }
+  // h of item j, which the lanes of a warp's four units put together.
+  template <class T>
+  __device__ __forceinline__ void send(const LargeShare& share, int j, float h) const {
+    const std::uint32_t own = Bits<T>::of(h, __shfl_xor_sync(~0u, h, 8));
+    const std::uint32_t other = __shfl_xor_sync(~0u, own, 16);
+    if (sends && share.item_line(j) < count) persistent::send(to + 8 * j * 4, own, other);
+  }
+  __device__ __forceinline__ void to_next_slot() { to += slot; }
+};
+
+// The halves of the sums that the groups give each other, in two turns, for which no thread has to
+// wait for a reader.
+template <class Cut>
+struct LargeParts {
+  static constexpr int kItems = Cut::kLines / 16;
+  static constexpr int kOf = kItems * kGroupThreads * 16;  // bytes of a group's in a turn
+
+  std::uint32_t at;  // of this thread
+
+  __device__ __forceinline__ std::uint32_t of(int t, int group) const {
+    return at + static_cast<std::uint32_t>((t % 2 * dispatch::kLargeGroups + group) * kOf);
+  }
+  // What the other group steps.
+  __device__ __forceinline__ void give(int t, int group, const float (&sum)[Cut::kSums]) const {
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      const float* const given = sum + Cut::kSums / 2 + 4 * j;
+      store_shared(of(t, 1 - group) + j * kGroupThreads * 16,
+                   make_float4(given[0], given[1], given[2], given[3]));
+    }
+  }
+  // All sums of item j: two gates of a unit for two lines.
+  __device__ __forceinline__ void take(int t, int group, int j, const float (&sum)[Cut::kSums],
+                                       float (&all)[4]) const {
+    float4 part;
+    load_shared(of(t, group) + j * kGroupThreads * 16, part);
+    const float* const own = sum + 4 * j;
+    all[0] = own[0] + part.x, all[1] = own[1] + part.y;
+    all[2] = own[2] + part.z, all[3] = own[3] + part.w;
+  }
+};
+
+template <class C, class T, int kTile>
+__global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
+    large_kernel(const __grid_constant__ CudaDenseArgs<T, float> a, const int slices,
+                 const int groups, std::uint32_t* const exchange) {
+  if constexpr (warp_group::kExists) {
+    using Cut = LargeCut<kTile>;
+    using Items = LargeItems<C, T, Cut::kLines>;
+    extern __shared__ float4 memory[];
+    const auto bytes = dispatch::large_memory(Cut::kCut, a.hidden);
+    const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
+    const LargeShare share(static_cast<int>(a.batch), slices, groups, Cut::kLines);
+    const int group = share.group, hidden = static_cast<int>(a.hidden);
+    const int state_bytes = static_cast<int>(bytes.state);
+    const int weight_bytes = static_cast<int>(bytes.weights);
+    const std::uint32_t at_state = shared + group * state_bytes / dispatch::kLargeGroups;
+    const std::uint32_t at_weights =
+        shared + state_bytes + group * weight_bytes / dispatch::kLargeGroups;
+    const LargeParts<Cut> parts{shared + state_bytes + weight_bytes + share.thread * 16};
+    const LargeRows<C, T, Cut::kLines> rows{reinterpret_cast<T*>(
+        reinterpret_cast<char*>(memory) + bytes.state + bytes.weights + bytes.parts)};
+
+    LargeProducts<Cut> products(a, share, at_weights, at_state, C());
+    LargeExchange<Cut> words(share, hidden, a.batch, exchange, at_state);
+    Items items(a, share);
+#pragma unroll
+    for (int j = 0; j < Items::kCount; ++j) words.template send<T>(share, j, items.state[j].h);
+    rows.fetch(a, share, 0);
+    const int steps = static_cast<int>(a.steps);
+    __syncthreads();  // R is in shared memory
+    for (int t = 0; t < steps; ++t) {
+      words.receive();
+      words.to_next_slot();
+      warp_group::publish();
+      warp_group::meet(group);
+      float sum[Cut::kSums];
+      products.template begin<T>(sum);
+      warp_group::await(sum);
+      parts.give(t, group, sum);
+      scan::cuda::await_copies<0>();
+      __syncthreads();
+#pragma unroll
+      for (int j = 0; j < Items::kCount; ++j) {
+        float all[4];
+        parts.take(t, group, j, sum, all);
+        items.step(a, share, j, all, rows.of(t, share.item_line(j)));
+        if (t + 1 < steps) words.template send<T>(share, j, items.state[j].h);
+      }
+      rows.fetch(a, share, t + 1);
+      warp_group::meet(group);
+      rows.store(a, share, t);
+    }
+    items.close(a, share);
+  }
+}
+
+template <class C, class T, int kTile>
+cudaError_t launch_large(const CudaDenseArgs<T, float>& args,
+                         const dispatch::PersistentShape& shape, void* exchange,
+                         cudaStream_t stream) {
+  constexpr auto kernel = large_kernel<C, T, kTile>;
+  const auto bytes = static_cast<std::size_t>(
+      dispatch::large_memory(dispatch::kLargeTiles[kTile], args.hidden).all());
+  int slices = shape.slices, groups = shape.groups;
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
+  if (status != cudaSuccess) return status;
+  auto* words = static_cast<std::uint32_t*>(exchange);
+  void* arguments[] = {const_cast<CudaDenseArgs<T, float>*>(&args), &slices, &groups, &words};
+  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel),
+                                     dim3(static_cast<unsigned>(slices * groups)),
+                                     dispatch::kLargeThreads, arguments, bytes, stream);
+}
+
+}  // namespace scanrnn::persistent
