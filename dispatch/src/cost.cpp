@@ -238,7 +238,9 @@ class Counter {
 
   // Whether R fits on the chip.
   bool persistent(bool backward, Term first) {
-    const PersistentShape shape = persistent_shape(p_, device_, backward);
+    DeviceLimits device = device_;  // what was fitted
+    device.warp_groups = false;
+    const PersistentShape shape = persistent_shape(p_, device, backward);
     if (shape.tile < 0) return false;
     const auto lines_at_once = static_cast<double>(shape.lines);
     const auto heads = static_cast<double>(p_.heads);

@@ -148,6 +148,7 @@ std::string explain(const Plan& plan) {
                           : ", " + text(std::int64_t{shape.slices}) + " slices of " +
                                 text(std::int64_t{shape.units}) + " units";
     out += " x " + text(std::int64_t{shape.groups}) + " groups of lines";
+    if (shape.large) out += ", products of warp groups";
     if (p.heads > 1) out += " x " + text(p.heads) + " heads";
     if (p.heads > shape.heads) out += ", " + text(std::int64_t{shape.heads}) + " at a time";
     if (p.training && plan.persistent_vjp.tile < 0) out += ", backward by step_loop";

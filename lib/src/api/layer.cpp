@@ -167,6 +167,7 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
   problem.highway = info(options_.cell).highway;
   problem.normed = options_.layer_norm;
   problem.resets = !options_.reset_after;
+  problem.draws = options_.zoneout > 0 || options_.zoneout_cell > 0 || options_.state_dropout > 0;
   problem.heads = options_.num_heads;
   problem.storage_bytes = static_cast<int>(size_of(options_.dtype));
   problem.compute_bytes = static_cast<int>(size_of(compute_type(options_.dtype)));

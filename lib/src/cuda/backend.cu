@@ -26,6 +26,9 @@ class CudaBackend : public Backend {
     const DeviceInfo found = find_cuda_device(device_);
     limits_.units = found.units;
     limits_.shared_bytes = found.shared_memory;
+#ifdef SCANRNN_WARP_GROUPS
+    limits_.warp_groups = found.architecture == "sm_90";
+#endif
     const dispatch::Profile* measured = dispatch::find_profile(found.architecture);
     if (measured) profile_ = measured;
     const DeviceGuard guard(device_);

@@ -94,7 +94,11 @@ struct DenseRun : DenseProducts<T> {
     if (link) {
       link_up(args, plan.persistent, false);
     } else if (whole) {
-      this->walk_persistent(args, plan.persistent, false, exchange, kernels.persistent);
+      auto launch = kernels.persistent;
+      if constexpr (sizeof(T) == 2) {
+        if (plan.persistent.large) launch = cuda_large_kernels<T>(call.cell)[call.variant];
+      }
+      this->walk_persistent(args, plan.persistent, false, exchange, launch);
     } else {
       // Other blocks still read h_0 when the first of them has made its step.
       const bool in_place = fused && call.steps == 1 && !ragged && replaces_state();

@@ -3,23 +3,39 @@
 // ended: of one step, or of as many as a persistent kernel has room for.
 #pragma once
 
-#include "cuda/kernels/dense.h"
+#include <type_traits>
+
+#include "cuda/kernels/large.h"
 #include "cuda/ragged.cuh"
 #include "cuda/run.cuh"
 
 namespace scanrnn {
 
-template <class T>
-const CudaDenseTable<T>& cuda_dense_kernels(Cell cell) {
+// f(a dense cell as a constant).
+template <class F>
+decltype(auto) with_dense_cell(Cell cell, F&& f) {
   switch (cell) {
 #define SCANRNN_DENSE_CELL(name, ...) \
   case Cell::name:                    \
-    return cuda_dense_table<Cell::name, T>();
+    return f(std::integral_constant<Cell, Cell::name>());
 #include "scanrnn/cells.def"
     default:
       break;
   }
   throw value_error("cell: there is no such cell");
+}
+template <class T>
+const CudaDenseTable<T>& cuda_dense_kernels(Cell cell) {
+  return with_dense_cell(cell, [](auto one) -> const CudaDenseTable<T>& {
+    return cuda_dense_table<decltype(one)::value, T>();
+  });
+}
+// And by warp groups, in 16 bits.
+template <class T>
+const CudaLargeTable<T>& cuda_large_kernels(Cell cell) {
+  return with_dense_cell(cell, [](auto one) -> const CudaLargeTable<T>& {
+    return cuda_large_table<decltype(one)::value, T>();
+  });
 }
 
 // Copies a [B,H] tensor, or `fresh` to all where it is absent.

@@ -34,6 +34,7 @@ struct Problem {
   bool normed = false;       // a norm stands between the projection and the recurrence; dense: and
                              // between R h and a step
   bool resets = false;       // dense: a step has a product with R that reads what the others give
+  bool draws = false;        // dense: a step may keep a unit's state, or drop its output, by lot
   std::int64_t heads = 1;    // dense: R is block-diagonal, of so many blocks
   int storage_bytes = 4;     // of an element of the tensors
   int compute_bytes = 4;  // of the type that is computed in: half of a complex one that is stored
@@ -56,6 +57,7 @@ struct DeviceLimits {
   Processor processor = Processor::cpu;
   std::int64_t units = 1;         // multiprocessors, or threads
   std::int64_t shared_bytes = 0;  // CUDA: of shared memory that a block can have
+  bool warp_groups = false;       // CUDA: multiply together; the library has code for that
 };
 
 // Why a strategy was chosen; explain() puts it in words.
@@ -80,6 +82,7 @@ struct PersistentShape {
   int tile = -1;          // index into the tiles of the pass; -1: the weights do not fit
   bool in_block = false;  // a block has all units (tile: which of kPersistentBlockUnits)
   bool alone = false;     // and one line, by multiply-adds in place of tensor cores
+  bool large = false;     // a block's products are those of warp groups (tile: of kLargeTiles)
   int units = 0;          // of a slice
   int slices = 0, groups = 0;
   int heads = 1;   // of a launch: those of the layer come one launch after the other
