@@ -2,6 +2,9 @@
 // Every kernel of the library on a small case of its own, named for it, as a plain call of one
 // layer takes it. option_kernels_test.cpp has those of layers that run together, of marks and of
 // draws.
+#include <set>
+
+#include "scanrnn/dispatch/large.h"
 #include "scanrnn/dispatch/tiles.h"
 #include "support/by_lines.h"
 #include "support/kernel_case.h"
@@ -17,7 +20,7 @@ void put_in_shared_memory(Plan& plan, bool backward) {
   cut_as(plan, backward, [&](const dispatch::PersistentShape& shape) {
     const auto& tile = backward ? dispatch::kPersistentBackward[shape.tile]
                                 : dispatch::kPersistentForward[shape.tile];
-    return !shape.in_block && tile.shared_chunks > 0;
+    return !shape.in_block && !shape.large && tile.shared_chunks > 0;
   });
 }
 
@@ -101,6 +104,14 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
     put_in_shared_memory(plan, false);
     put_in_shared_memory(plan, true);
   };
+  if (dtype == Dtype::bfloat16) {  // by warp groups, on a device that has them
+    Small& large = add("persistent_large", Strategy::persistent, 4, 3, 256);
+    large.change = [](Plan& plan) {
+      const bool longer = plan.problem.hidden_size % 32 != 0;  // without bulk copies
+      if (!plan.device.warp_groups || longer) return;
+      cut_as(plan, false, [](const auto& shape) { return shape.large; });
+    };
+  }
   // By heads: those of a block, and those of several.
   for (const auto& [kernel, hidden, in_block] :
        {std::tuple{"persistent_block_heads", 39, true}, {"persistent_slices_heads", 411, false}}) {
@@ -205,6 +216,34 @@ TEST_F(CudaCutsTest, EveryOne) {
       }
     }
   }
+}
+
+// And those by warp groups, with lines that do not fill their groups.
+TEST_F(CudaCutsTest, EveryLargeOne) {
+  Context& context = shared_context(1);
+  if (!context.limits().warp_groups) GTEST_SKIP() << "warp groups do not multiply here";
+  Random random(97);
+  std::set<int> tiles;
+  for (const LayerOptions& options : all_variants()) {
+    if (!is_dense(options)) continue;
+    for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16}) {
+      Case c = small_case(info(options.cell), dtype, Strategy::persistent, 3, 70, 768);
+      take_options(c, options);
+      const Data data = random_data(c, random);
+      const oracle::Answer want = oracle::run(c, data);
+      Plan plan =
+          Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, Strategy::persistent);
+      for (const auto& shape : dispatch::persistent_shapes(plan.problem, plan.device, false)) {
+        if (!shape.large) continue;
+        SCOPED_TRACE("tile " + std::to_string(shape.tile));
+        tiles.insert(shape.tile);
+        plan.persistent = shape;
+        expect_conforms(c, run(c, data, context, plan), want);
+        if (HasFailure()) return;
+      }
+    }
+  }
+  EXPECT_EQ(tiles.size(), std::size(dispatch::kLargeTiles));
 }
 
 }  // namespace
