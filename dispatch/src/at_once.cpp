@@ -34,7 +34,8 @@ bool share_out(Plan& plan, int count, bool one_launch) {
     if (backward && plan.persistent_vjp.tile < 0) continue;
     PersistentShape& shape = shapes[backward];
     shape = best_shape(plan.problem, share, backward, one_launch ? count : 1);
-    if (shape.tile < 0 || (count > 1 && shape.lines < plan.problem.batch)) return false;
+    if (shape.tile < 0) return false;
+    if (count > 1 && shape.lines < walked_lines(plan, shape, backward)) return false;
   }
   plan.persistent = shapes[0];
   if (plan.persistent_vjp.tile >= 0) plan.persistent_vjp = shapes[1];

@@ -151,6 +151,7 @@ std::string explain(const Plan& plan) {
     if (shape.large) out += ", products of warp groups";
     if (p.heads > 1) out += " x " + text(p.heads) + " heads";
     if (p.heads > shape.heads) out += ", " + text(std::int64_t{shape.heads}) + " at a time";
+    if (shares_lines(plan, false)) out += ", sequences share lines";
     if (p.training && plan.persistent_vjp.tile < 0) out += ", backward by step_loop";
   }
   if (plan.fused_steps) out += ", one kernel a step";

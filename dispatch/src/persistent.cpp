@@ -25,7 +25,8 @@ std::int64_t block_words(const Problem& p) {
 // launch that finds none left takes its time, so that there may be as much as the projection has.
 std::int64_t most_exchange_bytes(const Problem& p) {
   if (p.layout != Batch::packed) return kPersistentExchangeBytes;
-  const std::int64_t projected = p.steps * p.batch * p.gates * p.hidden_size * p.storage_bytes;
+  const std::int64_t tokens = knows_lengths(p) ? p.steps : p.steps * p.batch;
+  const std::int64_t projected = tokens * p.gates * p.hidden_size * p.storage_bytes;
   return std::max(kPersistentExchangeBytes, 2 * projected);
 }
 
@@ -131,6 +132,15 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
   if (by_lines(p) && p.normed) step += static_cast<double>(kLineTotals * (500 + 600 * eights));
   const double launches = static_cast<double>(ceiling(p.batch, shape.lines)) * rounds_of(p, shape);
   return launches * (step + each * turns * products(tile.chunks));
+}
+
+// What a cut is chosen by. Padded batches may be as long as they are wide, or have resets alone, so
+// that theirs are those that walk a full batch fastest.
+double cost(const Problem& p, const PersistentTile& tile, const PersistentShape& shape,
+            const Pass& pass) {
+  const double each = clocks(p, tile, shape, pass);
+  if (p.layout != Batch::packed || pass.chain()) return each;
+  return std::min(each, kSharedClocks * clocks(with_shared_lines(p), tile, shape, pass));
 }
 
 // The shape of a tile whose warps lie `along` times along the units; no tile where it has no room.
@@ -283,7 +293,7 @@ void each_shape(const Problem& p, const DeviceLimits& device, const Pass& pass, 
     for (const PersistentTile& tile : tiles) {
       for (int along = 1; along <= kPersistentWarps; along *= 2) {
         number(cut(p, device, tile, along, pass), index,
-               [&](const PersistentShape& shape) { return clocks(p, tile, shape, pass); });
+               [&](const PersistentShape& shape) { return cost(p, tile, shape, pass); });
       }
       ++index;
     }
@@ -323,7 +333,7 @@ double clocks(const Problem& p, const DeviceLimits& device, const PersistentShap
   }
   const Pass pass{backward, shape.layers};
   return with_tiles(p, pass,
-                    [&](const auto& tiles) { return clocks(p, tiles[shape.tile], shape, pass); });
+                    [&](const auto& tiles) { return cost(p, tiles[shape.tile], shape, pass); });
 }
 
 PersistentShape best_shape(const Problem& p, const DeviceLimits& device, bool backward,

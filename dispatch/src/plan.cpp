@@ -9,6 +9,7 @@
 
 #include "scanrnn/dispatch/cost.h"
 #include "scanrnn/dispatch/features.h"
+#include "scanrnn/dispatch/persistent.h"
 #include "scanrnn/dispatch/ragged.h"
 #include "scanrnn/dispatch/stack_step.h"
 #include "scanrnn/dispatch/tiles.h"
@@ -389,6 +390,7 @@ Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& pro
   Plan out = rectangular_plan(rectangle(problem), device, profile);
   out.problem = problem;
   prefer_whole(out);
+  recut(out);
   return out;
 }
 

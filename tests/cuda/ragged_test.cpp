@@ -45,6 +45,8 @@ class Told {
   Buffer integers_;
 };
 
+const Way kSharedLines{dispatch::Strategy::persistent, Way::Split::shared_lines};
+
 using RaggedOnCuda = CudaTest;
 
 TEST_F(RaggedOnCuda, CapturedCallsReadLengthsAnew) {
@@ -52,10 +54,14 @@ TEST_F(RaggedOnCuda, CapturedCallsReadLengthsAnew) {
   for (const LayerOptions& options : few_variants()) {
     for (int bits = 0; bits < 4; ++bits) {
       const bool packed = bits & 1, wide = bits & 2;
-      if (wide && is_dense(options)) continue;
       RaggedCase c = ragged_case(options, {9, 4, 0, 12, 5}, packed);
       c.whole.layer.bidirectional = true;
-      if (wide) c.whole.layer.hidden_size = 900;  // which way the device takes depends on lengths
+      // Which way the device takes depends on lengths, and which sequences share a line.
+      if (wide && is_dense(options)) {
+        c.whole.way = kSharedLines;
+      } else if (wide) {
+        c.whole.layer.hidden_size = 900;
+      }
       fit(c.whole.layer);
       Told call(c, random_data(c.whole, random));
       const std::vector<std::vector<std::int64_t>> all{
@@ -80,7 +86,9 @@ TEST_F(RaggedOnCuda, SenselessIntegersTouchNothingElse) {
   Random random(1532);
   const std::int64_t far = std::int64_t{1} << 40;
   for (const LayerOptions& options : few_variants()) {
-    for (const Way& way : ways(options)) {
+    std::vector<Way> all = ways(options);
+    if (is_dense(options)) all.push_back(kSharedLines);
+    for (const Way& way : all) {
       for (bool packed : {false, true}) {
         RaggedCase c = ragged_case(options, {9, 4, 0, 12, 5}, packed);
         c.whole.way = way;

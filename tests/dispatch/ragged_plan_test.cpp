@@ -83,6 +83,65 @@ TEST(RaggedPlan, PackedDenseCellsOnAGpuAreOneKernelWhereTheyFit) {
   EXPECT_EQ(plan(few_steps, gpu, generic_cuda_profile()).strategy, Strategy::step_loop);
 }
 
+Problem large_dense(Batch layout, std::int64_t steps, std::int64_t batch) {
+  Problem out = problem(Recurrence::dense, layout, steps, batch);
+  out.input_size = out.hidden_size = 768;
+  out.gates = out.sums = 4;
+  out.storage_bytes = 2;
+  out.training = true;
+  out.forced = Strategy::persistent;
+  return out;
+}
+Plan on_gpu(const Problem& p) {
+  return plan(p, {Processor::cuda, 132, 227 << 10}, generic_cuda_profile());
+}
+
+// Packed sequences are expected to be of many lengths, and to share so few lines that one launch of
+// few lines has room for them; unless they are known to be as long as one another.
+TEST(RaggedPlan, SequencesShareLines) {
+  Problem packed = large_dense(Batch::packed, 32768, 64);
+  const auto expect_shared = [](const Plan& got, bool shared) {
+    for (const bool backward : {false, true}) {
+      const PersistentShape& shape = backward ? got.persistent_vjp : got.persistent;
+      EXPECT_EQ(shares_lines(got, backward), shared);
+      EXPECT_EQ(shape.lines < 64, shared);
+    }
+    EXPECT_EQ(explain(got).find(", sequences share lines") != std::string::npos, shared);
+  };
+  expect_shared(on_gpu(packed), true);
+  packed.longest = 1024;
+  expect_shared(on_gpu(packed), true);
+  packed.longest = 32768 / 64;
+  expect_shared(on_gpu(packed), false);
+  packed.longest = 600;
+  expect_shared(on_gpu(packed), false);
+}
+
+// What one launch walks as fast with a line for each sequence has one, and so have steps of lines.
+TEST(RaggedPlan, FewSequencesDoNotShareLines) {
+  for (const Batch layout : {Batch::packed, Batch::ragged, Batch::rectangular}) {
+    const Plan few = on_gpu(large_dense(layout, 8000, 16));
+    EXPECT_FALSE(shares_lines(few, false) || shares_lines(few, true));
+    Problem normed = large_dense(layout, 32768, 64);
+    normed.normed = true;
+    EXPECT_FALSE(shares_lines(on_gpu(normed), false));
+  }
+  Problem many = large_dense(Batch::packed, 32768, kMostSharing);
+  EXPECT_TRUE(shares_lines(on_gpu(many), false));
+  ++many.batch;
+  EXPECT_FALSE(shares_lines(on_gpu(many), false));
+}
+
+// Nobody knows whether padded sequences have the same length, and only resets differ.
+TEST(RaggedPlan, PaddedBatchesAreCutAsRectangles) {
+  const Plan padded = on_gpu(large_dense(Batch::ragged, 1024, 64));
+  const Plan whole = on_gpu(large_dense(Batch::rectangular, 1024, 64));
+  EXPECT_EQ(padded.persistent.tile, whole.persistent.tile);
+  EXPECT_EQ(padded.persistent.lines, whole.persistent.lines);
+  EXPECT_EQ(padded.persistent_vjp.tile, whole.persistent_vjp.tile);
+  EXPECT_FALSE(shares_lines(whole, false));
+}
+
 TEST(RaggedPlan, NoTokensAndNoSequences) {
   for (const Recurrence recurrence : {Recurrence::linear, Recurrence::dense}) {
     for (std::int64_t batch : {0, 3}) {

@@ -22,8 +22,8 @@ using Values = std::vector<double>;
 
 // A strategy, and how it splits the work: as the planner says, or as a test forces it. On CUDA a
 // parallel scan splits time inside a block or over blocks, along lanes or not; layer calls of a
-// stack run at the same time, one by one, or as one launch. It does not turn into a bare strategy
-// by itself, which would forget the split.
+// stack run at the same time, one by one, or as one launch; sequences of a ragged batch share
+// lines. It does not turn into a bare strategy by itself, which would forget the split.
 struct Way {
   enum class Split {
     planned,
@@ -33,7 +33,8 @@ struct Way {
     lanes_across_blocks,
     at_once,
     one_by_one,
-    as_one
+    as_one,
+    shared_lines
   };
   static constexpr std::int64_t kPart = 5;  // steps of a chain's
 
@@ -63,15 +64,44 @@ struct Way {
       dispatch::run_at_once(plan, most, kPart);
       return plan;
     }
+    if (split == Split::shared_lines) {
+      share_lines(plan, false);
+      if (plan.problem.training) share_lines(plan, true);
+      return plan;
+    }
     plan.along_lanes = split == Split::lanes || split == Split::lanes_across_blocks;
     plan.across_blocks = split == Split::across_blocks || split == Split::lanes_across_blocks;
     return plan;
+  }
+
+ private:
+  // A pass cut so that it has room for the lines that sequences share, but not for all of these; in
+  // launches of a few steps. It is the one whose threads step the most items.
+  static void share_lines(dispatch::Plan& plan, bool backward) {
+    dispatch::PersistentShape& out = backward ? plan.persistent_vjp : plan.persistent;
+    dispatch::DeviceLimits share = plan.device;
+    share.units /= plan.at_once;
+    const std::int64_t lines = (5 * plan.problem.batch + 7) / 8;
+    int items = 0;
+    for (auto shape : dispatch::persistent_shapes(plan.problem, share, backward)) {
+      if (shape.in_block || shape.lines < lines) continue;
+      const auto& tile = backward ? dispatch::kPersistentBackward[shape.tile]
+                                  : dispatch::kPersistentForward[shape.tile];
+      if (tile.items <= items) continue;
+      items = tile.items;
+      const std::int64_t most = shape.lines / shape.groups, groups = (lines + most - 1) / most;
+      shape.groups = std::min(shape.groups, std::max(2, static_cast<int>(groups)));
+      shape.lines = lines;
+      shape.steps = std::min<std::int64_t>(shape.steps, 3 * kPart);
+      out = shape;
+    }
   }
 };
 inline std::string name(const Way& way) {
   const std::string out = dispatch::name(way.strategy);
   constexpr const char* kSplits[] = {
-      "", "_block", "_device", "_lanes", "_lanes_device", "_at_once", "_one_by_one", "_as_one"};
+      "",         "_block",      "_device", "_lanes",       "_lanes_device",
+      "_at_once", "_one_by_one", "_as_one", "_shared_lines"};
   return out + kSplits[static_cast<int>(way.split)];
 }
 

@@ -216,9 +216,10 @@ class CudaBackend : public Backend {
     });
   }
 
-  RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, Arena& arena) override {
+  RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, bool backward,
+                       Arena& arena) override {
     RaggedTables out;
-    on_device(arena, [&] { out = ragged::prepare(plan, told, arena, stream_); });
+    on_device(arena, [&] { out = ragged::prepare(plan, told, backward, arena, stream_); });
     return out;
   }
   void clear_padding(const TensorView& view, const TensorView& lengths) override {

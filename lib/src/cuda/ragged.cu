@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/ragged.cuh"
 
-#include "scanrnn/dispatch/ragged.h"
+#include "recurrence/shared_lines.h"
 
 namespace scanrnn::ragged {
 
@@ -41,8 +41,37 @@ __global__ void __launch_bounds__(kThreads)
       const Index its = all.length(other);
       place += its > length || (its == length && other < n);
     }
-    lines[place] = {static_cast<std::int32_t>(n), static_cast<std::int32_t>(all.packed ? 0 : n),
-                    static_cast<std::int32_t>(all.first(n)), static_cast<std::int32_t>(length)};
+    const auto steps = static_cast<std::int32_t>(length);
+    lines[place] = {static_cast<std::int32_t>(n),
+                    static_cast<std::int32_t>(all.packed ? 0 : n),
+                    static_cast<std::int32_t>(all.first(n)),
+                    steps,
+                    0,
+                    steps};
+  }
+}
+
+// The longest lines first, behind them what follows. By one block.
+__global__ void __launch_bounds__(kThreads)
+    share_lines(const RaggedLine* sequences, Index count, Index most, RaggedLine* lines) {
+  __shared__ SharedLines shared;
+  __shared__ Index all;
+  for (Index n = threadIdx.x; n < count; n += kThreads) shared.counts[n] = sequences[n].count;
+  __syncthreads();
+  if (threadIdx.x == 0) all = shared.share(count, most);
+  __syncthreads();
+  for (Index n = threadIdx.x; n < count; n += kThreads) {
+    const std::int32_t steps = shared.steps[n], next = shared.next[n];
+    Index place = 0;
+    for (Index other = 0; other < all && steps >= 0; ++other) {
+      const std::int32_t its = shared.steps[other];
+      place += its > steps || (its == steps && other < n);
+    }
+    if (steps < 0) place = all + count - 1 - n;
+    RaggedLine own = sequences[n];
+    own.steps = max(steps, 0);
+    own.next = static_cast<std::int32_t>(steps < 0 || next == 0 ? next : all + next - 1 - place);
+    lines[place] = own;
   }
 }
 
@@ -85,9 +114,30 @@ RaggedWays ways_of(const dispatch::Plan& plan, const Ragged& told, const Index* 
   return out;
 }
 
+// The lines of a dense cell's walk, in memory of the arena.
+const RaggedLine* prepare_lines(const dispatch::Plan& plan, const SequenceBounds& all,
+                                bool backward, Arena& arena, cudaStream_t stream) {
+  const Index count = plan.problem.batch;
+  const bool shares = dispatch::shares_lines(plan, backward);
+  const auto take = [&] {
+    return static_cast<RaggedLine*>(
+        arena.take(static_cast<std::size_t>(count) * sizeof(RaggedLine)));
+  };
+  RaggedLine* const sequences = take();
+  RaggedLine* const lines = shares ? take() : sequences;
+  if (arena.counting() || count == 0) return lines;
+  order_lines<<<pointwise::blocks_for(count), kThreads, 0, stream>>>(all, sequences);
+  SCANRNN_CUDA(cudaGetLastError());
+  if (!shares) return lines;
+  const auto& shape = backward ? plan.persistent_vjp : plan.persistent;
+  share_lines<<<1, kThreads, 0, stream>>>(sequences, count, shape.lines, lines);
+  SCANRNN_CUDA(cudaGetLastError());
+  return lines;
+}
+
 }  // namespace
 
-RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, Arena& arena,
+RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, bool backward, Arena& arena,
                      cudaStream_t stream) {
   const auto& p = plan.problem;
   const bool dense = p.recurrence == dispatch::Recurrence::dense;
@@ -96,12 +146,11 @@ RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, Arena& aren
   const bool marks = !dense || p.training;
   auto* of_tokens = static_cast<std::uint32_t*>(
       marks ? arena.take(static_cast<std::size_t>(tokens) * sizeof(std::uint32_t)) : nullptr);
-  auto* of_lines = static_cast<RaggedLine*>(
-      dense ? arena.take(static_cast<std::size_t>(p.batch) * sizeof(RaggedLine)) : nullptr);
   auto* longest = static_cast<Index*>(packed && !dense ? arena.take(sizeof(Index)) : nullptr);
+  const SequenceBounds all(told, p.steps, p.batch, packed);
+  const auto* of_lines = dense ? prepare_lines(plan, all, backward, arena, stream) : nullptr;
   if (arena.counting()) return {};
   const RaggedWays ways = ways_of(plan, told, longest);
-  const SequenceBounds all(told, p.steps, p.batch, packed);
   const Strided<const std::uint8_t> reset{static_cast<const std::uint8_t*>(told.reset.data),
                                           told.reset.strides[1], told.reset.strides[0]};
   if (ways.longest) {
@@ -111,10 +160,6 @@ RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, Arena& aren
   if (marks && ways.tokens && tokens > 0) {
     mark_tokens<<<pointwise::blocks_for(tokens), kThreads, 0, stream>>>(all, lines, reset, ways,
                                                                         of_tokens);
-    SCANRNN_CUDA(cudaGetLastError());
-  }
-  if (dense && p.batch > 0) {
-    order_lines<<<pointwise::blocks_for(p.batch), kThreads, 0, stream>>>(all, of_lines);
     SCANRNN_CUDA(cudaGetLastError());
   }
   return {of_tokens, of_lines, ways};

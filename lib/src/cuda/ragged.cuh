@@ -15,7 +15,7 @@ using pointwise::kThreads;
 
 // The tables of a batch, in memory of the arena: lines for a dense cell, marks for a linear one and
 // for training.
-RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, Arena& arena,
+RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, bool backward, Arena& arena,
                      cudaStream_t stream);
 
 // ---- rows: a warp takes one after another
@@ -119,8 +119,8 @@ void pass_states(const SequenceBounds& all, const TensorView& from, const Tensor
       Strided<T>{static_cast<T*>(to.data), to.strides[0], 0}, to.sizes[1]);
   SCANRNN_CUDA(cudaGetLastError());
 }
-// Between states in the order of the sequences, [N,H], and those of the walk's lines, `apart` from
-// one another. Absent ones are all `fresh`; `rounded`, [N,H], may be absent.
+// Between states in the order of the sequences, [N,H], and those in the order of the walk, `apart`
+// from one another. Absent ones are all `fresh`; `rounded`, [N,H], may be absent.
 template <class T, class V>
 __global__ void __launch_bounds__(kThreads)
     to_lines(const RaggedLine* lines, Index count, Strided<const T> from, V* to, Index apart,
@@ -177,7 +177,7 @@ template <class Piece>
 __global__ void __launch_bounds__(kThreads)
     clear_slots(const RaggedLine* lines, Index first_step, Piece* memory, Index slot_pieces,
                 Index slots) {
-  const Index left = lines[0].count - first_step;
+  const Index left = lines[0].steps - first_step;
   if (left <= 0) return;
   const Index pieces = min(left + 1, slots) * slot_pieces;
   for (Index i = pointwise::first_item(); i < pieces; i += pointwise::item_stride()) {

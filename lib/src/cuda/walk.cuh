@@ -8,6 +8,7 @@
 #include "cuda/kernels/large.h"
 #include "cuda/ragged.cuh"
 #include "cuda/run.cuh"
+#include "scanrnn/dispatch/ragged.h"
 
 namespace scanrnn {
 
@@ -158,10 +159,15 @@ struct CudaWalk : CudaRun<T> {
 
   // Steps that lines from this one on have at most: those of a packed batch are told on the device,
   // but it and those before it, which are as long, have all of the tokens at most.
-  Index steps_from(Index line) const {
-    if (call.layout != dispatch::Batch::packed) return call.steps;
-    const Index most = call.steps / (line + 1), longest = plan.problem.longest;
-    return longest > 0 ? std::min(most, longest) : most;
+  Index steps_from(Index line, bool backward) const {
+    if (!call.is_ragged()) return call.steps;
+    const bool packed = call.layout == dispatch::Batch::packed;
+    const Index longest = packed ? plan.problem.longest : call.steps;
+    const bool differ = packed || call.ragged.lengths;
+    const bool shares = differ && dispatch::shares_lines(plan, backward);
+    const Index line_steps = shares ? longest + longest / 4 : longest;
+    const Index most = call.steps * (packed ? 1 : call.batch) / (line + 1);
+    return longest > 0 ? std::min(most, line_steps) : most;
   }
 
   // Walks lines and steps of the call's part in launches of so many each, every one from where the
@@ -169,15 +175,15 @@ struct CudaWalk : CudaRun<T> {
   template <class Launch>
   void walk(const Args& args, Index lines, Index steps, bool backward, Launch&& launch) {
     for (Index line = 0; line < args.batch; line += lines) {
-      const Index most = steps_from(line);
+      const bool is_ragged = args.lines;
+      const Index most = steps_from(line, backward);
       const Index begin = backward ? call.steps - call.end() : call.part_begin;
-      const Index end = backward ? call.steps - call.part_begin : call.end();
-      for (Index step = begin; step < std::min(most, end); step += steps) {
+      const Index end = is_ragged ? most : backward ? call.steps - call.part_begin : call.end();
+      for (Index step = begin; step < end; step += steps) {
         Args part = args;
         part.batch = std::min(args.batch - line, lines);
-        part.steps = std::min(std::min(most, end) - step, steps);
+        part.steps = std::min(end - step, steps);
         const bool first = step == 0, last = step + part.steps == most;
-        const bool is_ragged = args.lines;
         if (is_ragged) {
           part.lines += line;
           part.first_step = step;
@@ -211,7 +217,8 @@ struct CudaWalk : CudaRun<T> {
   void walk_persistent(const Args& args, const dispatch::PersistentShape& shape, bool backward,
                        void* exchange, Kernel&& kernel) {
     const auto bytes = dispatch::exchange_bytes(plan.problem, shape, backward);
-    const Index steps = shape.in_block ? std::max<Index>(args.steps, 1) : shape.steps;
+    const Index slots = std::min(plan.problem.steps, shape.steps);  // that there is memory for
+    const Index steps = shape.in_block ? std::max<Index>(args.steps, 1) : slots;
     walk(args, shape.lines, steps, backward, [&](const Args& part) {
       dispatch::PersistentShape own = shape;
       own.groups = static_cast<int>(std::min<Index>(shape.groups, part.batch));

@@ -114,14 +114,16 @@ struct Marks {
   }
 };
 
-// A sequence as a dense cell walks it: whose states it has, and where its tokens are.
+// A sequence as a dense cell walks it: whose states it has, and where its tokens are. The first
+// sequence of a line of the walk has the steps of all that follow one another there; `next` of them
+// is so many places further on, or 0: none is. Others have no steps of their own.
 struct RaggedLine {
-  std::int32_t sequence, line, first, count;
+  std::int32_t sequence, line, first, count, next, steps;
 };
 
 // What a device has prepared for all layers of a stack: a mark for each token, a line's one after
-// another; for a dense cell a line for each sequence, the longest first; for a linear one, how it
-// is walked.
+// another; for a dense cell all sequences, those that begin a line first, and of these the longest
+// line; for a linear one, how it is walked.
 struct RaggedTables {
   const std::uint32_t* marks = nullptr;
   const RaggedLine* lines = nullptr;

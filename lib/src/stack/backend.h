@@ -119,9 +119,9 @@ class Backend {
   virtual void pass_states(const SequenceBounds& sequences, const TensorView& from,
                            const TensorView& to) = 0;
 
-  // Ragged batches. What layer calls of one stack share, in memory of the workspace.
+  // Ragged batches. What layer calls of one pass share, in memory of the workspace.
   virtual RaggedTables prepare(const dispatch::Plan& /*plan*/, const Ragged& /*ragged*/,
-                               Arena& /*workspace*/) {
+                               bool /*backward*/, Arena& /*workspace*/) {
     return {};
   }
   // [T,B,.]: zeros at the steps of a line from its length on.

@@ -57,11 +57,11 @@ class Run {
     return out;
   }
 
-  // Before the first layer call of a ragged batch.
-  void prepare(const Ragged& ragged) {
+  // Before the first layer call of a pass over a ragged batch.
+  void prepare(const Ragged& ragged, bool backward) {
     if (stack_.plan.problem.layout == dispatch::Batch::rectangular) return;
     if (!ragged && !counting()) return;
-    tables_ = stack_.backend.prepare(stack_.plan, ragged, stack_.workspace);
+    tables_ = stack_.backend.prepare(stack_.plan, ragged, backward, stack_.workspace);
   }
 
   LayerCall layer_call(int layer, int direction, const Ragged& ragged, const Drops& drops) const {

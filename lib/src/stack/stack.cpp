@@ -30,7 +30,7 @@ void Stack::forward(const ForwardArgs& args) {
   const bool step_as_one = dispatch::steps_as_one(plan);
   const bool as_one = step_as_one && !args.ragged && !(may_pool && run.counting());
   const bool pooled = (args.state_indices && !as_one) || (may_pool && run.counting());
-  run.prepare(args.ragged);
+  run.prepare(args.ragged, false);
   const Around around(backend, plan, run, drops, args.ragged);
   const SequenceBounds sequences = run.sequences(args.ragged);
   State h0, hn;
@@ -114,7 +114,7 @@ class WayBack {
         around_(stack.backend, plan_, run_, drops_, args_.ragged),
         group_(stack.backend, plan_, workspace_),
         sequences_(run_.sequences(args.ragged)) {
-    run_.prepare(args.ragged);
+    run_.prepare(args.ragged, true);
     x_ = run_.without_padding(args.x, args.ragged);
     const TensorView y = run_.inner(args.y);
     for (const auto part : kStateTensors) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How packed sequences are walked, where only a device knows how long they are.
+// How sequences are walked, where only a device knows how long they are.
 #pragma once
 
 #include "scanrnn/dispatch/plan.h"
@@ -11,6 +11,13 @@ namespace scanrnn::dispatch {
 // resets none on the way: then there is, on average, a warp of rows for each multiprocessor until
 // the longest has ended. Otherwise the plan's strategy walks all tokens. 0: it always does.
 std::int64_t longest_alone(const Plan& plan);
+
+// More sequences than this have a line each.
+inline constexpr std::int64_t kMostSharing = 2048;
+// Whether a persistent kernel on CUDA walks sequences of a ragged batch behind one another in fewer
+// lines than there are sequences: short ones behind long ones, in lines that are as long as the
+// longest, or up to a quarter longer.
+bool shares_lines(const Plan& plan, bool backward);
 
 }  // namespace scanrnn::dispatch
 #pragma GCC visibility pop

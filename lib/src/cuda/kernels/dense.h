@@ -89,9 +89,10 @@ struct CudaDenseArgs : CudaRecurrent<T> {
   // A step from states that lie in a pool, or absent.
   PoolRows pool;
 
-  // A ragged batch: a line of the walk is one of these, where its states are carried; tensors of
-  // tokens are those of the whole layer from the first step in time on, `initial` has a state for
-  // each sequence. A launch begins at step first_step of each line.
+  // A ragged batch: a line of the walk begins with one of these, and each sequence carries its
+  // states where it is; tensors of tokens are those of the whole layer from the first step in time
+  // on, `initial` has a state for each sequence. A launch begins at step first_step of each line.
+  // Who asks for a step of sequence i without more has lines of one sequence each.
   const RaggedLine* lines = nullptr;
   Index first_step = 0;
   bool against_time = false;  // the walk; the layer's forward walk
@@ -111,17 +112,25 @@ struct CudaDenseArgs : CudaRecurrent<T> {
   // The draws of step t of line i in this launch.
   SCANRNN_HD DenseDraws draws(Index i, Index t) const {
     if (!lines) return {masks, masks.token + i * masks.line + t * masks.step, masks.step};
+    return draws_at(i, first_step + t);
+  }
+  // Those of a step of sequence i.
+  SCANRNN_HD DenseDraws draws_at(Index i, Index at) const {
     const RaggedLine own = lines[i];
-    const Index step = against_time ? own.count - 1 - first_step - t : first_step + t;
+    const Index step = against_time ? own.count - 1 - at : at;
     return {masks, masks.token + own.line * masks.line + (own.first + step) * masks.step,
             against_time ? -masks.step : masks.step};
   }
   // Line i of a tensor of tokens, from this launch's first step on; of a ragged batch there is one.
   template <class U>
   SCANRNN_HD Strided<U> walked(const Strided<U>& tensor, Index i) const {
-    if (!lines) return tensor.at_line(i);
+    return lines ? walked_at(tensor, i, first_step) : tensor.at_line(i);
+  }
+  // Sequence i of one, from step `at` of it on.
+  template <class U>
+  SCANRNN_HD Strided<U> walked_at(const Strided<U>& tensor, Index i, Index at) const {
     const RaggedLine own = lines[i];
-    const Index step = against_time ? own.count - 1 - first_step : first_step;
+    const Index step = against_time ? own.count - 1 - at : at;
     return {tensor.data ? tensor.data + own.line * tensor.line + (own.first + step) * tensor.step
                         : nullptr,
             tensor.line, against_time ? -tensor.step : tensor.step};
@@ -129,24 +138,25 @@ struct CudaDenseArgs : CudaRecurrent<T> {
   // Steps of line i in this launch.
   SCANRNN_HD Index steps_of(Index i) const {
     if (!lines) return steps;
-    const Index left = lines[i].count - first_step;
+    const Index left = lines[i].steps - first_step;
     return left < 0 ? 0 : left < steps ? left : steps;
   }
   // Whether line i ends with this launch, or has before.
   SCANRNN_HD bool ends(Index i) const { return lines[i].count <= first_step + steps; }
   // The flag of each of a line's steps that says that no state comes into it. Against time that is
   // the flag of the step after it, of which a sequence's last one has none.
-  SCANRNN_HD Strided<const std::uint8_t> resets(Index i) const {
-    auto out = walked(reset, i);
+  SCANRNN_HD Strided<const std::uint8_t> resets(Index i) const { return resets_at(i, first_step); }
+  SCANRNN_HD Strided<const std::uint8_t> resets_at(Index i, Index at) const {
+    auto out = walked_at(reset, i, at);
     if (reverse && out.data) out.data += reset.step;
     return out;
   }
   // Whether step t of line i in this launch has such a flag.
-  SCANRNN_HD bool may_reset(Index i, Index t) const {
+  SCANRNN_HD bool may_reset(Index i, Index t) const { return may_reset_at(i, first_step + t); }
+  SCANRNN_HD bool may_reset_at(Index i, Index at) const {
     if (!reset.data) return false;
     if (!reverse) return true;
-    const Index step = first_step + t;  // the layer's first step is the sequence's last one
-    return against_time ? step > 0 : step + 1 < lines[i].count;
+    return against_time ? at > 0 : at + 1 < lines[i].count;  // the layer's first step is the last
   }
 };
 

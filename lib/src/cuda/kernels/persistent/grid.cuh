@@ -62,7 +62,10 @@ __device__ __forceinline__ void take_turns(const typename Cut::Args& a, int t, I
   if (Cut::kBackward || Cut::kChain || t + 1 < steps) {
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      outboxes[j].send([&](int i) { return items[j].sent(i); });
+      outboxes[j].send([&](int i) {
+        if (!Cut::kBackward && items[j].passes_on(a, t + 1)) return items[j].entering(a);
+        return items[j].sent(i);
+      });
       outboxes[j].move(slot);
     }
   }

@@ -11,9 +11,9 @@ namespace scanrnn::persistent {
 
 using fragment::Bits;
 
-// kRagged: lines have steps of their own, and a flag of each says whether it is cut from the step
-// before it. kChain: a product gives all sums, W x included, of layers that have none in memory;
-// backward what comes from the layer above, too.
+// kRagged: lines have steps of their own, of a sequence or of several that follow one another, and
+// a flag of each says whether it is cut from the step before it. kChain: a product gives all sums,
+// W x included, of layers that have none in memory; backward what comes from the layer above, too.
 template <class C, class T, bool kBackward, bool kRagged, bool kChain = false>
 struct Item {
   using Args = CudaDenseArgs<T, float>;
@@ -26,8 +26,10 @@ struct Item {
   static_assert(C::kGates <= 4, "a unit's sums are one float4");
 
   int line, unit;
-  int own_steps;  // of a ragged line
-  bool live;      // an item past the last one takes part and leaves nothing
+  // A ragged line: of the sequence that is walked, the turn of its first step, which may be of a
+  // launch before this one, and the turn behind its last step here.
+  int start, own_steps;
+  bool live;  // an item past the last one takes part and leaves nothing
   DenseState<C, float> state;
   DenseVectors<C, float> vectors, dvectors;
   std::uint32_t stays = 0;           // what is drawn for the next steps
@@ -40,32 +42,57 @@ struct Item {
 
   template <class U>
   __device__ __forceinline__ Strided<U> own(const Args& a, const Strided<U>& tensor) const {
-    if constexpr (kRagged) return a.walked(tensor, line).from(unit, 0);
+    if constexpr (kRagged) return a.walked_at(tensor, line, -min(start, 0)).from(unit, 0);
     return tensor.at_line(line).from(unit, 0);
   }
+  // The step of the line's sequence that turn t has, and the turn at which it was opened.
+  __device__ __forceinline__ int at(int t) const { return kRagged ? t - start : t; }
+  __device__ __forceinline__ int opened() const { return kRagged ? max(start, 0) : 0; }
   __device__ __forceinline__ void open(const Args& a, int at_line, int at_unit, bool exists) {
     line = kRagged && !exists ? 0 : at_line;
     unit = at_unit;
-    if constexpr (kRagged) own_steps = static_cast<int>(a.steps_of(line));
-    live = exists && (!kRagged || own_steps > 0);
+    live = exists;
+    if constexpr (kRagged) {
+      live = exists && a.steps_of(line) > 0;
+      begin(a, -static_cast<int>(a.first_step));
+      while (live && own_steps <= 0) begin_next(a, own_steps);
+    }
+    open_walk(a);
+    vectors = read_vectors<C, Memory>(a.vectors, live ? unit : 0, a.hidden);
+    direct = 0.0f;
+    if constexpr (!kBackward) {
+      bias = DenseSums<C, float>::template of_biases<Memory>(a.bias, a.recurrent_bias,
+                                                             live ? unit : 0, a.hidden);
+    }
+  }
+  // A ragged line: its sequence from turn t on; the sequence behind it, and that from turn t on.
+  __device__ __forceinline__ void begin(const Args& a, int t) {
+    start = t;
+    own_steps = static_cast<int>(min(a.steps, Index{t} + a.lines[line].count));
+  }
+  __device__ __forceinline__ int next_line(const Args& a) const {
+    int out = line + a.lines[line].next;
+    while (a.lines[out].count == 0 && a.lines[out].next > 0) out += a.lines[out].next;
+    return out;
+  }
+  __device__ __forceinline__ void begin_next(const Args& a, int t) {
+    line = next_line(a);
+    begin(a, t);
+  }
+  // The state and the tokens of the line, or of its sequence.
+  __device__ __forceinline__ void open_walk(const Args& a) {
     sums = own(a, a.sums);
     kept = own(a, a.kept);
     y = own(a, a.y);
     cells = own(a, a.cells);
     from = own(a, a.before);
     cotangents = own(a, a.dy);
-    if constexpr (kRagged) resets = a.resets(line);
+    if constexpr (kRagged) resets = a.resets_at(line, -min(start, 0));
     state = DenseState<C, float>::of([&](int i) {
       const auto absent = static_cast<float>(kBackward ? 0 : C::fresh(i));
       return live ? a.from[i].read(line, unit, absent) : 0.0f;
     });
-    vectors = read_vectors<C, Memory>(a.vectors, live ? unit : 0, a.hidden);
     if constexpr (kBackward && C::kVectors > 0) vectors_to = own(a, a.dvectors);
-    direct = 0.0f;
-    if constexpr (!kBackward) {
-      bias = DenseSums<C, float>::template of_biases<Memory>(a.bias, a.recurrent_bias,
-                                                             live ? unit : 0, a.hidden);
-    }
   }
   __device__ __forceinline__ int steps(const Args& a) const {
     return kRagged ? own_steps : static_cast<int>(a.steps);
@@ -82,7 +109,7 @@ struct Item {
     if constexpr (kRagged) {
       // As it is: to compare it here would be to wait for it.
       to[kValues] = 0;
-      if (a.may_reset(line, t)) to[kValues] = *resets.data;
+      if (a.may_reset_at(line, at(t))) to[kValues] = *resets.data;
       resets.next();
     }
     // A step forward is shorter than the way from memory to here, not than that from the second
@@ -94,12 +121,12 @@ struct Item {
     for (int i = 0; i < kValues; ++i) expect(later + i * a.hidden);
   }
   __device__ __forceinline__ void fetch_draws(const Args& a, int t) {
-    if (t % MadeDraws::kSteps != 0) return;
-    const auto draws = a.draws(line, t);
+    if ((t - opened()) % MadeDraws::kSteps != 0) return;
+    const auto draws = kRagged ? a.draws_at(line, at(t)) : a.draws(line, t);
     if (draws && live && t < steps(a)) stays = MadeDraws::make(draws, unit);
   }
   __device__ __forceinline__ MadeDraws drawn(const Args& a, int t) const {
-    return {a.masks, stays >> t % MadeDraws::kSteps};
+    return {a.masks, stays >> (t - opened()) % MadeDraws::kSteps};
   }
   __device__ __forceinline__ bool cut() const { return kRagged && in[kRead - 1] != 0; }
   __device__ __forceinline__ void fetch(const Args& a, int t) {
@@ -109,7 +136,8 @@ struct Item {
     dy = cotangents.data ? Bits<T>::load(cotangents.data) : 0;
     if (cotangents.data) cotangents.next();
     if constexpr (kRagged) {
-      const bool first = t + 1 == own_steps && a.ends(line);  // of the sequence
+      // The sequence's, not this launch's.
+      const bool first = t + 1 == own_steps && at(t) + 1 == a.lines[line].count;
       if (first) from = a.initial.at_line(a.lines[line].sequence).from(unit, 0);
       fetch_before(a);
       if (!first) from.next();
@@ -155,9 +183,9 @@ struct Item {
       const auto sums = DenseSums<C, float>::of([&](int i) { return Bits<T>::value(in[i]); });
       auto after = state;
       if constexpr (kChain) {
-        after.h = Bits<T>::value(dy) + (total + (t == 0 ? state.h : direct));
+        after.h = Bits<T>::value(dy) + (total + (t == opened() ? state.h : direct));
       } else {
-        after.h = Bits<T>::value(dy) + (t == 0 ? state.h : total + direct);
+        after.h = Bits<T>::value(dy) + (t == opened() ? state.h : total + direct);
       }
       const auto from_before =
           state_before<C, float>(!cut(), [&](int i) { return Bits<T>::value(before[i]); });
@@ -202,11 +230,26 @@ struct Item {
 #pragma unroll
     for (int i = 0; i < C::kStates; ++i) a.to[i].write(line, unit, state.at(i));
   }
-  // A ragged line's end, once it has made so many steps: nothing is left of it.
+  // A ragged line, before close_at(a, made): whether its sequence ends there and another follows in
+  // this launch; then the product behind that step reads of it, forward, this h.
+  __device__ __forceinline__ bool passes_on(const Args& a, int made) const {
+    return kRagged && live && made == own_steps && made < static_cast<int>(a.steps) &&
+           a.lines[line].next > 0;
+  }
+  __device__ __forceinline__ float entering(const Args& a) const {
+    return a.from[0].read(next_line(a), unit, static_cast<float>(C::fresh(0)));
+  }
+  // A ragged sequence's end, once so many turns are made: the line goes on with the next one, or
+  // nothing is left of it.
   __device__ __forceinline__ void close_at(const Args& a, int made) {
-    if (!kRagged || made != own_steps) return;
+    if (!kRagged || made != own_steps || !live) return;
     close(a);
-    live = false;
+    live = passes_on(a, made);
+    if (!live) return;
+    begin_next(a, made);
+    live = own_steps > made;
+    open_walk(a);
+    if (kBackward) fetch(a, made);  // which waited for the product that ends the sequence before
   }
 };
 
