@@ -98,7 +98,9 @@ TEST(LargeShapes, ArePickedWhereTheyAreFaster) {
       p.training = training;
       const PersistentShape s = persistent_shape(p, device(), false);
       EXPECT_EQ(s.large, one.lines > 0) << one.gates << ", " << one.hidden << ", " << one.batch;
-      if (s.large) EXPECT_EQ(kLargeTiles[s.tile].lines, one.lines);
+      if (s.large) {
+        EXPECT_EQ(kLargeTiles[s.tile].lines, one.lines);
+      }
     }
   }
   EXPECT_NE(explain(plan(lstm(256, 512), device(), generic_cuda_profile())).find("warp groups"),

@@ -9,7 +9,7 @@ namespace emulated::ptx {
 struct Descriptor {
   std::uint64_t bits;
 
-  // Of 16 elements of the sum, element k of a row.
+  // Element k of the 16 that a product sums, in a row.
   std::uint16_t element(int row, int k) const {
     const auto field = [&](int at) { return static_cast<std::uint32_t>(bits >> at & 0x3fff) * 16; };
     return at<std::uint16_t>(field(0) + static_cast<std::uint32_t>(k / 8) * field(16) +
