@@ -193,8 +193,7 @@ class CudaCutsTest : public CudaTest {};
 TEST_F(CudaCutsTest, EveryOne) {
   Random random(96);
   Context& context = shared_context(1);
-  for (const LayerOptions& options : with_layers_by_lines(all_variants())) {
-    if (!is_dense(options)) continue;
+  for (const LayerOptions& options : dense_variants(with_layers_by_lines(all_variants()))) {
     for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
       Case c = small_case(info(options.cell), dtype, Strategy::persistent, 7, 19, 300);
       take_options(c, options);
@@ -224,8 +223,7 @@ TEST_F(CudaCutsTest, EveryLargeOne) {
   if (!context.limits().warp_groups) GTEST_SKIP() << "warp groups do not multiply here";
   Random random(97);
   std::set<int> tiles;
-  for (const LayerOptions& options : all_variants()) {
-    if (!is_dense(options)) continue;
+  for (const LayerOptions& options : dense_variants()) {
     for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16}) {
       Case c = small_case(info(options.cell), dtype, Strategy::persistent, 3, 70, 768);
       take_options(c, options);

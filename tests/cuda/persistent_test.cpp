@@ -26,13 +26,6 @@ class CudaPersistentTest : public CudaTest {
     c.way = Strategy::persistent;
     return c;
   }
-  static std::vector<LayerOptions> dense_variants() {
-    std::vector<LayerOptions> out;
-    for (const LayerOptions& options : all_variants()) {
-      if (is_dense(options)) out.push_back(options);
-    }
-    return out;
-  }
   static void expect_near_step_loop(Case c, double tolerance) {
     Random random(91);
     const Data data = random_data(c, random);

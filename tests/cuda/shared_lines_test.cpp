@@ -12,13 +12,6 @@ using dispatch::Strategy;
 
 const Way kShared{Strategy::persistent, Way::Split::shared_lines};
 
-std::vector<LayerOptions> dense_variants() {
-  std::vector<LayerOptions> out;
-  for (const LayerOptions& options : all_variants()) {
-    if (is_dense(options)) out.push_back(options);
-  }
-  return out;
-}
 void expect_shared(const Case& c) {
   const BatchShape shape{c.steps, c.batch, c.layout, c.longest};
   Context& context = shared_context(c.threads);
@@ -72,8 +65,7 @@ TEST_F(SharedLinesOnCuda, AnyLengths) {
   const std::vector<std::vector<std::int64_t>> all{
       {0, 0, 0, 0},          {15, 15, 15, 15, 15, 15},     {31, 16, 15, 14, 1, 1},
       {45, 0, 30, 15, 0, 0}, {60, 1, 1, 1, 1, 1, 1, 1, 1}, {30, 28, 29, 2, 1, 0, 15, 14}};
-  for (const LayerOptions& options : few_variants()) {
-    if (!is_dense(options)) continue;
+  for (const LayerOptions& options : dense_variants(few_variants())) {
     for (const auto& lengths : all) {
       for (bool packed : {false, true}) {
         RaggedCase c = ragged_case(options, lengths, packed);
@@ -89,8 +81,7 @@ TEST_F(SharedLinesOnCuda, AnyLengths) {
 
 TEST_F(SharedLinesOnCuda, Heads) {
   Random random(1553);
-  for (const LayerOptions& options : few_variants()) {
-    if (!is_dense(options)) continue;
+  for (const LayerOptions& options : dense_variants(few_variants())) {
     for (bool packed : {false, true}) {
       RaggedCase c = ragged_case(options, {17, 1, 0, 7, 16, 17, 2, 9}, packed);
       c.whole.way = kShared;
@@ -106,8 +97,7 @@ TEST_F(SharedLinesOnCuda, Heads) {
 // More lines than the items of a thread's first turn.
 TEST_F(SharedLinesOnCuda, ManySequences) {
   Random random(1554);
-  for (const LayerOptions& options : few_variants()) {
-    if (!is_dense(options)) continue;
+  for (const LayerOptions& options : dense_variants(few_variants())) {
     for (bool packed : {false, true}) {
       std::vector<std::int64_t> lengths;
       for (const double length : random.uniform(40, 0, 30)) {

@@ -24,8 +24,7 @@ class StackStepTest : public CudaTest {
   }
   template <class F>
   static void for_dense(F&& check) {
-    for (const LayerOptions& options : all_variants()) {
-      if (!is_dense(options)) continue;
+    for (const LayerOptions& options : dense_variants()) {
       for (Dtype dtype : {Dtype::float64, Dtype::float32, Dtype::bfloat16, Dtype::float16}) {
         check(options, dtype);
         if (testing::Test::HasFailure()) return;

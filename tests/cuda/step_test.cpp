@@ -14,8 +14,7 @@ class CudaStepTest : public CudaTest {
  protected:
   template <class F>
   static void for_dense(F&& check) {
-    for (const LayerOptions& options : all_variants()) {
-      if (!is_dense(options)) continue;
+    for (const LayerOptions& options : dense_variants()) {
       for (Dtype dtype : {Dtype::float64, Dtype::float32, Dtype::bfloat16, Dtype::float16}) {
         Case c;
         c.layer = options;
