@@ -125,7 +125,7 @@ inline constexpr bool kDraws = !std::is_empty<scan::cuda::DrawnOf<Source>>::valu
 
 // The same over marks, by operators that know a cut; the marks say where states enter and leave.
 // Where steps do not compose, each sequence is still a line of its own. With draws there is one
-// kernel, the scan over blocks as that of a batch that is not ragged.
+// kernel, the scan over blocks in the linear domain, whatever the plan says.
 template <class Memory, class Source, class Sink>
 cudaError_t launch_marked(const CudaSchedule& s, const Source& source, const Sink& sink) {
   using V = typename Memory::V;

@@ -133,13 +133,18 @@ struct Feed {
     } else {
       copy_singly(line, tile, row, t);
     }
-    if constexpr (IsMarked<Source>::value) copy_marks(line, extent, tile, t);
+    if constexpr (IsMarked<Source>::value) copy_marks(line, tile, t);
     commit_copies();
   }
 
+  // Steps of this chunk that a stream has.
+  __device__ __forceinline__ static int steps_left(const Stream<T>& stream, Index t) {
+    return static_cast<int>(min(stream.steps - t, Index{kSteps}));
+  }
+
+ private:
   // A lane copies the mark of one step; those past the last are zeros.
-  __device__ __forceinline__ static void copy_marks(const Source& line, const Extent& extent,
-                                                    T* tile, Index t) {
+  __device__ __forceinline__ void copy_marks(const Source& line, T* tile, Index t) const {
     const int lane = fresh_lane();
     if (lane >= kSteps) return;
     auto* to = reinterpret_cast<std::uint32_t*>(tile + Source::kStreams * kSteps * kLanes) + lane;
@@ -149,12 +154,6 @@ struct Feed {
       *to = 0;
     }
   }
-  // Steps of this chunk that a stream has.
-  __device__ __forceinline__ static int steps_left(const Stream<T>& stream, Index t) {
-    return static_cast<int>(min(stream.steps - t, Index{kSteps}));
-  }
-
- private:
   // Element by element: any alignment.
   __device__ __forceinline__ void copy_singly(const Source& line, T* tile, Index row,
                                               Index t) const {

@@ -52,13 +52,14 @@ __device__ __forceinline__ typename Op::State after_whole(const typename Op::Loc
 }
 
 // Copies one chunk after the other, by vectors, without a branch: of rows that fill the warp, and
-// of streams that are there. kBounded: to the line's end. If not, of whole chunks alone, with the
-// marks of kLanes steps, which there must be.
+// of streams that are there. kBounded: to the line's end, of lines without marks. If not, of whole
+// chunks alone, with the marks of kLanes steps, which there must be.
 template <class Source, int kSteps, bool kBounded>
 struct SteadyFeed {
   using T = typename Source::T;
   using Any = Feed<Source, kSteps>;
   static constexpr bool kMarked = IsMarked<Source>::value;
+  static_assert(!(kMarked && kBounded));
   static constexpr int kReach = kMarked ? kLanes : kSteps;  // steps that a copy may read
   const T* from[Source::kStreams];                          // this lane's next piece of each
   int place;                                                // in a tile
@@ -88,7 +89,7 @@ struct SteadyFeed {
     for (int i = 0; i < Source::kStreams; ++i) least = min(least, line.stream(i).steps);
     return least;
   }
-  __device__ __forceinline__ void copy(const Source& line, const Extent& extent, T* tile) {
+  __device__ __forceinline__ void copy(const Source& line, T* tile) {
     const int lane = threadIdx.x % kLanes;
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
@@ -103,9 +104,7 @@ struct SteadyFeed {
         from[i] += pass;
       }
     }
-    if constexpr (kMarked && kBounded) {
-      Any::copy_marks(line, extent, tile, t);
-    } else if constexpr (kMarked) {
+    if constexpr (kMarked) {
       auto* to = reinterpret_cast<std::uint32_t*>(tile + Source::kStreams * kSteps * kLanes) + lane;
       copy_async<sizeof *to>(to, mark);
       mark += kSteps * line.marks.step;
@@ -175,7 +174,7 @@ __device__ __forceinline__ Index walk_steadily(const Line& in, const Extent& ext
     }
     const auto total = chunk.compose_loaded(unmarked(here));
     __syncwarp();  // the tile has been read by every lane
-    feed.copy(in, extent, tile);
+    feed.copy(in, tile);
     stage = ring.after(stage);
     const auto last = walk<Steps, kSteps>(chunk, anew, Index{kSteps}, cursor, state);
     state = anew ? last : after_whole<Steps>(total, state, last);
