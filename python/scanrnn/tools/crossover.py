@@ -115,8 +115,9 @@ class Sweep:
             row = {"cell": cell, "pass": direction, **shape.row(), "C": H, "dtype": dtype}
             for domain in ("log", "linear") if is_linear(cell) and one_kernel else ("log",):
                 layer = layer_of(cell, H, dtype, domain, layout)
-                trains = direction != "forward"
-                workload = _core.Workload(layer, self.device, T, B, trains, dtype == TF32)
+                workload = _core.Workload(
+                    layer, self.device, T, B, direction != PASSES[0], tf32=dtype == TF32
+                )
                 tried = ways if domain == "log" else one_kernel
                 bounds = tolerances(dtype, T, H)
                 by_domain = {LOG_ONLY: {"domain": domain}}
