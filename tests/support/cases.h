@@ -105,11 +105,12 @@ inline Case drawing_case(const LayerOptions& options, const Way& way) {
   return c;
 }
 
-// Of these variants those of dense cells.
+// The variants of dense cells alone, among the given ones.
 inline std::vector<LayerOptions> dense_variants(std::vector<LayerOptions> of = all_variants()) {
   of.erase(std::remove_if(of.begin(), of.end(), [](auto& o) { return !is_dense(o); }), of.end());
   return of;
 }
+
 // The variants of linear cells alone, for tests whose subject is the scan.
 inline std::vector<LayerOptions> linear_variants() {
   std::vector<LayerOptions> out = all_variants();
