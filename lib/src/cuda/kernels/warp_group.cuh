@@ -88,8 +88,13 @@ SCANRNN_WGMMA(__nv_bfloat16, ".bf16.bf16")
 SCANRNN_WGMMA(__half, ".f16.f16")
 #undef SCANRNN_WGMMA
 
-// Before the first product, once sums and operands in registers are as they have to be.
-__device__ __forceinline__ void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Before the first product: sums and operands in registers are as they have to be.
+__device__ __forceinline__ void begin(float (&d)[16]) {
+  asm volatile("wgmma.fence.sync.aligned;" : SCANRNN_SUMS_16(d)::"memory");
+}
+__device__ __forceinline__ void begin(float (&d)[32]) {
+  asm volatile("wgmma.fence.sync.aligned;" : SCANRNN_SUMS_32(d)::"memory");
+}
 __device__ __forceinline__ void end() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }

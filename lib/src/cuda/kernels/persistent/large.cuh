@@ -76,13 +76,13 @@ struct LargeProducts {
     state.forget();
 #pragma unroll
     for (float& s : sum) s = 0.0f;
-    warp_group::begin();
+    warp_group::begin(sum);
 #pragma unroll
     for (int piece = 0; piece < Cut::kKept; ++piece) {
       warp_group::multiply(T(), sum, kept[piece], state.at(piece, Cut::kLines));
     }
     for (int piece = Cut::kKept; piece < pieces; ++piece) {
-      warp_group::begin();  // which each turn of a loop wants
+      warp_group::begin(sum);  // which each turn of a loop wants
       warp_group::multiply(T(), sum, weights.at(piece - Cut::kKept, Cut::kRows),
                            state.at(piece, Cut::kLines));
     }
@@ -231,6 +231,8 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
       rows.store(a, share, t);
     }
     items.close(a, share);
+  } else {
+    __trap();  // no planner gives a device without them this kernel
   }
 }
 

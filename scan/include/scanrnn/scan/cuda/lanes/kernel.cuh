@@ -76,14 +76,6 @@ __global__ void __launch_bounds__(kStep == 0 ? kLanes : kMostLineWarps * kLanes,
   }
 }
 
-// What a block's warps tell one another: of tiles in turn, and of tickets that came in order.
-template <class Op>
-struct LaneShared {
-  typename Op::Local totals[2][kLaneWarps][kLanes];  // of each worker's rows
-  typename Op::State before[2][kLanes];              // the tile
-  unsigned tickets[4];
-};
-
 // The tiles of all lines: columns side by side, then the next tile of time.
 struct LaneTickets {
   unsigned tiles, lines;
@@ -124,7 +116,7 @@ __global__ void __launch_bounds__((kLaneWarps + kLaneServices) * kLanes, 2)
     lane_device_kernel(const Extent extent, const LaneTickets all, const Source source,
                        const Sink sink, const Ends ends, const bool runs,
                        const LaneExchange<Op> exchange) {
-  using Warp = LaneWarp<Op, Source, Sink, lane_steps<Source>(), kStep>;
+  using Warp = LaneWarp<Op, Source, Sink, lane_steps<Op, Source>(), kStep>;
   extern __shared__ __align__(kVectorBytes) unsigned char dynamic[];
   __shared__ LaneShared<Op> shared;
   const int number = threadIdx.x / kLanes;
@@ -246,9 +238,9 @@ int line_warps(const Extent& extent, int units) {
   return warps;
 }
 
-template <class Source>
+template <class Op, class Source>
 Index lane_tiles(const Extent& extent) {
-  const Index tile = Index{kLaneWarps} * lane_steps<Source>() * (kLanes / extent.rows);
+  const Index tile = Index{kLaneWarps} * lane_steps<Op, Source>() * (kLanes / extent.rows);
   return (extent.steps + tile - 1) / tile;
 }
 
@@ -260,7 +252,7 @@ template <class Op, class Source>
 std::size_t lanes_workspace(const Extent& extent) {
   if (extent.rows == 0 || extent.rows > cuda::kLanes) return 0;
   cuda::LaneExchange<Op> exchange;
-  return exchange.place(nullptr, extent.lines * extent.rows, cuda::lane_tiles<Source>(extent));
+  return exchange.place(nullptr, extent.lines * extent.rows, cuda::lane_tiles<Op, Source>(extent));
 }
 
 // Whether lanes can lie along time: lines of up to 32 rows, which are adjacent.
@@ -294,7 +286,7 @@ cudaError_t launch_lanes_by(const Extent& extent, const Source& source, const Si
                         warps * kLanes, warps * lane_shared<Source>(line_steps<Source>()),
                         on.stream, extent, source, sink, ends, runs);
   }
-  const Index tiles = lane_tiles<Source>(extent), count = tiles * extent.lines;
+  const Index tiles = lane_tiles<Op, Source>(extent), count = tiles * extent.lines;
   // Tickets are 32-bit words, and every running block takes a few beyond the last tile.
   if (count > Index{1} << 31) return cudaErrorInvalidConfiguration;
   LaneExchange<Op> exchange;
@@ -305,7 +297,7 @@ cudaError_t launch_lanes_by(const Extent& extent, const Source& source, const Si
   const LaneTickets all{static_cast<unsigned>(tiles), static_cast<unsigned>(extent.lines)};
   return cuda::launch(lane_device_kernel<Op, Source, Sink, Ends, kStep>,
                       std::min<Index>(count, 2 * on.units), (kLaneWarps + kLaneServices) * kLanes,
-                      kLaneWarps * lane_shared<Source>(lane_steps<Source>()), on.stream, extent,
+                      kLaneWarps * lane_shared<Source>(lane_steps<Op, Source>()), on.stream, extent,
                       all, source, sink, ends, runs, exchange);
 }
 

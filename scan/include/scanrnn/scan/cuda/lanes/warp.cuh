@@ -34,12 +34,21 @@ constexpr int lane_shared(int steps) {
   return kLaneStages * Source::kStreams * lane_tile<typename Source::T>(steps) *
          static_cast<int>(sizeof(typename Source::T));
 }
-// Steps of a lane: an odd number, so that lanes read different banks, and as many as a block has
-// room for on every device, beside two compositions of each lane.
-template <class Source>
+
+// What the warps of a block that shares a tile tell one another: of tiles in turn, and of tickets
+// that came in order.
+template <class Op>
+struct LaneShared {
+  typename Op::Local totals[2][kLaneWarps][kLanes];  // of each worker's rows
+  typename Op::State before[2][kLanes];              // the tile
+  unsigned tickets[4];
+};
+
+// Steps of a lane there: an odd number, so that lanes read different banks, and as many as a block
+// has room for on every device.
+template <class Op, class Source>
 constexpr int lane_steps() {
-  constexpr int kRoom = static_cast<int>(kLeastShared) - 2048 -
-                        2 * kLaneWarps * kLanes * 3 * static_cast<int>(sizeof(typename Source::V));
+  constexpr int kRoom = static_cast<int>(kLeastShared - sizeof(LaneShared<Op>));
   int steps = kMostLaneSteps;
   while (kLaneWarps * lane_shared<Source>(steps) > kRoom) steps -= 2;
   return steps;
