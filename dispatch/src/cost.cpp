@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "scanrnn/dispatch/persistent.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
@@ -238,10 +239,14 @@ class Counter {
 
   // Whether R fits on the chip.
   bool persistent(bool backward, Term first) {
-    DeviceLimits device = device_;  // what was fitted
-    device.warp_groups = false;
-    const PersistentShape shape = persistent_shape(p_, device, backward);
+    DeviceLimits fitted = device_;
+    fitted.warp_groups = false;
+    const PersistentShape shape = persistent_shape(p_, fitted, backward);
     if (shape.tile < 0) return false;
+    // What was fitted is of warps on their own. Warp groups take as much less of all of it as their
+    // clocks are fewer.
+    const PersistentShape best = persistent_shape(p_, device_, backward);
+    const double share = clocks(p_, device_, best, backward) / clocks(p_, fitted, shape, backward);
     const auto lines_at_once = static_cast<double>(shape.lines);
     const auto heads = static_cast<double>(p_.heads);
     const double lines = ceiling(std::min(batch(), lines_at_once), std::max(1, shape.groups));
@@ -259,7 +264,7 @@ class Counter {
                              launches * row * units * shape.heads * p_.gates,
                              walked * ceiling(shape.units * lines, kLanes * kPersistentWarps)};
     int term = static_cast<int>(first);
-    for (const double value : values) add(static_cast<Term>(term++), value);
+    for (const double value : values) add(static_cast<Term>(term++), share * value);
     return true;
   }
 

@@ -7,6 +7,7 @@
 
 #include "scanrnn/dispatch/large.h"
 #include "scanrnn/dispatch/plan.h"
+#include "scanrnn/dispatch/profile.h"
 
 namespace scanrnn::dispatch {
 namespace {
@@ -105,6 +106,25 @@ TEST(LargeShapes, ArePickedWhereTheyAreFaster) {
   }
   EXPECT_NE(explain(plan(lstm(256, 512), device(), generic_cuda_profile())).find("warp groups"),
             std::string::npos);
+}
+
+// Costs know how much faster they are: here nothing else makes the kernel for whole sequences win.
+TEST(LargeShapes, ArePlannedWhereTheyBeatStepsInALoop) {
+  const Profile* const measured = find_profile("sm_90");
+  ASSERT_NE(measured, nullptr);
+  DeviceLimits without = device();
+  without.warp_groups = false;
+  struct Size {
+    int gates;
+    std::int64_t hidden, batch;
+  };
+  for (const Size& one : {Size{4, 512, 512}, Size{4, 768, 256}, Size{3, 1024, 256}}) {
+    Problem p = lstm(one.batch, one.hidden);
+    p.gates = p.sums = one.gates;
+    EXPECT_EQ(plan(p, device(), *measured).strategy, Strategy::persistent)
+        << explain(plan(p, device(), *measured));
+    EXPECT_EQ(plan(p, without, *measured).strategy, Strategy::step_loop);
+  }
 }
 
 }  // namespace
