@@ -52,7 +52,7 @@ Index tile_steps(Kernel kernel) {
   if (kernel == Kernel::sequential) return steps_per_thread<From>();
   if (kernel == Kernel::block) return kCudaBlockWarps * steps_per_thread<From>();
   if (kernel == Kernel::lanes) return kLanes * line_steps<From>();
-  if (kernel == Kernel::lanes_device) return kLaneWarps * kLanes * lane_steps<From>();
+  if (kernel == Kernel::lanes_device) return kLaneWarps * kLanes * lane_steps<Op, From>();
   const auto shared = static_cast<std::size_t>(shared_context(1).limits().shared_bytes);
   return workers_for<Op, From, To, warps<Op, From, To>()>(shared) * device_steps<From>();
 }
