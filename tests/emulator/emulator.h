@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <tuple>
@@ -116,6 +117,7 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 inline void __syncthreads() { ::emulated::sync_block(); }
 inline void __syncwarp(unsigned = ~0u) { ::emulated::sync_warp(); }
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+[[noreturn]] inline void __trap() { std::abort(); }
 inline void __nanosleep(unsigned) { ::emulated::yield(); }
 template <class T>
 T __shfl_sync(unsigned, T value, int from, int = 32) {

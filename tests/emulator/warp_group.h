@@ -58,7 +58,8 @@ void wgmma_mma_async_sync_aligned_m64n64k16_f32(const char* types, const char*, 
                                                 float (&d)[32], const A& a, std::uint64_t b) {
   wgmma(types, d, a, b);
 }
-inline void wgmma_fence_sync_aligned() {}
+template <std::size_t kSums>
+void wgmma_fence_sync_aligned(float (&)[kSums]) {}
 inline void wgmma_commit_group_sync_aligned() {}
 template <std::size_t kSums>
 void wgmma_wait_group_sync_aligned(float (&)[kSums]) {}
