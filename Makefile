@@ -166,7 +166,9 @@ profiles: .venv/installed
 	  --out dispatch/profiles/cpu-generic.json
 	for name in sm_90 cuda-generic; do python -m scanrnn tune \
 	  --from bench/results/h200-random.json bench/results/h200-random-scans.json \
-	  bench/results/h200-crossover.json --out dispatch/profiles/$$name.json; done
+	  bench/results/h200-crossover.json --out dispatch/profiles/$$name.json; \
+	  python -m scanrnn tune --from bench/results/h100-random-tf32.json \
+	  --add-to dispatch/profiles/$$name.json --out dispatch/profiles/$$name.json; done
 
 figures: .venv/installed
 	python bench/figures.py

@@ -140,6 +140,10 @@ def parser() -> argparse.ArgumentParser:
         help="JSON of bench crossover to fit to, on whatever device: nothing is measured; of "
         "several machines with as many threads each, rules that are good on all",
     )  # fmt: skip
+    tune.add_argument(
+        "--add-to", type=Path, metavar="PROFILE",
+        help="a profile's file, to which only costs of kinds of problems are added that it lacks",
+    )  # fmt: skip
 
     source = regret.add_mutually_exclusive_group(required=True)
     source.add_argument("sweep", type=Path, nargs="?", help="JSON of bench crossover")
@@ -233,8 +237,9 @@ def run(chosen: argparse.Namespace) -> None:
         from .tools import tune
 
         tune.run(
-            chosen.grid, chosen.cells, chosen.device, chosen.out, chosen.minutes, chosen.measured
-        )
+            chosen.grid, chosen.cells, chosen.device, chosen.out, chosen.minutes, chosen.measured,
+            chosen.add_to,
+        )  # fmt: skip
     elif chosen.kind == "crossover":
         from .tools import crossover
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scanrnn import _core, profile
+from scanrnn import __main__, _core, profile
 from scanrnn.tools import costs, crossover, fit, measure, regret, sizes, tune
 
 ROOT = Path(__file__).parents[2]
 UNITS, SHARED = 132, 232448
+MACHINE = {"architecture": "sm_90", "processor": "a GPU", "commit": "first"}
 OF = {"kind": "linear", "bytes": 4, "alignment": 16, "training": False}
 OF |= {"log_form": False, "tf32": False}
 WAYS = {"direct": {"walk": 1.0}, "fused_sequential": {"call": 50.0}}
@@ -138,6 +139,29 @@ def test_the_better_of_rules_and_costs_is_kept(capsys, monkeypatch):
     assert "costs" not in tune.fitted([content], "mine")
 
 
+def test_costs_of_new_problems_are_added(tmp_path):
+    pytest.importorskip("scipy")
+    profile_file, sweep, out = (tmp_path / f"{name}.json" for name in ("old", "sweep", "new"))
+    old = tune.fitted([drawn_sweep(count=80) | MACHINE], "old")
+    measure.save(profile_file, old)
+    content = drawn_sweep(count=80, seed=3) | MACHINE | {"commit": "later"}
+    for row in content["rows"][::2]:  # those of the others are known
+        row["dtype"] = sizes.TF32
+    measure.save(sweep, content)
+    command = ["tune", "--from", str(sweep), "--add-to", str(profile_file), "--out", str(out)]
+    __main__.main(command)
+    new = measure.load(out)
+    assert [cost for cost in new["costs"] if not cost["tf32"]] == old["costs"]
+    assert {cost["strategy"] for cost in new["costs"] if cost["tf32"]} >= {"direct"}
+    assert new["and"] == ["a GPU, commit later"]
+    assert new["name"] == "old"
+    with pytest.raises(SystemExit, match=r"^--add-to: expected sweeps, which --from names"):
+        __main__.main(["tune", "--add-to", str(profile_file)])
+    measure.save(profile_file, {key: value for key, value in old.items() if key != "costs"})
+    with pytest.raises(SystemExit, match=r"^--add-to: expected a profile with costs"):
+        __main__.main(command)
+
+
 def test_drawn_problems_are_the_seeds():
     names = ["MinGRU", "LSTM", "scan"]
     first = list(sizes.drawn(200, 3, names, "cuda"))
@@ -180,6 +204,16 @@ def test_sizes_that_people_quote_are_picked_as_measured():
     pick = regret.picker(content, profile.parse(direct | {"rules": rules}, "test"))
     assert [pick(p) for p in found] == ["fused_sequential", "direct", "direct"]
     assert costs.rules(found, UNITS, pick) == []
+
+
+def test_the_built_in_costs_where_products_round_to_tf32():
+    content = measure.load_sweep(ROOT / "bench" / "results" / "h100-random-tf32.json")
+    found = [p for p in fit.problems(content) if p.dtype == sizes.TF32]
+    pick = regret.picker(content, _core.built_in_profile("sm_90"))
+    regrets = np.array([p.regret(pick(p)) for p in found])
+    assert len(found) > 1000
+    assert np.mean(regrets <= regret.CLOSE) >= 0.97
+    assert np.mean(regrets <= regret.FAR) >= 0.99
 
 
 @pytest.mark.parametrize("name", ["h200-random", "h200-random-99"])
