@@ -21,40 +21,55 @@ std::vector<Way> ways_of(const LayerOptions& layer) {
   return out;
 }
 
-TEST(Ragged, EveryCellInEveryWay) {
-  Random random(1501);
+class RaggedTest : public testing::TestWithParam<LayerOptions> {};
+// Without dense cells and square weights, which would be too large with so many units.
+class WideRaggedTest : public testing::TestWithParam<LayerOptions> {};
+
+std::vector<LayerOptions> light_layers() {
+  std::vector<LayerOptions> out;
   for (const LayerOptions& options : few_layers()) {
-    for (const Way& way : ways_of(options)) {
-      for (int bits = 0; bits < 16; ++bits) {
-        RaggedCase c = ragged_case(options, {7, 0, 12, 1, 12, 3}, bits & 1);
-        c.whole.way = way;
-        c.whole.layer.bidirectional = bits & 2;
-        c.whole.layer.batch_first = bits & 4;
-        c.whole.layer.num_layers = 1 + (bits & 8 ? 1 : 0);
-        fit(c.whole.layer);
-        c.whole.layer.dtype = bits & 1 ? Dtype::float64 : Dtype::float32;
-        c.whole.h0 = bits != 3;
-        c.whole.threads = 1 + bits % 3;
-        if (bits % 3 != 0) reset_some(c, 0.2, random);
-        expect_like_single_calls(c, random);
-      }
+    if (!is_dense(options) && !info(options.cell).square) out.push_back(options);
+  }
+  return out;
+}
+std::string name_of(const testing::TestParamInfo<LayerOptions>& test) {
+  return std::to_string(test.index) + "_" + info(test.param.cell).name;
+}
+INSTANTIATE_TEST_SUITE_P(Layer, RaggedTest, testing::ValuesIn(few_layers()), name_of);
+INSTANTIATE_TEST_SUITE_P(Layer, WideRaggedTest, testing::ValuesIn(light_layers()), name_of);
+
+TEST_P(RaggedTest, EveryWay) {
+  Random random(1501);
+  const LayerOptions& options = GetParam();
+  for (const Way& way : ways_of(options)) {
+    for (int bits = 0; bits < 16; ++bits) {
+      RaggedCase c = ragged_case(options, {7, 0, 12, 1, 12, 3}, bits & 1);
+      c.whole.way = way;
+      c.whole.layer.bidirectional = bits & 2;
+      c.whole.layer.batch_first = bits & 4;
+      c.whole.layer.num_layers = 1 + (bits & 8 ? 1 : 0);
+      fit(c.whole.layer);
+      c.whole.layer.dtype = bits & 1 ? Dtype::float64 : Dtype::float32;
+      c.whole.h0 = bits != 3;
+      c.whole.threads = 1 + bits % 3;
+      if (bits % 3 != 0) reset_some(c, 0.2, random);
+      expect_like_single_calls(c, random);
     }
   }
 }
 
-TEST(Ragged, AnyLengths) {
+TEST_P(RaggedTest, AnyLengths) {
   Random random(1502);
   const std::vector<std::vector<std::int64_t>> all{
       {0}, {1}, {0, 0, 0}, {4, 4, 4}, {1, 2, 3, 4, 5}, {5, 4, 3, 2, 1}, {0, 9, 0}, {300, 1, 2}};
-  for (const LayerOptions& options : few_layers()) {
-    for (const auto& lengths : all) {
-      for (bool packed : {false, true}) {
-        RaggedCase c = ragged_case(options, lengths, packed);
-        c.whole.layer.dtype = Dtype::float64;
-        c.whole.layer.bidirectional = true;
-        c.whole.threads = 2;
-        expect_like_single_calls(c, random);
-      }
+  const LayerOptions& options = GetParam();
+  for (const auto& lengths : all) {
+    for (bool packed : {false, true}) {
+      RaggedCase c = ragged_case(options, lengths, packed);
+      c.whole.layer.dtype = Dtype::float64;
+      c.whole.layer.bidirectional = true;
+      c.whole.threads = 2;
+      expect_like_single_calls(c, random);
     }
   }
 }
@@ -77,23 +92,22 @@ TEST(Ragged, StepsOfLinesWithMoreOptions) {
 }
 
 // More sequences than a kernel takes at once, shared by threads in every way.
-TEST(Ragged, ManySequences) {
+TEST_P(RaggedTest, ManySequences) {
   Random random(1503);
-  for (const LayerOptions& options : few_layers()) {
-    for (std::int64_t hidden : {4, 40}) {
-      for (int threads : {1, 2, 5}) {
-        for (bool packed : {false, true}) {
-          std::vector<std::int64_t> lengths;
-          for (int i = 0; i < 29; ++i) {
-            lengths.push_back(static_cast<std::int64_t>(random.uniform(1, 0, 24)[0]));
-          }
-          RaggedCase c = ragged_case(options, lengths, packed);
-          c.whole.layer.hidden_size = hidden;
-          fit(c.whole.layer);
-          c.whole.threads = threads;
-          reset_some(c, 0.05, random);
-          expect_like_single_calls(c, random);
+  const LayerOptions& options = GetParam();
+  for (std::int64_t hidden : {4, 40}) {
+    for (int threads : {1, 2, 5}) {
+      for (bool packed : {false, true}) {
+        std::vector<std::int64_t> lengths;
+        for (int i = 0; i < 29; ++i) {
+          lengths.push_back(static_cast<std::int64_t>(random.uniform(1, 0, 24)[0]));
         }
+        RaggedCase c = ragged_case(options, lengths, packed);
+        c.whole.layer.hidden_size = hidden;
+        fit(c.whole.layer);
+        c.whole.threads = threads;
+        reset_some(c, 0.05, random);
+        expect_like_single_calls(c, random);
       }
     }
   }
@@ -101,23 +115,22 @@ TEST(Ragged, ManySequences) {
 
 // Sequences that begin and end anywhere in the tiles of a GPU's kernels, and states that its blocks
 // hand to one another.
-TEST(Ragged, AcrossTiles) {
+TEST_P(RaggedTest, AcrossTiles) {
   Random random(1508);
-  for (const LayerOptions& options : few_layers()) {
-    for (const Way& way : ways_of(options)) {
-      for (int bits = 0; bits < 4; ++bits) {
-        const bool dense = is_dense(options);
-        RaggedCase c = dense ? ragged_case(options, {33, 1, 40, 0, 7, 16, 15, 17, 40, 2}, bits & 1)
-                             : ragged_case(options, {15, 700, 0, 16, 1, 255, 257, 64}, bits & 1);
-        c.whole.way = way;
-        c.whole.layer.hidden_size = dense ? 150 : 40;
-        c.whole.layer.bidirectional = bits & 2;
-        fit(c.whole.layer);
-        c.whole.layer.dtype = on_cuda() && bits == 3 ? Dtype::bfloat16 : Dtype::float32;
-        c.whole.threads = 2;
-        if (bits > 0) reset_some(c, 0.02, random);
-        expect_like_single_calls(c, random);
-      }
+  const LayerOptions& options = GetParam();
+  for (const Way& way : ways_of(options)) {
+    for (int bits = 0; bits < 4; ++bits) {
+      const bool dense = is_dense(options);
+      RaggedCase c = dense ? ragged_case(options, {33, 1, 40, 0, 7, 16, 15, 17, 40, 2}, bits & 1)
+                           : ragged_case(options, {15, 700, 0, 16, 1, 255, 257, 64}, bits & 1);
+      c.whole.way = way;
+      c.whole.layer.hidden_size = dense ? 150 : 40;
+      c.whole.layer.bidirectional = bits & 2;
+      fit(c.whole.layer);
+      c.whole.layer.dtype = on_cuda() && bits == 3 ? Dtype::bfloat16 : Dtype::float32;
+      c.whole.threads = 2;
+      if (bits > 0) reset_some(c, 0.02, random);
+      expect_like_single_calls(c, random);
     }
   }
 }
@@ -146,114 +159,108 @@ TEST(Ragged, Heads) {
 }
 
 // Units enough for a GPU to walk each sequence for itself, and lengths that do or do not let it.
-TEST(Ragged, WideBatches) {
+TEST_P(WideRaggedTest, WideBatches) {
   Random random(1510);
   const std::vector<std::vector<std::int64_t>> all{{17, 16, 0, 33, 40, 1, 35, 38},
                                                    {170, 1, 2, 3, 0, 4, 0, 0}};
-  for (const LayerOptions& options : few_layers()) {
-    if (is_dense(options) || info(options.cell).square) continue;  // whose weights are too large
-    for (const Way& way : {Way(Strategy::fused_sequential), Way(Strategy::parallel_scan),
-                           Way(Strategy::automatic)}) {
-      if (way == Strategy::parallel_scan && !is_linear(options)) continue;
-      for (const auto& lengths : all) {
-        for (int bits = 0; bits < 4; ++bits) {
-          RaggedCase c = ragged_case(options, lengths, bits & 1);
-          c.whole.way = way;
-          c.whole.layer.hidden_size = on_cuda() ? 1100 : 110;
-          c.whole.layer.bidirectional = bits & 2;
-          c.whole.layer.dtype = on_cuda() && bits == 3 ? Dtype::bfloat16 : Dtype::float32;
-          c.whole.h0 = bits != 2;
-          c.whole.longest = bits == 3 ? *std::max_element(lengths.begin(), lengths.end()) : 0;
-          expect_like_single_calls(c, random);
-        }
+  const LayerOptions& options = GetParam();
+  for (const Way& way :
+       {Way(Strategy::fused_sequential), Way(Strategy::parallel_scan), Way(Strategy::automatic)}) {
+    if (way == Strategy::parallel_scan && !is_linear(options)) continue;
+    for (const auto& lengths : all) {
+      for (int bits = 0; bits < 4; ++bits) {
+        RaggedCase c = ragged_case(options, lengths, bits & 1);
+        c.whole.way = way;
+        c.whole.layer.hidden_size = on_cuda() ? 1100 : 110;
+        c.whole.layer.bidirectional = bits & 2;
+        c.whole.layer.dtype = on_cuda() && bits == 3 ? Dtype::bfloat16 : Dtype::float32;
+        c.whole.h0 = bits != 2;
+        c.whole.longest = bits == 3 ? *std::max_element(lengths.begin(), lengths.end()) : 0;
+        expect_like_single_calls(c, random);
       }
     }
   }
 }
 
 // A plan may be told how long the longest packed sequence is.
-TEST(Ragged, TheLongestIsKnown) {
+TEST_P(RaggedTest, TheLongestIsKnown) {
   Random random(1509);
-  for (const LayerOptions& options : few_layers()) {
-    for (const Way& way : ways_of(options)) {
-      RaggedCase c = ragged_case(options, {7, 0, 12, 1, 12, 3}, true);
-      c.whole.way = way;
-      c.whole.longest = 12;
-      expect_like_single_calls(c, random);
-      if (!on_cuda()) {  // where nobody looks at the values
-        c.whole.longest = 11;
-        const Data data = random_data(c.whole, random);
-        EXPECT_EQ(message<value_error>([&] { forward_alone(c, data); }),
-                  "longest: expected at least 12, the steps of sequence 2, got 11");
-      }
-      c.whole.longest = c.whole.steps + 1;
-      const Layer layer(c.whole.layer);
-      const BatchShape shape{c.whole.steps, c.whole.batch, Batch::packed, c.whole.longest};
-      EXPECT_THROW(layer.problem(shape, Mode::inference), std::exception);
+  const LayerOptions& options = GetParam();
+  for (const Way& way : ways_of(options)) {
+    RaggedCase c = ragged_case(options, {7, 0, 12, 1, 12, 3}, true);
+    c.whole.way = way;
+    c.whole.longest = 12;
+    expect_like_single_calls(c, random);
+    if (!on_cuda()) {  // where nobody looks at the values
+      c.whole.longest = 11;
+      const Data data = random_data(c.whole, random);
+      EXPECT_EQ(message<value_error>([&] { forward_alone(c, data); }),
+                "longest: expected at least 12, the steps of sequence 2, got 11");
     }
+    c.whole.longest = c.whole.steps + 1;
+    const Layer layer(c.whole.layer);
+    const BatchShape shape{c.whole.steps, c.whole.batch, Batch::packed, c.whole.longest};
+    EXPECT_THROW(layer.problem(shape, Mode::inference), std::exception);
   }
 }
 
-TEST(Ragged, ResetsAnywhere) {
+TEST_P(RaggedTest, ResetsAnywhere) {
   Random random(1504);
-  for (const LayerOptions& options : few_layers()) {
-    for (bool packed : {false, true}) {
-      for (double share : {0.0, 0.5, 1.0}) {
-        RaggedCase c = ragged_case(options, {6, 6, 5}, packed);
-        c.whole.layer.dtype = Dtype::float64;
-        c.whole.layer.bidirectional = true;
-        reset_some(c, share, random);
-        expect_like_single_calls(c, random);
-      }
-      for (std::int64_t at : {0, 5}) {  // the first step, and the last
-        RaggedCase c = ragged_case(options, {6, 6, 5}, packed);
-        c.reset.assign(static_cast<std::size_t>(c.whole.tokens()), 0);
-        c.reset[c.token(1, at)] = 1;
-        expect_like_single_calls(c, random);
-      }
+  const LayerOptions& options = GetParam();
+  for (bool packed : {false, true}) {
+    for (double share : {0.0, 0.5, 1.0}) {
+      RaggedCase c = ragged_case(options, {6, 6, 5}, packed);
+      c.whole.layer.dtype = Dtype::float64;
+      c.whole.layer.bidirectional = true;
+      reset_some(c, share, random);
+      expect_like_single_calls(c, random);
+    }
+    for (std::int64_t at : {0, 5}) {  // the first step, and the last
+      RaggedCase c = ragged_case(options, {6, 6, 5}, packed);
+      c.reset.assign(static_cast<std::size_t>(c.whole.tokens()), 0);
+      c.reset[c.token(1, at)] = 1;
+      expect_like_single_calls(c, random);
     }
   }
 }
 
-TEST(Ragged, HalfPrecision) {
+TEST_P(RaggedTest, HalfPrecision) {
   Random random(1505);
-  for (const LayerOptions& options : few_layers()) {
-    for (Dtype dtype : {Dtype::bfloat16, Dtype::float16}) {
-      for (bool packed : {false, true}) {
-        RaggedCase c = ragged_case(options, {7, 0, 12, 1}, packed);
-        c.whole.layer.dtype = dtype;
-        c.whole.layer.num_layers = 2;
-        reset_some(c, 0.2, random);
-        expect_like_single_calls(c, random);
-      }
+  const LayerOptions& options = GetParam();
+  for (Dtype dtype : {Dtype::bfloat16, Dtype::float16}) {
+    for (bool packed : {false, true}) {
+      RaggedCase c = ragged_case(options, {7, 0, 12, 1}, packed);
+      c.whole.layer.dtype = dtype;
+      c.whole.layer.num_layers = 2;
+      reset_some(c, 0.2, random);
+      expect_like_single_calls(c, random);
     }
   }
 }
 
 // Nothing of a sequence that overflows reaches the next one, nor what comes after a reset.
-TEST(Ragged, InfinitiesStayWhereTheyAre) {
+TEST_P(RaggedTest, InfinitiesStayWhereTheyAre) {
   Random random(1506);
-  for (const LayerOptions& options : few_layers()) {
-    for (const Way& way : ways_of(options)) {
-      RaggedCase c = ragged_case(options, {9, 9, 9}, true);
-      c.whole.way = way;
-      reset_some(c, 0, random);
-      c.reset[c.token(1, 4)] = 1;
-      Data data = random_data(c.whole, random);
-      const auto put = [&](std::int64_t row, std::int64_t t) {
-        const auto at = static_cast<std::ptrdiff_t>(c.token(row, t)) * c.whole.layer.input_size;
-        data.x[static_cast<std::size_t>(at)] = std::nan("");
-      };
-      put(0, 5);
-      put(1, 2);
-      const Result got = forward_alone(c, data);
-      const std::int64_t width = c.whole.layer.hidden_size;
-      for (std::int64_t row : {0, 1, 2}) {
-        for (std::int64_t t = 0; t < 9; ++t) {
-          const bool lost = (row == 0 && t >= 5) || (row == 1 && t >= 2 && t < 4);
-          const double y = got.y[c.token(row, t) * static_cast<std::size_t>(width)];
-          EXPECT_EQ(std::isnan(y), lost) << text(c.whole) << " row " << row << " t " << t;
-        }
+  const LayerOptions& options = GetParam();
+  for (const Way& way : ways_of(options)) {
+    RaggedCase c = ragged_case(options, {9, 9, 9}, true);
+    c.whole.way = way;
+    reset_some(c, 0, random);
+    c.reset[c.token(1, 4)] = 1;
+    Data data = random_data(c.whole, random);
+    const auto put = [&](std::int64_t row, std::int64_t t) {
+      const auto at = static_cast<std::ptrdiff_t>(c.token(row, t)) * c.whole.layer.input_size;
+      data.x[static_cast<std::size_t>(at)] = std::nan("");
+    };
+    put(0, 5);
+    put(1, 2);
+    const Result got = forward_alone(c, data);
+    const std::int64_t width = c.whole.layer.hidden_size;
+    for (std::int64_t row : {0, 1, 2}) {
+      for (std::int64_t t = 0; t < 9; ++t) {
+        const bool lost = (row == 0 && t >= 5) || (row == 1 && t >= 2 && t < 4);
+        const double y = got.y[c.token(row, t) * static_cast<std::size_t>(width)];
+        EXPECT_EQ(std::isnan(y), lost) << text(c.whole) << " row " << row << " t " << t;
       }
     }
   }
