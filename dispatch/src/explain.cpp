@@ -127,6 +127,40 @@ std::string because(const Plan& plan) {
   return "?";
 }
 
+// How a parallel scan on CUDA splits time, and what it does otherwise than it was asked.
+std::string scan_of(const Plan& plan) {
+  const Problem& p = plan.problem;
+  if (plan.strategy != Strategy::parallel_scan) return "";
+  std::string out = plan.along_lanes ? ", time along lanes" : "";
+  if (plan.across_blocks) out += plan.along_lanes ? " and over blocks" : ", time over blocks";
+  if (out.empty()) out = ", time inside a block";
+  if (!splits_inside_blocks(p)) {
+    out += std::string(", as ") + (p.draws ? "draws are" : "a ragged batch is") +
+           " never split inside one";
+  }
+  if (p.log_domain && !plan.log_domain) out += ", by values in place of logarithms";
+  if (p.gates > 0 || p.log_states) return out;
+  if (!plan.across_blocks) return out + ", but step by step where there are resets";
+  return out + (plan.along_lanes ? ", but over blocks alone where there are resets" : "");
+}
+
+// How a linear layer on CUDA walks the sequences of a ragged batch.
+std::string sequences_of(const Plan& plan) {
+  const Problem& p = plan.problem;
+  if (p.recurrence != Recurrence::linear || p.layout == Batch::rectangular) return "";
+  if (const std::int64_t longest = longest_alone(plan)) {
+    return ", each sequence for itself while none has more than " + text(longest) + " steps";
+  }
+  std::string out;
+  if (plan.strategy == Strategy::fused_sequential) out = ", each sequence for itself";
+  if (!scans_resets(plan)) {
+    const bool together = !out.empty() && p.layout == Batch::packed;
+    return out + (together ? ", but with resets all tokens as one" : "");
+  }
+  out += plan.strategy == Strategy::direct ? ", but backward with resets" : ", but with resets";
+  return out + " a scan over blocks, since it draws";
+}
+
 }  // namespace
 
 // Strings alone: where a process has more than one C++ runtime, streams are what breaks first.
@@ -166,16 +200,7 @@ std::string explain(const Plan& plan) {
     out += ", both directions at the same time";
   }
   if (plan.chunk_steps > 0) out += ", chunks of " + text(plan.chunk_steps) + " steps";
-  if (plan.device.processor == Processor::cuda && plan.strategy == Strategy::parallel_scan) {
-    if (plan.along_lanes) {
-      out += plan.across_blocks ? ", time along lanes and over blocks" : ", time along lanes";
-    } else {
-      out += plan.across_blocks ? ", time over blocks" : ", time inside a block";
-    }
-  }
-  if (const std::int64_t longest = longest_alone(plan)) {
-    out += ", each sequence for itself while none has more than " + text(longest) + " steps";
-  }
+  if (plan.device.processor == Processor::cuda) out += scan_of(plan) + sequences_of(plan);
   out += ": " + because(plan);
   if (plan.expected_us > 0) out += ", " + microseconds(plan.expected_us);
   if (plan.runner_up != plan.strategy) out += std::string("; runner-up ") + name(plan.runner_up);

@@ -42,10 +42,14 @@ bool meets(const Values& values, const Rule& rule) {
   return true;
 }
 
-bool runs(Strategy strategy, const Plan& plan) {
+bool runs(Strategy strategy, const Plan& plan, bool across_blocks) {
   const bool dense = plan.problem.recurrence == Recurrence::dense;
   if (strategy == Strategy::step_loop) return dense;
-  if (strategy == Strategy::parallel_scan) return plan.problem.recurrence == Recurrence::linear;
+  if (strategy == Strategy::parallel_scan) {
+    const bool splits = across_blocks || plan.device.processor == Processor::cpu ||
+                        splits_inside_blocks(plan.problem);
+    return plan.problem.recurrence == Recurrence::linear && splits;
+  }
   if (strategy == Strategy::direct && plan.problem.normed) return false;
   if (strategy != Strategy::persistent) return !dense;
   return dense && plan.persistent.tile >= 0;
@@ -89,7 +93,7 @@ struct Predictions {
     }
     for (const Cost& cost : *profile.costs) {
       if (!fits(cost) || distance(cost.of, here) != nearest) continue;
-      if (!runs(cost.strategy, plan)) continue;
+      if (!runs(cost.strategy, plan, across_blocks)) continue;
       // A single step reads R once, whichever way, and is one launch in a loop.
       const bool single = plan.problem.steps == 1 && cost.strategy == Strategy::persistent;
       if (single && only == Strategy::automatic) continue;
@@ -114,7 +118,7 @@ const Rule* find_rule(const Plan& plan, const Profile& profile) {
   const Values values = values_of(plan.problem, plan.device);
   for (int i = 0; i < profile.count; ++i) {
     const Rule& rule = profile.rules[static_cast<std::size_t>(i)];
-    if (meets(values, rule) && runs(rule.strategy, plan)) return &rule;
+    if (meets(values, rule) && runs(rule.strategy, plan, rule.across_blocks)) return &rule;
   }
   return nullptr;
 }
@@ -310,6 +314,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   Plan out;
   out.problem = problem;
   out.device = device;
+  out.log_domain = problem.log_domain;
   std::memcpy(out.profile, profile.name, sizeof out.profile);
   std::memcpy(out.origin, profile.origin, sizeof out.origin);
   const bool dense = problem.recurrence == Recurrence::dense;
@@ -329,7 +334,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   out.strategy = choice.strategy;
   out.runner_up = choice.runner_up;
   out.reason = choice.reason;
-  if (!runs(out.runner_up, out) && problem.recurrence == Recurrence::diagonal) {
+  if (!runs(out.runner_up, out, true) && problem.recurrence == Recurrence::diagonal) {
     const bool only = out.strategy == Strategy::direct || problem.normed;
     out.runner_up = only ? Strategy::fused_sequential : Strategy::direct;
     out.runner_up_us = 0;
@@ -348,7 +353,8 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   if (by_lines(problem)) out.expected_us = out.runner_up_us = 0;  // costs are of other steps
   const bool parallel = out.strategy == Strategy::parallel_scan;
   if (device.processor == Processor::cuda) {
-    out.across_blocks = parallel && across_blocks;
+    out.across_blocks = parallel && (across_blocks || !splits_inside_blocks(problem));
+    out.log_domain = problem.log_domain && !problem.draws;  // with draws there is one kernel
     out.fused_steps =
         out.strategy == Strategy::step_loop && !by_lines(problem) && fuses_steps(problem);
     consider_lanes(out);
@@ -375,16 +381,6 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
 }
 
 }  // namespace
-
-std::int64_t longest_alone(const Plan& plan) {
-  constexpr std::int64_t kLanes = 32;
-  const Problem& p = plan.problem;
-  const std::int64_t rows = kLanes * std::max<std::int64_t>(1, plan.device.units);
-  const bool packed = p.layout == Batch::packed && p.recurrence == Recurrence::linear;
-  if (!packed || plan.device.processor == Processor::cpu) return 0;
-  if (plan.strategy == Strategy::direct || p.forced == Strategy::parallel_scan) return 0;
-  return p.batch * p.hidden_size < rows ? 0 : p.steps * p.hidden_size / rows;
-}
 
 Plan plan(const Problem& problem, const DeviceLimits& device, const Profile& profile) {
   Plan out = rectangular_plan(rectangle(problem), device, profile);

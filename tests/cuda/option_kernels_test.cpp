@@ -2,6 +2,7 @@
 // As kernels_test.cpp, kernels and their parts that a plain call of one layer does not reach:
 // layers that run at the same time or as one launch, marks of ragged batches, what training draws,
 // and steps of whole lines outside the persistent kernel.
+#include "scanrnn/dispatch/ragged.h"
 #include "support/by_lines.h"
 #include "support/kernel_case.h"
 
@@ -42,15 +43,20 @@ Small marked(const char* kernel, const CellInfo& cell, Dtype dtype, Strategy str
   return out;
 }
 
-Small drawing(const char* kernel, const CellInfo& cell, Dtype dtype, Strategy strategy,
-              std::int64_t steps) {
-  Small out{kernel, small_case(cell, dtype, strategy, steps, 3)};
-  const LayerOptions drawn = drawing_case(out.c.layer, strategy).layer;
+// Draws all that training can.
+void take_draws(Small& small, Strategy strategy) {
+  const LayerOptions drawn = drawing_case(small.c.layer, strategy).layer;
   for (const auto option :
        {&LayerOptions::dropconnect, &LayerOptions::input_dropout, &LayerOptions::state_dropout,
         &LayerOptions::zoneout, &LayerOptions::zoneout_cell}) {
-    out.c.layer.*option = drawn.*option;
+    small.c.layer.*option = drawn.*option;
   }
+}
+
+Small drawing(const char* kernel, const CellInfo& cell, Dtype dtype, Strategy strategy,
+              std::int64_t steps) {
+  Small out{kernel, small_case(cell, dtype, strategy, steps, 3)};
+  take_draws(out, strategy);
   return out;
 }
 
@@ -91,14 +97,15 @@ void add_linear(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   out.push_back(marked("steady_marks", cell, dtype, walk, {190, 0, 170}, false));
   out.push_back(drawing("sequential_draws", cell, dtype, walk, 37));
   if (cell.recurrence != dispatch::Recurrence::linear) return;
-  for (const bool across : {false, true}) {
-    const std::int64_t steps = across ? 400 : 100;
-    const char* kernel = across ? "device_marks" : "block_marks";
-    out.push_back(marked(kernel, cell, dtype, scan, {steps, 0, steps / 2}, true));
-    out.back().change = [across](Plan& plan) { plan.across_blocks = across; };
-  }
-  out.push_back(drawing("block_draws", cell, dtype, scan, 150));
-  out.back().change = [](Plan& plan) { plan.across_blocks = false; };
+  const auto expect_across = [](Plan& plan) { EXPECT_TRUE(plan.across_blocks); };
+  out.push_back(marked("device_marks", cell, dtype, scan, {400, 0, 200}, true));
+  out.back().change = expect_across;
+  out.push_back(drawing("device_draws", cell, dtype, scan, 150));
+  out.back().change = expect_across;
+  // Resets are what only the scan knows beside draws, whatever is planned.
+  out.push_back(marked("device_marks_draws", cell, dtype, walk, {150, 0, 70}, false));
+  take_draws(out.back(), walk);
+  out.back().change = [](Plan& plan) { EXPECT_TRUE(dispatch::scans_resets(plan)); };
 }
 
 void add_lines(Dtype dtype, std::vector<Small>& out) {

@@ -170,7 +170,8 @@ TEST(Plan, TimeAlongLanes) {
   const Plan many = scan(4096, 8, 1536, true);
   EXPECT_TRUE(many.along_lanes && !many.across_blocks) << explain(many);
   EXPECT_EQ(many.reason, Reason::adjacent_steps);
-  EXPECT_NE(explain(many).find("time along lanes: the steps of a row are adjacent"),
+  EXPECT_NE(explain(many).find("time along lanes, but step by step where there are resets: the "
+                               "steps of a row are adjacent"),
             std::string::npos)
       << explain(many);
   EXPECT_FALSE(scan(4096, 8, 1536, false).along_lanes) << "rows are many, and adjacent";

@@ -70,7 +70,8 @@ struct Way {
       return plan;
     }
     plan.along_lanes = split == Split::lanes || split == Split::lanes_across_blocks;
-    plan.across_blocks = split == Split::across_blocks || split == Split::lanes_across_blocks;
+    plan.across_blocks = split == Split::across_blocks || split == Split::lanes_across_blocks ||
+                         !dispatch::splits_inside_blocks(plan.problem);
     return plan;
   }
 

@@ -12,20 +12,33 @@
 namespace scanrnn {
 namespace {
 
+// Whether what a step does depends on lots; the mean of zoneout is one.
+bool draws(const LayerOptions& o, bool training) {
+  return o.zoneout > 0 || o.zoneout_cell > 0 || (training && o.draws && o.state_dropout > 0);
+}
+
 void check_plan(const Layer& layer, const Context& context, const dispatch::Plan& plan,
                 bool training) {
   const LayerOptions& o = layer.options();
   const auto& p = plan.problem;
   const CellInfo& cell = info(o.cell);
-  const bool mine = p.input_size == o.input_size && p.hidden_size == o.hidden_size &&
-                    p.gates == cell.gates && p.recurrence == cell.recurrence &&
-                    p.storage_bytes == static_cast<int>(size_of(o.dtype)) &&
-                    p.normed == o.layer_norm && p.resets == !o.reset_after &&
-                    p.heads == o.num_heads && plan.device.processor == context.limits().processor;
+  const bool mine =
+      p.input_size == o.input_size && p.hidden_size == o.hidden_size && p.gates == cell.gates &&
+      p.recurrence == cell.recurrence && p.storage_bytes == static_cast<int>(size_of(o.dtype)) &&
+      p.normed == o.layer_norm && p.resets == !o.reset_after && p.heads == o.num_heads &&
+      p.draws == draws(o, p.training) && plan.device.processor == context.limits().processor;
   if (!mine) {
     throw value_error("plan: it was made for another layer or device: " + dispatch::explain(plan));
   }
   require(!training || p.training, "plan: backward needs a plan of training mode");
+  const bool inside = plan.strategy == dispatch::Strategy::parallel_scan && !plan.across_blocks;
+  const bool splits = plan.device.processor == dispatch::Processor::cpu || !inside ||
+                      dispatch::splits_inside_blocks(p);
+  require(splits, [&] {
+    return "plan: expected one that splits time over blocks, the only way of a ragged batch and of "
+           "draws, got " +
+           dispatch::explain(plan);
+  });
 }
 
 // Layer calls that need not wait for one another's end: of dense cells, which cannot fill a machine
@@ -167,7 +180,7 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
   problem.highway = info(options_.cell).highway;
   problem.normed = options_.layer_norm;
   problem.resets = !options_.reset_after;
-  problem.draws = options_.zoneout > 0 || options_.zoneout_cell > 0 || options_.state_dropout > 0;
+  problem.draws = draws(options_, mode == Mode::training);
   problem.heads = options_.num_heads;
   problem.storage_bytes = static_cast<int>(size_of(options_.dtype));
   problem.compute_bytes = static_cast<int>(size_of(compute_type(options_.dtype)));

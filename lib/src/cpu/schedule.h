@@ -28,7 +28,7 @@ inline CpuSchedule schedule_of(const scan::Team& team, const dispatch::Plan& pla
   CpuSchedule out;
   out.team = team;
   out.chunk = plan.chunk_steps;
-  out.log_domain = plan.problem.log_domain;
+  out.log_domain = plan.log_domain;
   out.carry = scratch.carry;
   out.totals = scratch.totals;
   out.starts = scratch.starts;

@@ -6,6 +6,7 @@
 #include "cuda/ragged.cuh"
 #include "cuda/run.cuh"
 #include "recurrence/linear_layer.h"
+#include "scanrnn/dispatch/ragged.h"
 
 namespace scanrnn {
 namespace {
@@ -40,29 +41,26 @@ struct LayerRun : CudaRun<T> {
   using Run::tokens;
   using Run::width;
 
-  CudaSchedule schedule() const {
+  CudaSchedule schedule(bool backward) const {
+    using dispatch::Strategy;
+    const bool direct = plan.strategy == Strategy::direct;
     CudaSchedule out;
     out.extent = {call.batch, call.hidden, call.steps};
-    out.strategy = plan.strategy;
+    out.strategy = direct && backward ? Strategy::fused_sequential : plan.strategy;
+    out.across_blocks = plan.across_blocks;
     out.ragged = call.is_ragged();
     out.drawn = static_cast<bool>(call.masks);
-    out.across_blocks = plan.across_blocks || (out.drawn && !out.ragged && scans_drawn());
-    out.log_domain = plan.problem.log_domain;
+    const bool resets = out.ragged && (arena.counting() || call.ragged.reset);
+    if (resets && out.strategy != Strategy::direct && dispatch::scans_resets(plan)) {
+      out.strategy = Strategy::parallel_scan;
+      out.across_blocks = true;
+    }
+    out.log_domain = plan.log_domain;
     out.tables = call.tables;
     out.units = static_cast<int>(plan.device.units);
     out.shared = static_cast<std::size_t>(plan.device.shared_bytes);
     out.stream = stream;
     return out;
-  }
-
-  // Whether draws are a scan over blocks where none is a plan's own. No kernel with draws splits
-  // time inside one; with so many rows for each multiprocessor, eight warps of them, one step after
-  // the other is faster.
-  bool scans_drawn() const {
-    constexpr Index kManyRows = 256;
-    const auto& p = plan.problem;
-    const bool few = p.batch * p.hidden_size < kManyRows * plan.device.units;
-    return plan.strategy == dispatch::Strategy::parallel_scan && (few || p.forced == plan.strategy);
   }
 
   // Those of a ragged batch, walked from the last step to the first where `backward`.
@@ -111,7 +109,7 @@ struct LayerRun : CudaRun<T> {
 
   void forward() {
     const auto& kernels = kernels_of<T>(call.cell)[call.variant];
-    CudaSchedule s = schedule();
+    CudaSchedule s = schedule(false);
     const bool direct = plan.strategy == dispatch::Strategy::direct;
     const T* bias = direct ? data(call.bias) : whole_bias();
     T* gates = static_cast<T*>(call.preactivations);
@@ -167,8 +165,7 @@ struct LayerRun : CudaRun<T> {
 
   void backward() {
     const auto& kernels = kernels_of<T>(call.cell)[call.variant];
-    CudaSchedule s = schedule();
-    if (s.strategy == dispatch::Strategy::direct) s.strategy = dispatch::Strategy::fused_sequential;
+    CudaSchedule s = schedule(true);
     const bool adds_skip = call.carries_input();
     // The highway's cotangent goes to dx, which the product then adds to, or has its own place; or
     // it waits beside it.

@@ -91,24 +91,21 @@ __global__ void __launch_bounds__(kThreads) find_longest(const SequenceBounds al
 }
 
 // `longest` is where the device will have found it.
-RaggedWays ways_of(const dispatch::Plan& plan, const Ragged& told, const Index* longest) {
+RaggedWays ways_of(const dispatch::Plan& plan, const Ragged& told, bool backward,
+                   const Index* longest) {
   const auto& p = plan.problem;
   RaggedWays out;
-  const bool scans = plan.strategy == dispatch::Strategy::direct ||
-                     p.recurrence == dispatch::Recurrence::dense || told.reset || p.batch == 0;
-  if (scans) return out;
-  if (p.recurrence == dispatch::Recurrence::diagonal) {
-    out.sequences = true;
-    out.tokens = false;
+  const bool direct = plan.strategy == dispatch::Strategy::direct && !backward;
+  if (direct || p.recurrence == dispatch::Recurrence::dense || told.reset || p.batch == 0) {
     return out;
   }
-  const bool packed = p.layout == dispatch::Batch::packed;
   out.most = dispatch::longest_alone(plan);
-  if (packed && out.most > 0 && p.longest == 0) {
+  if (out.most > 0 && p.longest == 0) {
     out.sequences = true;
     out.longest = longest;
   } else {
-    out.sequences = packed ? p.longest > 0 && p.longest <= out.most : !plan.across_blocks;
+    out.sequences = plan.strategy != dispatch::Strategy::parallel_scan ||
+                    (p.longest > 0 && p.longest <= out.most);
     out.tokens = !out.sequences;
   }
   return out;
@@ -150,7 +147,7 @@ RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, bool backwa
   const SequenceBounds all(told, p.steps, p.batch, packed);
   const auto* of_lines = dense ? prepare_lines(plan, all, backward, arena, stream) : nullptr;
   if (arena.counting()) return {};
-  const RaggedWays ways = ways_of(plan, told, longest);
+  const RaggedWays ways = ways_of(plan, told, backward, longest);
   const Strided<const std::uint8_t> reset{static_cast<const std::uint8_t*>(told.reset.data),
                                           told.reset.strides[1], told.reset.strides[0]};
   if (ways.longest) {

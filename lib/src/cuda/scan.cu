@@ -28,7 +28,7 @@ CudaSchedule schedule_of(const dispatch::Plan& plan, cudaStream_t stream) {
   s.strategy = plan.strategy;
   s.across_blocks = plan.across_blocks;
   s.along_lanes = plan.along_lanes;
-  s.log_domain = plan.problem.log_domain;
+  s.log_domain = plan.log_domain;
   s.units = static_cast<int>(plan.device.units);
   s.shared = static_cast<std::size_t>(plan.device.shared_bytes);
   s.stream = stream;

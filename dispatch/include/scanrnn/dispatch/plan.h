@@ -34,7 +34,7 @@ struct Problem {
   bool normed = false;       // a norm stands between the projection and the recurrence; dense: and
                              // between R h and a step
   bool resets = false;       // dense: a step has a product with R that reads what the others give
-  bool draws = false;        // dense: a step may keep a unit's state, or drop its output, by lot
+  bool draws = false;        // a step may keep a unit's state, or drop what it gives, by lot
   std::int64_t heads = 1;    // dense: R is block-diagonal, of so many blocks
   int storage_bytes = 4;     // of an element of the tensors
   int compute_bytes = 4;  // of the type that is computed in: half of a complex one that is stored
@@ -112,6 +112,7 @@ struct Plan {
   std::int64_t chunk_steps = 0;  // CPU: steps of a parallel scan's chunk; 0 for other strategies
   bool across_blocks = false;    // CUDA: a parallel scan splits time over blocks, not inside one
   bool along_lanes = false;      // CUDA: and along the lanes of a warp, not rows
+  bool log_domain = true;        // linear: parts of time compose by logarithms; false: by values
   PersistentShape persistent, persistent_vjp;  // CUDA, dense: of the two passes
   bool fused_steps = false;  // CUDA, step loop: a forward step is one kernel, products and all
   // Layer calls that run at the same time, each on its share of the device; chained ones go on by
@@ -123,6 +124,12 @@ struct Plan {
 // Whether a step of a dense layer is one of whole lines, between its products with R.
 inline bool by_lines(const Problem& problem) {
   return problem.recurrence == Recurrence::dense && (problem.normed || problem.resets);
+}
+
+// CUDA: whether a parallel scan of the problem can split time inside a block. No kernel that does
+// draws, or knows the sequences of a layer's ragged batch.
+inline bool splits_inside_blocks(const Problem& problem) {
+  return problem.gates == 0 || (problem.layout == Batch::rectangular && !problem.draws);
 }
 
 // Whether a pass of a layer call is a persistent kernel's.

@@ -7,10 +7,15 @@
 #pragma GCC visibility push(default)  // exported from the library
 namespace scanrnn::dispatch {
 
-// A linear cell on CUDA walks each packed sequence for itself if none has more steps than this, and
-// resets none on the way: then there is, on average, a warp of rows for each multiprocessor until
-// the longest has ended. Otherwise the plan's strategy walks all tokens. 0: it always does.
+// In place of a parallel scan a linear cell on CUDA walks each packed sequence for itself if none
+// has more steps than this, and resets none on the way: then there is, on average, a warp of rows
+// for each multiprocessor until the longest has ended. 0: it always scans all tokens.
 std::int64_t longest_alone(const Plan& plan);
+
+// Whether a linear cell on CUDA walks the lines of a batch with resets by a scan over blocks where
+// the plan's strategy walks them step by step: no other kernel with draws knows resets but
+// `direct`, whose backward pass is a walk.
+bool scans_resets(const Plan& plan);
 
 // More sequences than this have a line each.
 inline constexpr std::int64_t kMostSharing = 2048;

@@ -96,8 +96,8 @@ cudaError_t launch_sequences(const CudaSchedule& s, const RaggedWays& ways, cons
 }
 
 // A rectangular batch with draws: a scan over blocks, or its lines as the sequences that they are.
-// Elements cross blocks as they are, whatever the domain: a kernel for each would be one more for
-// every cell.
+// No plan splits these inside a block, or composes logarithms: kernels for that would be one more
+// each for every cell.
 template <class Memory, class Source, class Sink>
 cudaError_t launch_drawn(const CudaSchedule& s, const Source& source, const Sink& sink) {
   if constexpr (Source::kComposes) {
@@ -125,7 +125,7 @@ inline constexpr bool kDraws = !std::is_empty<scan::cuda::DrawnOf<Source>>::valu
 
 // The same over marks, by operators that know a cut; the marks say where states enter and leave.
 // Where steps do not compose, each sequence is still a line of its own. With draws there is one
-// kernel, the scan over blocks in the linear domain, whatever the plan says.
+// kernel, the scan over blocks by values, and no plan says otherwise.
 template <class Memory, class Source, class Sink>
 cudaError_t launch_marked(const CudaSchedule& s, const Source& source, const Sink& sink) {
   using V = typename Memory::V;
@@ -137,6 +137,7 @@ cudaError_t launch_marked(const CudaSchedule& s, const Source& source, const Sin
     return launch_stepwise(s, extent, each, SequenceSink<SequenceSource<Source>, Sink>{sink, each},
                            none);
   } else if constexpr (kDraws<Source>) {
+    if (!s.across_blocks || s.log_domain) return cudaErrorNotSupported;
     return scan::launch_device<scan::ResetOp<V>, kCudaDeviceWarps>(
         s.extent, source, sink, none, s.workspace, {s.stream, s.units, s.shared});
   } else if (s.log_domain) {
@@ -152,6 +153,7 @@ std::size_t marked_workspace(const CudaSchedule& s) {
   if constexpr (!Source::kComposes) {
     return 0;
   } else if constexpr (kDraws<Source>) {
+    if (!s.across_blocks) return 0;
     return scan::device_workspace<scan::ResetOp<V>, kCudaDeviceWarps, Source, Sink>(s.extent);
   } else {
     return s.log_domain ? workspace_by<scan::LogResetOp<V>, Source, Sink, Kernels::general>(s)
