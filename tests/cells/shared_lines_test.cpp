@@ -1,32 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sequences behind one another in the lines of a dense cell's walk: each is in one line, no line is
-// longer than it may be, and there are as few as the planner expects.
-#include "recurrence/shared_lines.h"
-
+// longer than it may be, and there are as few as the planner expects. That a device shares them so
+// is tests/cuda/line_tables_test.cu.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
-#include <memory>
 #include <numeric>
 #include <vector>
 
 #include "support/random.h"
+#include "support/shared_lines.h"
 
 namespace scanrnn::test {
 namespace {
 
-std::unique_ptr<SharedLines> of_lengths(std::vector<std::int64_t> lengths) {
+using Index = std::int64_t;
+
+SharedLines of_lengths(std::vector<Index> lengths) {
   std::sort(lengths.begin(), lengths.end(), std::greater<>());
-  auto out = std::make_unique<SharedLines>();
-  std::copy(lengths.begin(), lengths.end(), out->counts);
-  return out;
+  return SharedLines(std::move(lengths));
 }
 // The sequences of a line, by their places.
-std::vector<Index> sequences_of(const SharedLines& lines, Index count, Index first) {
+std::size_t at(Index place) { return static_cast<std::size_t>(place); }
+std::vector<Index> sequences_of(const SharedLines& lines, Index first) {
   std::vector<Index> out{first};
-  Index next = lines.next[first] > 0 ? count - lines.next[first] : -1;
-  for (; next >= 0; next = lines.next[out.back()] > 0 ? out.back() - 1 : -1) out.push_back(next);
+  const auto count = static_cast<Index>(lines.counts.size()), behind = lines.next[at(first)];
+  Index next = behind > 0 ? count - behind : -1;
+  for (; next >= 0; next = lines.next[at(out.back())] > 0 ? out.back() - 1 : -1) {
+    out.push_back(next);
+  }
   return out;
 }
 
@@ -40,17 +43,17 @@ TEST(SharedLines, EachSequenceIsInOneLine) {
                                                                     {8, 4, 4, 0}}) {
     const auto count = static_cast<Index>(lengths.size());
     for (Index most = 1; most <= count; ++most) {
-      const auto lines = of_lengths(lengths);
-      const Index all = lines->share(count, most), longest = lines->counts[0];
+      SharedLines lines = of_lengths(lengths);
+      const Index all = lines.share(most), longest = lines.counts[0];
       std::vector<Index> seen;
       for (Index line = 0; line < all; ++line) {
         Index steps = 0;
-        for (const Index n : sequences_of(*lines, count, line)) {
+        for (const Index n : sequences_of(lines, line)) {
           seen.push_back(n);
-          steps += lines->counts[n];
-          EXPECT_TRUE(n == line || lines->steps[n] == -1);
+          steps += lines.counts[at(n)];
+          EXPECT_TRUE(n == line || lines.steps[at(n)] == -1);
         }
-        EXPECT_EQ(lines->steps[line], steps);
+        EXPECT_EQ(lines.steps[at(line)], steps);
         EXPECT_LE(steps, all > most ? longest : longest + longest / 4);
       }
       std::sort(seen.begin(), seen.end());
@@ -63,7 +66,7 @@ TEST(SharedLines, EachSequenceIsInOneLine) {
 
 TEST(SharedLines, LinesAreAsFewAsTheyCanBe) {
   const auto lines_of = [](const std::vector<std::int64_t>& lengths, Index most) {
-    return of_lengths(lengths)->share(static_cast<Index>(lengths.size()), most);
+    return of_lengths(lengths).share(most);
   };
   EXPECT_EQ(lines_of({6, 6, 6}, 3), 3);
   EXPECT_EQ(lines_of({12, 11, 1, 6, 6}, 5), 3);
@@ -83,8 +86,8 @@ TEST(SharedLines, UniformLengthsTakeHalfOfTheLines) {
     for (const double length : random.uniform(64, 1, 1025)) {
       lengths.push_back(static_cast<std::int64_t>(length));
     }
-    sum += of_lengths(lengths)->share(64, 64);
-    more += of_lengths(lengths)->share(64, 40) > 40;
+    sum += of_lengths(lengths).share(64);
+    more += of_lengths(lengths).share(40) > 40;
   }
   EXPECT_LT(static_cast<double>(sum) / kTries, 36);
   EXPECT_LT(more, kTries / 50);

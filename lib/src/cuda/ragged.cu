@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/ragged.cuh"
 
-#include "recurrence/shared_lines.h"
+#include "cuda/line_tables.cuh"
 
 namespace scanrnn::ragged {
 
@@ -27,51 +27,6 @@ __global__ void __launch_bounds__(kThreads)
       if (t + 1 < end && resets(t + 1)) out |= mark::kResetAfter;
     }
     marks[i] = out;
-  }
-}
-
-// A line for each sequence, the longest first; of two as long, the one that comes first.
-__global__ void __launch_bounds__(kThreads)
-    order_lines(const SequenceBounds all, RaggedLine* lines) {
-  const bool alike = !all.packed && !all.lengths;
-  for (Index n = pointwise::first_item(); n < all.count; n += pointwise::item_stride()) {
-    const Index length = all.length(n);
-    Index place = alike ? n : 0;
-    for (Index other = 0; other < all.count && !alike; ++other) {
-      const Index its = all.length(other);
-      place += its > length || (its == length && other < n);
-    }
-    const auto steps = static_cast<std::int32_t>(length);
-    lines[place] = {static_cast<std::int32_t>(n),
-                    static_cast<std::int32_t>(all.packed ? 0 : n),
-                    static_cast<std::int32_t>(all.first(n)),
-                    steps,
-                    0,
-                    steps};
-  }
-}
-
-// The longest lines first, behind them what follows. By one block.
-__global__ void __launch_bounds__(kThreads)
-    share_lines(const RaggedLine* sequences, Index count, Index most, RaggedLine* lines) {
-  __shared__ SharedLines shared;
-  __shared__ Index all;
-  for (Index n = threadIdx.x; n < count; n += kThreads) shared.counts[n] = sequences[n].count;
-  __syncthreads();
-  if (threadIdx.x == 0) all = shared.share(count, most);
-  __syncthreads();
-  for (Index n = threadIdx.x; n < count; n += kThreads) {
-    const std::int32_t steps = shared.steps[n], next = shared.next[n];
-    Index place = 0;
-    for (Index other = 0; other < all && steps >= 0; ++other) {
-      const std::int32_t its = shared.steps[other];
-      place += its > steps || (its == steps && other < n);
-    }
-    if (steps < 0) place = all + count - 1 - n;
-    RaggedLine own = sequences[n];
-    own.steps = max(steps, 0);
-    own.next = static_cast<std::int32_t>(steps < 0 || next == 0 ? next : all + next - 1 - place);
-    lines[place] = own;
   }
 }
 

@@ -20,7 +20,7 @@ RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, bool backwa
 
 // ---- rows: a warp takes one after another
 
-inline constexpr int kLanes = scan::cuda::kLanes;
+using scan::cuda::kLanes;
 
 // use(i, j) for the rows of [rows,columns,.].
 template <class F>
