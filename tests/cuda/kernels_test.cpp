@@ -217,7 +217,8 @@ TEST_F(CudaCutsTest, EveryOne) {
   }
 }
 
-// And those by warp groups, with lines that do not fill their groups.
+// And those by warp groups, with lines that do not fill their groups; of both directions, in
+// launches of a few steps, and where a block has less than the lines, of some of these.
 TEST_F(CudaCutsTest, EveryLargeOne) {
   Context& context = shared_context(1);
   if (!context.limits().warp_groups) GTEST_SKIP() << "warp groups do not multiply here";
@@ -225,8 +226,9 @@ TEST_F(CudaCutsTest, EveryLargeOne) {
   std::set<int> tiles;
   for (const LayerOptions& options : dense_variants()) {
     for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16}) {
-      Case c = small_case(info(options.cell), dtype, Strategy::persistent, 3, 70, 768);
+      Case c = small_case(info(options.cell), dtype, Strategy::persistent, 5, 70, 768);
       take_options(c, options);
+      c.layer.bidirectional = true;
       const Data data = random_data(c, random);
       const oracle::Answer want = oracle::run(c, data);
       Plan plan =
@@ -235,7 +237,13 @@ TEST_F(CudaCutsTest, EveryLargeOne) {
         if (!shape.large) continue;
         SCOPED_TRACE("tile " + std::to_string(shape.tile));
         tiles.insert(shape.tile);
+        plan.at_once = 1;
         plan.persistent = shape;
+        plan.persistent.steps = 2;
+        if (shape.tile % 2 == 0) {
+          plan.persistent.lines /= shape.groups;
+          plan.persistent.groups = 1;
+        }
         expect_conforms(c, run(c, data, context, plan), want);
         if (HasFailure()) return;
       }

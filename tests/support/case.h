@@ -34,7 +34,8 @@ struct Way {
     at_once,
     one_by_one,
     as_one,
-    shared_lines
+    shared_lines,
+    warp_groups
   };
   static constexpr std::int64_t kPart = 5;  // steps of a chain's
 
@@ -69,6 +70,11 @@ struct Way {
       if (plan.problem.training) share_lines(plan, true);
       return plan;
     }
+    if (split == Split::warp_groups) {
+      plan.at_once = 1;
+      by_warp_groups(plan);
+      return plan;
+    }
     plan.along_lanes = split == Split::lanes || split == Split::lanes_across_blocks;
     plan.across_blocks = split == Split::across_blocks || split == Split::lanes_across_blocks ||
                          !dispatch::splits_inside_blocks(plan.problem);
@@ -76,6 +82,18 @@ struct Way {
   }
 
  private:
+  // Forward by the first cut of warp groups that there is, in launches of two steps and of lines of
+  // one block.
+  static void by_warp_groups(dispatch::Plan& plan) {
+    for (auto shape : dispatch::persistent_shapes(plan.problem, plan.device, false)) {
+      if (!shape.large) continue;
+      shape.lines /= shape.groups;
+      shape.groups = 1;
+      shape.steps = 2;
+      plan.persistent = shape;
+      return;
+    }
+  }
   // A pass cut so that it has room for the lines that sequences share, but not for all of these; in
   // launches of a few steps. It is the one whose threads step the most items.
   static void share_lines(dispatch::Plan& plan, bool backward) {
@@ -101,8 +119,8 @@ struct Way {
 inline std::string name(const Way& way) {
   const std::string out = dispatch::name(way.strategy);
   constexpr const char* kSplits[] = {
-      "",         "_block",      "_device", "_lanes",       "_lanes_device",
-      "_at_once", "_one_by_one", "_as_one", "_shared_lines"};
+      "",         "_block",      "_device", "_lanes",        "_lanes_device",
+      "_at_once", "_one_by_one", "_as_one", "_shared_lines", "_warp_groups"};
   return out + kSplits[static_cast<int>(way.split)];
 }
 
