@@ -17,8 +17,8 @@ class WarpGroups : public CudaTest {
       GTEST_SKIP() << "warp groups do not multiply here";
     }
   }
-  // Of 288 units some weights are in shared memory. No launch has all steps, nor more lines than a
-  // block.
+  // With 288 units some weights are in shared memory. No launch has all steps, nor more lines than
+  // a block.
   static void expect_right(const LayerOptions& options, Dtype dtype, std::int64_t batch,
                            bool batch_first, const Memory& memory, Random& random) {
     Case c;

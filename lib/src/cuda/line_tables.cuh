@@ -51,7 +51,7 @@ struct LineFill {
 
   // Steps of all sequences before a place.
   Index sums[dispatch::kMostSharing + 1];
-  // Of a line in each room: the sequences from this place on are behind it or a line before it.
+  // For a line of each room: the sequences from this place on are behind it or a line before it.
   std::uint16_t behind[kRooms][dispatch::kMostSharing];
 
   // use(place, k) for the places of this thread.

@@ -114,9 +114,9 @@ struct Marks {
   }
 };
 
-// A sequence as a dense cell walks it: whose states it has, and where its tokens are. The first
-// sequence of a line of the walk has the steps of all that follow one another there; `next` of them
-// is so many places further on, or 0: none is. Others have no steps of their own.
+// A sequence as a dense cell walks it: whose states it has, and where its `count` tokens are. The
+// sequence that begins a line of the walk has the steps of all that follow one another there; the
+// others have none. The one that follows lies `next` places further on in the table; 0: none does.
 struct RaggedLine {
   std::int32_t sequence, line, first, count, next, steps;
 };

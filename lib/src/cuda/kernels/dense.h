@@ -141,7 +141,7 @@ struct CudaDenseArgs : CudaRecurrent<T> {
     const Index left = lines[i].steps - first_step;
     return left < 0 ? 0 : left < steps ? left : steps;
   }
-  // Whether line i ends with this launch, or has before.
+  // In a loop of steps, whose lines are not shared: whether line i ends here, or ended before.
   SCANRNN_HD bool ends(Index i) const { return lines[i].count <= first_step + steps; }
   // The flag of each of a line's steps that says that no state comes into it. Against time that is
   // the flag of the step after it, of which a sequence's last one has none.
