@@ -120,6 +120,23 @@ TEST(RaggedErrors, RectangularPlan) {
   EXPECT_TRUE(buffers.outputs_untouched());
 }
 
+// On CUDA no kernel splits time inside a block where a batch is ragged or draws.
+TEST(RaggedErrors, PlansWithoutAKernel) {
+  if (!on_cuda()) GTEST_SKIP() << "a CPU has no blocks";
+  LayerOptions options;
+  options.input_size = options.hidden_size = 7;
+  for (const Batch layout : {Batch::ragged, Batch::packed, Batch::rectangular}) {
+    options.zoneout = layout == Batch::rectangular ? 0.1 : 0;
+    const Layer layer(options);
+    dispatch::Plan plan = layer.plan(one_context(), BatchShape{40, 3, layout}, Mode::inference,
+                                     dispatch::Strategy::parallel_scan);
+    EXPECT_TRUE(plan.across_blocks);
+    plan.across_blocks = false;
+    const std::string got = message([&] { layer.forward(one_context(), plan, ForwardArgs()); });
+    EXPECT_EQ(got.rfind("plan: expected one that splits time over blocks", 0), 0u) << got;
+  }
+}
+
 TEST(RaggedErrors, StateIndices) {
   const ChecksValues checks;
   const std::int64_t good[] = {0, 2, -1}, twice[] = {1, -1, 1}, above[] = {0, 4, 1},
