@@ -69,6 +69,21 @@ TEST(DrawsPlan, NorIsItPredicted) {
   EXPECT_GT(inside, 0) << "nothing would be split so anyway";
 }
 
+// A padded batch of many rows is walked, whatever costs of rectangular ones say; a forced scan
+// scans.
+TEST(DrawsPlan, ManyRaggedRowsAreWalked) {
+  const DeviceLimits device{Processor::cuda, 132, 232448};
+  Problem p = of(Batch::ragged, false);
+  p.steps = 2048;
+  p.hidden_size = p.input_size = 256;
+  p.batch = 49;  // 95 rows a multiprocessor
+  EXPECT_EQ(plan(p, device, generic_cuda_profile()).strategy, Strategy::parallel_scan);
+  p.batch = 50;
+  EXPECT_EQ(plan(p, device, generic_cuda_profile()).strategy, Strategy::fused_sequential);
+  p.forced = Strategy::parallel_scan;
+  EXPECT_EQ(plan(p, device, generic_cuda_profile()).strategy, Strategy::parallel_scan);
+}
+
 TEST(DrawsPlan, SaysHowTimeIsSplit) {
   const Strategy scan = Strategy::parallel_scan;
   expect_says(on_gpu(of(Batch::rectangular, true, scan)),
