@@ -33,15 +33,17 @@ inline int lane() { return static_cast<int>(threadIdx.x % kLanes); }
 inline constexpr std::size_t kSharedBytes = 227 << 10;
 
 // The shared memory of the block that this fiber is one of.
+// In a cluster an address tells the block's rank, too.
 char* shared_memory();
 template <class T>
 T* dynamic_shared() {
   return reinterpret_cast<T*>(shared_memory());
 }
 std::uint32_t shared_address(const void* p);
+char* shared_at(std::uint32_t address);
 template <class T>
 T& at(std::uint32_t address) {
-  return *reinterpret_cast<T*>(shared_memory() + static_cast<std::int32_t>(address));
+  return *reinterpret_cast<T*>(shared_at(address));
 }
 
 // Lets other fibers go on; of one that polls.
@@ -54,6 +56,12 @@ void arrive_and_wait(int barrier, int threads);
 // A block comes to the barrier of a grid that is all resident; whether all have come that often.
 unsigned arrive_at_grid();
 bool grid_has_come(unsigned arrival);
+// Blocks of a cluster: where one of them has what is at an address here; values on their way there,
+// which land when its threads look at the barrier that counts them; all of them come together.
+std::uint32_t cluster_address(std::uint32_t address, int rank);
+void send_to_block(std::uint32_t to, std::uint32_t barrier, const float* values, int count);
+void land_sent();
+void meet_cluster();
 // A lane leaves up to 256 bytes; behind the next sync_warp() the others may read them until they
 // have left and waited once more.
 void leave(const void* data, std::size_t bytes);
@@ -90,6 +98,7 @@ struct How {
   std::size_t shared = 0;
   cudaStream_t stream = nullptr;
   bool all_resident = false;
+  unsigned cluster = 1;  // blocks
 
   How(dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream)
       : grid(grid), block(block), shared(shared), stream(stream) {}
@@ -222,6 +231,11 @@ inline void st_relaxed_gpu_global_v2_u32(std::uint32_t* p, std::uint32_t x, std:
   __atomic_store_n(p, x, __ATOMIC_RELAXED);
   __atomic_store_n(p + 1, y, __ATOMIC_RELAXED);
 }
+inline void st_relaxed_gpu_global_v4_u32(std::uint32_t* p, std::uint32_t x, std::uint32_t y,
+                                         std::uint32_t z, std::uint32_t w) {
+  st_relaxed_gpu_global_v2_u32(p, x, y);
+  st_relaxed_gpu_global_v2_u32(p + 2, z, w);
+}
 inline void st_relaxed_gpu_global_u32(std::uint32_t* p, std::uint32_t x) {
   __atomic_store_n(p, x, __ATOMIC_RELAXED);
 }
@@ -242,6 +256,7 @@ inline void mov_b64(void* to, unsigned a, unsigned b, unsigned c, unsigned d) { 
 inline void st_shared_v4_f32(std::uint32_t p, float a, float b, float c, float d) {
   at<float4>(p) = {a, b, c, d};
 }
+inline void st_shared_v2_f32(std::uint32_t p, float a, float b) { at<float2>(p) = {a, b}; }
 inline void st_shared_v4_u32(std::uint32_t p, unsigned a, unsigned b, unsigned c, unsigned d) {
   at<uint4>(p) = {a, b, c, d};
 }
@@ -259,6 +274,9 @@ inline void ld_shared_v4_f32(float& a, float& b, float& c, float& d, std::uint32
 inline void ld_shared_v4_u32(unsigned& a, unsigned& b, unsigned& c, unsigned& d, std::uint32_t p) {
   ld_shared_v4(a, b, c, d, p);
 }
+inline void ld_shared_v2_f32(float& a, float& b, std::uint32_t p) {
+  a = at<float2>(p).x, b = at<float2>(p).y;
+}
 inline void ld_shared_f32(float& x, std::uint32_t p) { x = at<float>(p); }
 inline void rsqrt_approx_ftz_f32(float& y, float x) { y = 1.0f / std::sqrt(x); }
 
@@ -273,23 +291,6 @@ inline void cp_async_wait_group(int pending) { await_groups(pending); }
 
 inline void barrier_cta_arrive(int barrier, int threads) { arrive(barrier, threads); }
 inline void barrier_cta_sync(int barrier, int threads) { arrive_and_wait(barrier, threads); }
-
-// An mbarrier's 64 bits: threads of a phase, those that it still waits for, and its number.
-struct Phases {
-  std::uint16_t threads, left;
-  std::uint32_t over;
-};
-inline void mbarrier_init_shared_b64(std::uint32_t p, int threads) {
-  at<Phases>(p) = {static_cast<std::uint16_t>(threads), static_cast<std::uint16_t>(threads), 0};
-}
-inline void mbarrier_arrive_shared_b64(std::uint32_t p) {
-  Phases& phases = at<Phases>(p);
-  if (--phases.left == 0) phases.left = phases.threads, ++phases.over;
-}
-inline void mbarrier_test_wait_parity_shared_b64(unsigned& over, std::uint32_t p, unsigned parity) {
-  yield();
-  over = at<Phases>(p).over % 2 != parity;
-}
 
 // A float32 rounded to the 10 bits of TF32's mantissa, ties away from zero.
 inline void cvt_rna_tf32_f32(std::uint32_t& out, std::uint32_t bits) {
@@ -346,6 +347,7 @@ inline void mma_sync_aligned(const char* shape, float& c0, float& c1, float& c2,
 
 }  // namespace emulated::ptx
 
+#include "cluster.h"
 #include "warp_group.h"
 
 // What cuda_runtime.h has for nvcc alone.
@@ -360,8 +362,12 @@ cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute attribute, int val
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                const Arguments&... arguments) {
-  const ::emulated::How how(config->gridDim, config->blockDim, config->dynamicSmemBytes,
-                            config->stream);
+  ::emulated::How how(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const cudaLaunchAttribute& own = config->attrs[i];
+    if (own.id == cudaLaunchAttributeCooperative) how.all_resident = own.val.cooperative != 0;
+    if (own.id == cudaLaunchAttributeClusterDimension) how.cluster = own.val.clusterDim.x;
+  }
   return ::emulated::launch(how, kernel, static_cast<std::decay_t<Parameters>>(arguments)...);
 }
 namespace emulated {

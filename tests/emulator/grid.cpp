@@ -205,12 +205,29 @@ class Block {
 
 thread_local Block* block = nullptr;
 
-// Arrivals of the blocks of a grid that is all resident.
+// What another block of a cluster has sent.
+struct Sent {
+  std::uint32_t to, barrier;
+  float values[4];
+  int count;
+};
+struct Inbox {
+  std::mutex mutex;
+  std::vector<Sent> sent;
+};
+// Arrivals of the blocks of a grid that is all resident, and of the threads of each cluster.
 struct Meeting {
-  unsigned blocks;
+  Meeting(unsigned blocks, unsigned cluster)
+      : blocks(blocks), cluster(cluster), inboxes(blocks), cluster_arrivals(blocks) {}
+
+  unsigned blocks, cluster;
   std::atomic<unsigned> arrivals{0};
+  std::vector<Inbox> inboxes;
+  std::vector<std::atomic<unsigned>> cluster_arrivals;
 };
 thread_local Meeting* meeting = nullptr;
+thread_local std::uint32_t rank = 0;  // of the block in its cluster
+constexpr int kRankBit = 24;          // of an address in a cluster
 alignas(1024) thread_local char shared[kSharedBytes];
 
 void Block::begin() {
@@ -230,7 +247,10 @@ char* shared_memory() { return shared; }
 std::uint32_t shared_address(const void* p) {
   const std::ptrdiff_t out = static_cast<const char*>(p) - shared;
   if (out != static_cast<std::int32_t>(out)) stop("an address that is not of shared memory");
-  return static_cast<std::uint32_t>(out);
+  return static_cast<std::uint32_t>(out) + (rank << kRankBit);
+}
+char* shared_at(std::uint32_t address) {
+  return shared + static_cast<std::int32_t>(address - (rank << kRankBit));
 }
 
 void yield() { block->yield(); }
@@ -250,6 +270,39 @@ unsigned arrive_at_grid() {
   return meeting->arrivals++ / meeting->blocks;
 }
 bool grid_has_come(unsigned arrival) { return meeting->arrivals / meeting->blocks > arrival; }
+std::uint32_t cluster_address(std::uint32_t address, int of) {
+  if (address >> kRankBit != rank) stop("an address that is not of shared memory");
+  return address + ((static_cast<std::uint32_t>(of) - rank) << kRankBit);
+}
+void send_to_block(std::uint32_t to, std::uint32_t barrier, const float* values, int count) {
+  if (to >> kRankBit != barrier >> kRankBit) stop("a barrier that is not where values go");
+  Sent sent{to, barrier, {}, count};
+  std::copy(values, values + count, sent.values);
+  Inbox& inbox =
+      meeting->inboxes[blockIdx.x / meeting->cluster * meeting->cluster + (to >> kRankBit)];
+  const std::lock_guard<std::mutex> lock(inbox.mutex);
+  inbox.sent.push_back(sent);
+}
+void land_sent() {
+  if (!meeting) return;
+  Inbox& inbox = meeting->inboxes[blockIdx.x];
+  const std::lock_guard<std::mutex> lock(inbox.mutex);
+  for (const Sent& one : inbox.sent) {
+    const std::size_t bytes = static_cast<std::size_t>(one.count) * sizeof(float);
+    std::memcpy(&at<char>(one.to), one.values, bytes);
+    auto& phases = at<ptx::Phases>(one.barrier);
+    phases.bytes -= static_cast<int>(bytes);
+    phases.look();
+  }
+  inbox.sent.clear();
+}
+void meet_cluster() {
+  if (!meeting) stop("a cluster that was not launched as all resident");
+  std::atomic<unsigned>& arrivals = meeting->cluster_arrivals[blockIdx.x / meeting->cluster];
+  const unsigned all = meeting->cluster * blockDim.x;
+  const unsigned round = arrivals++ / all;
+  while (arrivals / all <= round) yield();
+}
 void arrive(int barrier, int threads) { block->arrive(block->barrier(barrier), threads); }
 void arrive_and_wait(int barrier, int threads) {
   Barrier& one = block->barrier(barrier);
@@ -284,10 +337,13 @@ unsigned seed() {
 void run_grid(const How& how, const std::function<void()>& thread) {
   const unsigned blocks = how.grid.x * how.grid.y * how.grid.z;
   std::atomic<unsigned> next{0};
-  Meeting all{blocks};
+  Meeting all(blocks, how.cluster);
   const auto work = [&] {
     meeting = how.all_resident ? &all : nullptr;
-    for (unsigned i = next++; i < blocks; i = next++) Block(how, thread, i).run();
+    for (unsigned i = next++; i < blocks; i = next++) {
+      rank = i % how.cluster;
+      Block(how, thread, i).run();
+    }
   };
   const unsigned most = how.all_resident ? blocks : std::min<unsigned>(blocks, kBlocksAtOnce);
   std::vector<std::thread> team;

@@ -12,7 +12,8 @@ struct Descriptor {
   // Element k of the 16 that a product sums, in a row.
   std::uint16_t element(int row, int k) const {
     const auto field = [&](int at) { return static_cast<std::uint32_t>(bits >> at & 0x3fff) * 16; };
-    return at<std::uint16_t>(field(0) + static_cast<std::uint32_t>(k / 8) * field(16) +
+    const std::uint32_t own = shared_address(shared_memory());  // which has no bits of it
+    return at<std::uint16_t>(own + field(0) + static_cast<std::uint32_t>(k / 8) * field(16) +
                              static_cast<std::uint32_t>(row / 8) * field(32) +
                              static_cast<std::uint32_t>(row % 8 * 16 + k % 8 * 2));
   }
@@ -49,6 +50,11 @@ void wgmma(const char* types, float (&d)[kSums], std::uint64_t a, std::uint64_t 
   wgmma(types, d, [&](int row, int k) { return Descriptor{a}.element(first + row, k); }, b);
 }
 template <class A>
+void wgmma_mma_async_sync_aligned_m64n16k16_f32(const char* types, const char*, float (&d)[8],
+                                                const A& a, std::uint64_t b) {
+  wgmma(types, d, a, b);
+}
+template <class A>
 void wgmma_mma_async_sync_aligned_m64n32k16_f32(const char* types, const char*, float (&d)[16],
                                                 const A& a, std::uint64_t b) {
   wgmma(types, d, a, b);
@@ -62,7 +68,8 @@ template <std::size_t kSums>
 void wgmma_fence_sync_aligned(float (&)[kSums]) {}
 inline void wgmma_commit_group_sync_aligned() {}
 template <std::size_t kSums>
-void wgmma_wait_group_sync_aligned(float (&)[kSums]) {}
+void wgmma_wait_group_sync_aligned(float (&)[kSums], int = 0) {}
+inline void wgmma_wait_group_sync_aligned() {}
 inline void fence_proxy_async_shared() {}
 
 }  // namespace emulated::ptx
