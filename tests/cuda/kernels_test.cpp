@@ -110,6 +110,9 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
       const bool longer = plan.problem.hidden_size % 32 != 0;  // without bulk copies
       if (!plan.device.warp_groups || longer) return;
       cut_as(plan, false, [](const auto& shape) { return shape.large; });
+      const bool fits =
+          dispatch::large_back_fits(dispatch::kLargeBackward[0], 256, plan.problem.gates);
+      if (fits) cut_as(plan, true, [](const auto& shape) { return shape.large; });
     };
   }
   // By heads: those of a block, and those of several.
@@ -223,7 +226,7 @@ TEST_F(CudaCutsTest, EveryLargeOne) {
   Context& context = shared_context(1);
   if (!context.limits().warp_groups) GTEST_SKIP() << "warp groups do not multiply here";
   Random random(97);
-  std::set<int> tiles;
+  std::set<int> tiles[2];
   for (const LayerOptions& options : dense_variants()) {
     for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16}) {
       Case c = small_case(info(options.cell), dtype, Strategy::persistent, 5, 70, 768);
@@ -233,23 +236,27 @@ TEST_F(CudaCutsTest, EveryLargeOne) {
       const oracle::Answer want = oracle::run(c, data);
       Plan plan =
           Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, Strategy::persistent);
-      for (const auto& shape : dispatch::persistent_shapes(plan.problem, plan.device, false)) {
-        if (!shape.large) continue;
-        SCOPED_TRACE("tile " + std::to_string(shape.tile));
-        tiles.insert(shape.tile);
-        plan.at_once = 1;
-        plan.persistent = shape;
-        plan.persistent.steps = 2;
-        if (shape.tile % 2 == 0) {
-          plan.persistent.lines /= shape.groups;
-          plan.persistent.groups = 1;
+      plan.at_once = 1;
+      for (const bool backward : {false, true}) {
+        for (auto shape : dispatch::persistent_shapes(plan.problem, plan.device, backward)) {
+          if (!shape.large) continue;
+          SCOPED_TRACE((backward ? "backward, tile " : "forward, tile ") +
+                       std::to_string(shape.tile));
+          tiles[backward].insert(shape.tile);
+          shape.steps = 2;
+          if (shape.tile % 2 == 0) {
+            shape.lines /= shape.groups;
+            shape.groups = 1;
+          }
+          (backward ? plan.persistent_vjp : plan.persistent) = shape;
+          expect_conforms(c, run(c, data, context, plan), want);
+          if (HasFailure()) return;
         }
-        expect_conforms(c, run(c, data, context, plan), want);
-        if (HasFailure()) return;
       }
     }
   }
-  EXPECT_EQ(tiles.size(), std::size(dispatch::kLargeTiles));
+  EXPECT_EQ(tiles[false].size(), std::size(dispatch::kLargeTiles));
+  EXPECT_EQ(tiles[true].size(), std::size(dispatch::kLargeBackward));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward walks by warp groups, whatever way a caller's tensors lie: in launches of a few steps and
+// Walks by warp groups, whatever way a caller's tensors lie: in launches of a few steps and
 // of a block's lines, in either direction, of either layout, with a y that begins anywhere.
+#include "scanrnn/dispatch/large.h"
 #include "support/conform.h"
 #include "support/cuda.h"
 
@@ -17,7 +18,7 @@ class WarpGroups : public CudaTest {
       GTEST_SKIP() << "warp groups do not multiply here";
     }
   }
-  // With 288 units some weights are in shared memory. No launch has all steps, nor more lines than
+  // With 320 units some weights are in shared memory. No launch has all steps, nor more lines than
   // a block.
   static void expect_right(const LayerOptions& options, Dtype dtype, std::int64_t batch,
                            bool batch_first, const Memory& memory, Random& random) {
@@ -25,7 +26,7 @@ class WarpGroups : public CudaTest {
     c.layer = options;
     c.layer.dtype = dtype;
     c.layer.input_size = 9;
-    c.layer.hidden_size = 288;
+    c.layer.hidden_size = 320;
     c.layer.bidirectional = true;
     c.layer.batch_first = batch_first;
     c.batch = batch;
@@ -36,6 +37,12 @@ class WarpGroups : public CudaTest {
     ASSERT_TRUE(plan.persistent.large) << text(c);
     EXPECT_EQ(plan.persistent.steps, 2);
     EXPECT_EQ(plan.persistent.lines, 64);
+    const dispatch::LargeTile back = dispatch::kLargeBackward[0];
+    if (dispatch::large_back_fits(back, c.layer.hidden_size, plan.problem.gates)) {
+      ASSERT_TRUE(plan.persistent_vjp.large) << text(c);
+      EXPECT_EQ(plan.persistent_vjp.steps, 2);
+      EXPECT_EQ(plan.persistent_vjp.lines, back.lines);
+    }
     expect_conforms(c, library(c, data, memory), oracle::run(c, data));
   }
 };

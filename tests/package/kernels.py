@@ -22,6 +22,7 @@ MOST = {
     "persistent::alone_kernel": 144,
     "persistent::block_kernel": 48,
     "persistent::kernel": 1464,
+    "persistent::large_back_kernel": 60,
     "persistent::large_kernel": 60,
     "persistent::lines": 320,
     "pointwise::add": 4,

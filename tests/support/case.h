@@ -72,7 +72,8 @@ struct Way {
     }
     if (split == Split::warp_groups) {
       plan.at_once = 1;
-      by_warp_groups(plan);
+      by_warp_groups(plan, false);
+      if (plan.problem.training) by_warp_groups(plan, true);
       return plan;
     }
     plan.along_lanes = split == Split::lanes || split == Split::lanes_across_blocks;
@@ -82,15 +83,15 @@ struct Way {
   }
 
  private:
-  // Forward by the first cut of warp groups that there is, in launches of two steps and of lines of
-  // one block.
-  static void by_warp_groups(dispatch::Plan& plan) {
-    for (auto shape : dispatch::persistent_shapes(plan.problem, plan.device, false)) {
+  // A pass by the first cut of warp groups that there is, in launches of two steps and of lines of
+  // one group.
+  static void by_warp_groups(dispatch::Plan& plan, bool backward) {
+    for (auto shape : dispatch::persistent_shapes(plan.problem, plan.device, backward)) {
       if (!shape.large) continue;
       shape.lines /= shape.groups;
       shape.groups = 1;
       shape.steps = 2;
-      plan.persistent = shape;
+      (backward ? plan.persistent_vjp : plan.persistent) = shape;
       return;
     }
   }

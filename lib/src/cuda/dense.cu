@@ -94,11 +94,8 @@ struct DenseRun : DenseProducts<T> {
     if (link) {
       link_up(args, plan.persistent, false);
     } else if (whole) {
-      auto launch = kernels.persistent;
-      if constexpr (sizeof(T) == 2) {
-        if (plan.persistent.large) launch = cuda_large_kernels<T>(call.cell)[call.variant];
-      }
-      this->walk_persistent(args, plan.persistent, false, exchange, launch);
+      this->walk_persistent(args, plan.persistent, false, exchange,
+                            whole_walk(&Kernels::persistent, &Large::persistent, plan.persistent));
     } else {
       // Other blocks still read h_0 when the first of them has made its step.
       const bool in_place = fused && call.steps == 1 && !ragged && replaces_state();
@@ -116,6 +113,18 @@ struct DenseRun : DenseProducts<T> {
       }
     }
     if (ragged) this->end_ragged(call.hn, call.moren);
+  }
+  // The launcher of a walk in one launch, by warp groups where the shape says so.
+  using Kernels = CudaDenseKernels<T>;
+  using Large = CudaLargeKernels<T>;
+  template <class Launch, class LargeLaunch>
+  auto whole_walk(Launch Kernels::* launch, LargeLaunch Large::* large,
+                  const dispatch::PersistentShape& shape) const {
+    auto out = cuda_dense_kernels<T>(call.cell)[call.variant].*launch;
+    if constexpr (sizeof(T) == 2) {
+      if (shape.large) out = cuda_large_kernels<T>(call.cell)[call.variant].*large;
+    }
+    return out;
   }
   // What a walk reads and leaves, but for its sums and what is kept.
   void begin_forward(Args& args, T* rounded) {
@@ -253,7 +262,9 @@ struct DenseRun : DenseProducts<T> {
       if (link) {
         link_up(args, plan.persistent_vjp, true);
       } else if (whole) {
-        this->walk_persistent(args, plan.persistent_vjp, true, exchange, kernels.persistent_vjp);
+        this->walk_persistent(
+            args, plan.persistent_vjp, true, exchange,
+            whole_walk(&Kernels::persistent_vjp, &Large::persistent_vjp, plan.persistent_vjp));
       } else {
         args.to[0] = {h_carry, nullptr, hidden()};  // to which each step's product adds
         walk(args, this->lines(), 1, true, [&](const Args& part) {

@@ -82,7 +82,7 @@ struct PersistentShape {
   int tile = -1;          // index into the tiles of the pass; -1: the weights do not fit
   bool in_block = false;  // a block has all units (tile: which of kPersistentBlockUnits)
   bool alone = false;     // and one line, by multiply-adds in place of tensor cores
-  bool large = false;     // a block's products are those of warp groups (tile: of kLargeTiles)
+  bool large = false;     // products are those of warp groups (tile: of the pass's in large.h)
   int units = 0;          // of a slice
   int slices = 0, groups = 0;
   int heads = 1;   // of a launch: those of the layer come one launch after the other

@@ -9,25 +9,37 @@
 #include <utility>
 
 #include "cuda/kernels/persistent/large.cuh"
+#include "cuda/kernels/persistent/large_back.cuh"
 
 namespace scanrnn {
 namespace {
 
 using T = SCANRNN_CUDA_TYPE;
 
-template <class C, std::size_t... kTile>
-constexpr CudaLargeLaunch<T> launch_of(std::index_sequence<kTile...>) {
-  return [](const CudaDenseArgs<T, float>& args, const dispatch::PersistentShape& shape,
-            void* exchange, cudaStream_t stream) {
-    static constexpr CudaLargeLaunch<T> launches[] = {persistent::launch_large<C, T, kTile>...};
-    return launches[shape.tile](args, shape, exchange, stream);
-  };
+// `launch` with the cut that a shape names.
+#define SCANRNN_LARGE_LAUNCH(name, launch)                                                 \
+  template <class C, std::size_t... kTile>                                                 \
+  constexpr CudaLargeLaunch<T> name(std::index_sequence<kTile...>) {                       \
+    return [](const CudaDenseArgs<T, float>& args, const dispatch::PersistentShape& shape, \
+              void* exchange, cudaStream_t stream) {                                       \
+      static constexpr CudaLargeLaunch<T> launches[] = {launch<C, T, kTile>...};           \
+      return launches[shape.tile](args, shape, exchange, stream);                          \
+    };                                                                                     \
+  }
+SCANRNN_LARGE_LAUNCH(forward_of, persistent::launch_large_forward)
+SCANRNN_LARGE_LAUNCH(backward_of, persistent::launch_large_back)
+#undef SCANRNN_LARGE_LAUNCH
+
+template <class C>
+constexpr CudaLargeKernels<T> kernels_of() {
+  using Forward = std::make_index_sequence<std::size(dispatch::kLargeTiles)>;
+  using Backward = std::make_index_sequence<std::size(dispatch::kLargeBackward)>;
+  return {forward_of<C>(Forward()), backward_of<C>(Backward())};
 }
 template <template <class> class CellOf, class... Options>
 const CudaLargeTable<T>& table(cell::Variants<Options...>) {
-  using Tiles = std::make_index_sequence<std::size(dispatch::kLargeTiles)>;
-  static constexpr CudaLargeTable<T> launches = {launch_of<CellOf<Options>>(Tiles())...};
-  return launches;
+  static constexpr CudaLargeTable<T> kernels = {kernels_of<CellOf<Options>>()...};
+  return kernels;
 }
 
 // A template, so that the kernels of the other cells are not compiled, too.

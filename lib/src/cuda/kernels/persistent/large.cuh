@@ -17,7 +17,6 @@
 
 #include "cuda/kernels/persistent/large_items.cuh"
 #include "cuda/kernels/persistent/weights.cuh"
-#include "cuda/kernels/warp_group.cuh"
 
 namespace scanrnn::persistent {
 
@@ -32,63 +31,20 @@ struct LargeCut {
   static constexpr int kReceived = (kKept < 16 ? kKept : 16) * kLines / 64;
 };
 
-// A group's half of R's columns and of h, in pieces of 16 columns.
-template <class Cut>
-struct LargeProducts {
-  std::uint32_t kept[Cut::kKept][4];
-  warp_group::Shared weights, state;
-  int pieces;
-
-  template <class C, class T>
-  __device__ __forceinline__ LargeProducts(const CudaDenseArgs<T, float>& a,
-                                           const LargeShare& share, std::uint32_t at_weights,
-                                           std::uint32_t at_state, C)
-      : weights(at_weights, Cut::kRows), state(at_state, Cut::kLines) {
-    const int half = static_cast<int>(a.hidden) / dispatch::kLargeGroups;
-    pieces = half / dispatch::kLargePiece;
-    const HeadShare head(a);
-    // Row r of a warp's 16 is of its unit r % 8 / 2, and the gate 2 (r % 2) + r / 8.
-    const auto word = [&](int row, int column) {
-      const int unit = share.first_unit + row / 16 * 4 + row % 8 / 2;
-      const int gate = row % 2 * 2 + row % 16 / 8;
-      return load_word<false>(a, WeightRows<T>::of(a, true), head, gate, unit,
-                              share.group * half + column, gate < C::kGates);
-    };
-    const int warp = share.thread / 32, lane = share.thread % 32;
-#pragma unroll
-    for (int piece = 0; piece < Cut::kKept; ++piece)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        kept[piece][i] = word(warp * 16 + lane / 4 + i % 2 * 8,
-                              piece * dispatch::kLargePiece + lane % 4 * 2 + i / 2 * 8);
-      }
-    const int shared = (pieces - Cut::kKept) * 2 * Cut::kRows;  // of 16 bytes
-    for (int i = share.thread; i < shared; i += kGroupThreads) {
-      const int row = i % Cut::kRows;
-      const int column = Cut::kKept * dispatch::kLargePiece + i / Cut::kRows * 8;
-      store_shared(at_weights + i * 16, make_uint4(word(row, column), word(row, column + 2),
-                                                   word(row, column + 4), word(row, column + 6)));
-    }
-  }
-  // Begins the products, once all of the group have what they read.
-  template <class T>
-  __device__ __forceinline__ void begin(float (&sum)[Cut::kSums]) {
-    state.forget();
-#pragma unroll
-    for (float& s : sum) s = 0.0f;
-    warp_group::begin(sum);
-#pragma unroll
-    for (int piece = 0; piece < Cut::kKept; ++piece) {
-      warp_group::multiply(T(), sum, kept[piece], state.at(piece, Cut::kLines));
-    }
-    for (int piece = Cut::kKept; piece < pieces; ++piece) {
-      warp_group::begin(sum);  // which each turn of a loop wants
-      warp_group::multiply(T(), sum, weights.at(piece - Cut::kKept, Cut::kRows),
-                           state.at(piece, Cut::kLines));
-    }
-    warp_group::end();
-  }
-};
+// A group's half of R's columns.
+template <class C, class Cut, class T>
+__device__ __forceinline__ LargeWeights<Cut::kKept, Cut::kRows> large_weights(
+    const CudaDenseArgs<T, float>& a, const LargeForwardShare& share, std::uint32_t at) {
+  const int half = static_cast<int>(a.hidden) / dispatch::kLargeGroups;
+  const HeadShare head(a);
+  // Row r of a warp's 16 is of its unit r % 8 / 2, and the gate 2 (r % 2) + r / 8.
+  return {share, half / dispatch::kLargePiece, at, [&](int row, int column) {
+            const int unit = share.first_unit + row / 16 * 4 + row % 8 / 2;
+            const int gate = row % 2 * 2 + row % 16 / 8;
+            return load_word<false>(a, WeightRows<T>::of(a, true), head, gate, unit,
+                                    share.group * half + column, gate < C::kGates);
+          }};
+}
 
 // How a block's words pass. The lines of a group come in the exchange as they are, in shared memory
 // those first that the warp group steps itself, so that it has their sums first.
@@ -104,7 +60,7 @@ struct LargeExchange {
   bool sends;
   Index slot;  // words
 
-  __device__ __forceinline__ LargeExchange(const LargeShare& share, int hidden, Index lines,
+  __device__ __forceinline__ LargeExchange(const LargeForwardShare& share, int hidden, Index lines,
                                            std::uint32_t* exchange, std::uint32_t at_state)
       : state(at_state + static_cast<std::uint32_t>(share.thread) * 16),
         line((share.thread + share.first_line) % Cut::kLines),
@@ -139,7 +95,7 @@ struct LargeExchange {
   }
   // h of item j, which the lanes of a warp's four units put together.
   template <class T>
-  __device__ __forceinline__ void send(const LargeShare& share, int j, float h) const {
+  __device__ __forceinline__ void send(const LargeForwardShare& share, int j, float h) const {
     const std::uint32_t own = Bits<T>::of(h, __shfl_xor_sync(~0u, h, 8));
     const std::uint32_t other = __shfl_xor_sync(~0u, own, 16);
     if (sends && share.item_line(j) < count) persistent::send(to + 8 * j * 4, own, other);
@@ -189,7 +145,7 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
     extern __shared__ float4 memory[];
     const auto bytes = dispatch::large_memory(Cut::kCut, a.hidden);
     const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-    const LargeShare share(static_cast<int>(a.batch), slices, groups, Cut::kLines);
+    const LargeForwardShare share(static_cast<int>(a.batch), slices, groups, Cut::kLines);
     const int group = share.group, hidden = static_cast<int>(a.hidden);
     const int state_bytes = static_cast<int>(bytes.state);
     const int weight_bytes = static_cast<int>(bytes.weights);
@@ -197,10 +153,11 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
     const std::uint32_t at_weights =
         shared + state_bytes + group * weight_bytes / dispatch::kLargeGroups;
     const LargeParts<Cut> parts{shared + state_bytes + weight_bytes + share.thread * 16};
-    const LargeRows<C, T, Cut::kLines> rows{reinterpret_cast<T*>(
+    const LargeForwardRows<C, T, Cut::kLines> rows{reinterpret_cast<T*>(
         reinterpret_cast<char*>(memory) + bytes.state + bytes.weights + bytes.parts)};
 
-    LargeProducts<Cut> products(a, share, at_weights, at_state, C());
+    const auto weights = large_weights<C, Cut>(a, share, at_weights);
+    warp_group::Shared state(at_state, Cut::kLines);
     LargeExchange<Cut> words(share, hidden, a.batch, exchange, at_state);
     Items items(a, share);
 #pragma unroll
@@ -213,8 +170,10 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
       words.to_next_slot();
       warp_group::publish();
       warp_group::meet(group);
-      float sum[Cut::kSums];
-      products.template begin<T>(sum);
+      state.forget();
+      float sum[Cut::kSums] = {};
+      weights.begin(T(), sum, 0, weights.kAll,
+                    [&](int piece) { return state.at(piece, Cut::kLines); });
       warp_group::await(sum);
       parts.give(t, group, sum);
       scan::cuda::await_copies<0>();
@@ -237,21 +196,11 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
 }
 
 template <class C, class T, int kTile>
-cudaError_t launch_large(const CudaDenseArgs<T, float>& args,
-                         const dispatch::PersistentShape& shape, void* exchange,
-                         cudaStream_t stream) {
-  constexpr auto kernel = large_kernel<C, T, kTile>;
-  const auto bytes = static_cast<std::size_t>(
-      dispatch::large_memory(dispatch::kLargeTiles[kTile], args.hidden).all());
-  int slices = shape.slices, groups = shape.groups;
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
-  if (status != cudaSuccess) return status;
-  auto* words = static_cast<std::uint32_t*>(exchange);
-  void* arguments[] = {const_cast<CudaDenseArgs<T, float>*>(&args), &slices, &groups, &words};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel),
-                                     dim3(static_cast<unsigned>(slices * groups)),
-                                     dispatch::kLargeThreads, arguments, bytes, stream);
+cudaError_t launch_large_forward(const CudaDenseArgs<T, float>& args,
+                                 const dispatch::PersistentShape& shape, void* exchange,
+                                 cudaStream_t stream) {
+  const auto bytes = dispatch::large_memory(dispatch::kLargeTiles[kTile], args.hidden).all();
+  return launch_large<T>(large_kernel<C, T, kTile>, args, shape, bytes, 1, exchange, stream);
 }
 
 }  // namespace scanrnn::persistent

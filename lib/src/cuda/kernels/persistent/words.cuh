@@ -52,7 +52,17 @@ __device__ __forceinline__ void receive(const std::uint32_t* from, int apart, bo
                                         uint4 (&v)[kCount]) {
   receive_at([&](int i) { return from + std::int64_t{i} * apart; }, waits, v);
 }
-// A NaN of all ones becomes another NaN. Two words at an even place go side by side.
+// A NaN of all ones becomes another NaN. Two words at an even place go side by side, and four at a
+// place that four divides.
+__device__ __forceinline__ void send(std::uint32_t* p, uint4 v) {
+  if (v.x == kAbsent) v.x = 0x7fffffffu;
+  if (v.y == kAbsent) v.y = 0x7fffffffu;
+  if (v.z == kAbsent) v.z = 0x7fffffffu;
+  if (v.w == kAbsent) v.w = 0x7fffffffu;
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
 __device__ __forceinline__ void send(std::uint32_t* p, std::uint32_t first, std::uint32_t second) {
   if (first == kAbsent) first = 0x7fffffffu;
   if (second == kAbsent) second = 0x7fffffffu;
@@ -78,6 +88,9 @@ __device__ __forceinline__ void store_shared(std::uint32_t p, const float4& v) {
                "f"(v.w)
                : "memory");
 }
+__device__ __forceinline__ void store_shared(std::uint32_t p, const float2& v) {
+  asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(p), "f"(v.x), "f"(v.y) : "memory");
+}
 __device__ __forceinline__ void store_shared(std::uint32_t p, const uint4& v) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(p), "r"(v.x), "r"(v.y), "r"(v.z),
                "r"(v.w)
@@ -101,6 +114,9 @@ __device__ __forceinline__ void load_shared(std::uint32_t p, float4& v) {
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                : "r"(p)
                : "memory");
+}
+__device__ __forceinline__ void load_shared(std::uint32_t p, float2& v) {
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(p) : "memory");
 }
 __device__ __forceinline__ void load_shared(std::uint32_t p, uint4& v) {
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
