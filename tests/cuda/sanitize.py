@@ -2,8 +2,8 @@
 """compute-sanitizer's four tools over every kernel of the library, each on a small case.
 
 `make sanitize-cuda` runs it: the tests of kernels_test.cpp, option_kernels_test.cpp,
-scan_kernels_test.cpp and turns_test.cu, whose names say which kernel is meant, and one of
-stack_step_test.cpp. The tools run at the same time, and racecheck, which takes a process for each
+scan_kernels_test.cpp and turns_test.cu, whose names say which kernel is meant, and one each of
+stack_step_test.cpp and warp_groups_test.cpp. The tools run at the same time, and racecheck, which takes a process for each
 case, on all cores that they leave: some five minutes on 16. A tool says what it has found when its
 program has ended, and not of which case it is. So where there is something, the cases run again, a
 few in each process, and those of a process with findings alone. What they find is kept as JSON, by
@@ -21,7 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # "*CudaKernelsTest*" are those of options, too.
-CASES = "*CudaKernelsTest*:*CudaScanKernelsTest*:CudaTurnsTest*:StackStepTest.StatesInPlace"
+CASES = (
+    "*CudaKernelsTest*:*CudaScanKernelsTest*:CudaTurnsTest*:StackStepTest.StatesInPlace:"
+    "WarpGroups.RowsAtOddElements"
+)
 # The block kernel as it is shipped hands over by named barriers, which racecheck does not follow:
 # docs/architecture.md says why they are right. turns_test.cpp runs the kernel by others.
 NOT_FOLLOWED = "12block_kernel.*12BarrierTurns"
