@@ -42,15 +42,6 @@ bool meets(const Values& values, const Rule& rule) {
   return true;
 }
 
-// Whether rows of a padded batch with lengths or resets are so many that nothing but a walk is
-// worth considering. Measured on an H100: from 96 a multiprocessor on, a scan over blocks takes 1.1
-// to 3.7 times as long.
-bool walks_alone(const Problem& p, const DeviceLimits& device) {
-  constexpr std::int64_t kManyRows = 96;
-  return p.layout == Batch::ragged && device.processor == Processor::cuda &&
-         p.batch * p.hidden_size >= kManyRows * device.units;
-}
-
 bool runs(Strategy strategy, const Plan& plan, bool across_blocks) {
   const bool dense = plan.problem.recurrence == Recurrence::dense;
   if (strategy == Strategy::step_loop) return dense;

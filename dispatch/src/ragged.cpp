@@ -16,6 +16,12 @@ std::int64_t longest_alone(const Plan& plan) {
   return p.batch * p.hidden_size < rows ? 0 : p.steps * p.hidden_size / rows;
 }
 
+bool walks_alone(const Problem& p, const DeviceLimits& device) {
+  constexpr std::int64_t kManyRows = 96;
+  return p.layout == Batch::ragged && device.processor == Processor::cuda &&
+         p.batch * p.hidden_size >= kManyRows * device.units;
+}
+
 bool scans_resets(const Plan& plan) {
   const Problem& p = plan.problem;
   const bool walks = plan.strategy == Strategy::fused_sequential ||

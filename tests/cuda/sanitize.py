@@ -3,11 +3,11 @@
 
 `make sanitize-cuda` runs it: the tests of kernels_test.cpp, option_kernels_test.cpp,
 scan_kernels_test.cpp and turns_test.cu, whose names say which kernel is meant, and one each of
-stack_step_test.cpp and warp_groups_test.cpp. The tools run at the same time, and racecheck, which takes a process for each
-case, on all cores that they leave: some five minutes on 16. A tool says what it has found when its
-program has ended, and not of which case it is. So where there is something, the cases run again, a
-few in each process, and those of a process with findings alone. What they find is kept as JSON, by
-tool and case.
+stack_step_test.cpp and warp_groups_test.cpp. The tools run at the same time, and racecheck, which
+takes a process for each case, on all cores that they leave: some five minutes on 16. A tool says
+what it has found when its program has ended, and not of which case it is. So where there is
+something, the cases run again, a few in each process, and those of a process with findings alone.
+What they find is kept as JSON, by tool and case.
 """
 
 import argparse
