@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "support/oracle.h"
+#include "support/oracle_parts.h"
 
 namespace scanrnn::test {
 namespace {

@@ -16,7 +16,7 @@
 #include "scanrnn/cells/qrnn.h"
 #include "scanrnn/cells/rglru.h"
 #include "scanrnn/cells/sru.h"
-#include "support/oracle.h"
+#include "support/linear_oracle.h"
 
 namespace scanrnn::test {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "support/by_lines.h"
 #include "support/conform.h"
+#include "support/lines_oracle.h"
 #include "support/pairwise.h"
 
 namespace scanrnn::test {

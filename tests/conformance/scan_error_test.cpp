@@ -22,7 +22,7 @@ class ScanErrors : public testing::Test {
   }
   template <class F>
   std::string backward(const ScanCase& c, F&& change) {
-    return message([&] { run(c, draw(c, random_), context_, true, Nothing(), change); });
+    return message([&] { run(c, draw(c, random_), context_, true, [](ScanArgs&) {}, change); });
   }
   static ScanCase of(ScanForm form, Dtype dtype = Dtype::float32) {
     ScanCase c{6, 2, 4, dtype, form};
