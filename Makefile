@@ -20,6 +20,8 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(shell nproc)
 # the compiler's cache sees paths relative to this one.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
+# What a file includes is known from its compilation, so that none is preprocessed twice.
+export CCACHE_DEPEND := 1
 # pip's build would take the compiler's name from Python's own build, and CMake takes another: to a
 # compiler's cache they are two compilers.
 ifeq ($(origin CXX),default)
