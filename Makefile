@@ -82,8 +82,10 @@ else
 	@echo "no nvcc, and so no headers of CUDA: its kernels are not emulated"
 endif
 
+# In as many processes as there are processors, up to eight. The tests of a file stay together: they may
+# share what takes long to make.
 test-python: .venv/installed .venv/frameworks
-	python -m pytest
+	python -m pytest --numprocesses $$(($$(nproc) < 8 ? $$(nproc) : 8)) --dist loadscope
 
 # The tests that compare with other libraries, none of which may be missing.
 ORIGINALS := jax_models keras layout_files torch_models torch_onnx
