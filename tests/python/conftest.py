@@ -16,6 +16,10 @@ from scanrnn.tools import layer_bench, sizes
 
 sys.path.insert(0, str(Path(__file__).parent))  # for support and reference
 
+# XLA's programs run once or twice each, and optimising them took half of the tests' time.
+if os.environ.get("SCANRNN_TEST_DEVICE", "cpu") == "cpu":
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
 hypothesis.settings.register_profile(
     "default",
     deadline=None,
