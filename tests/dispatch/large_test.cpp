@@ -36,10 +36,11 @@ std::vector<PersistentShape> large_shapes(const Problem& p, const DeviceLimits& 
 
 // Expects that `shape` covers a layer; its tile.
 LargeTile expect_cover(const Problem& p, const PersistentShape& shape, bool backward) {
-  const std::size_t tiles = backward ? std::size(kLargeBackward) : std::size(kLargeTiles);
+  const LargeTile* const tiles = backward ? kLargeBackward : kLargeTiles;
+  const std::size_t count = backward ? std::size(kLargeBackward) : std::size(kLargeTiles);
   const auto index = static_cast<std::size_t>(shape.tile);
-  EXPECT_LT(index, tiles);
-  const LargeTile tile = (backward ? kLargeBackward : kLargeTiles)[std::min(index, tiles - 1)];
+  EXPECT_LT(index, count);
+  const LargeTile tile = tiles[std::min(index, count - 1)];
   const LargeMemory memory = backward ? large_back_memory(tile, p.hidden_size, p.gates)
                                       : large_memory(tile, p.hidden_size);
   EXPECT_EQ(shape.units * shape.slices, p.hidden_size);
