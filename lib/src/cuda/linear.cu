@@ -129,6 +129,8 @@ struct LayerRun : CudaRun<T> {
     s.against_time = call.reverse;
     pass_states(call.h0, call.hn);
     const TensorView states = rows(call.states, call.hidden);
+    // A walk back over all tokens reads what is kept of the padding, too, if only to drop it.
+    if (call.states && call.ragged.lengths && call.tables.ways.tokens) clear_padding(states);
     const Strided<T> walked_gates = walked<T>(rows(gates, width()), all(), call.reverse);
     const Strided<T> y = walked<T>(call.y, all(), call.reverse);
     const Strided<T> kept_states = walked<T>(states, all(), call.reverse);
