@@ -2,7 +2,7 @@
 // Every kernel of the library on a small case of its own, named for it, as a plain call of one
 // layer takes it. option_kernels_test.cpp has those of layers that run together, of marks and of
 // draws.
-#include <set>
+#include <algorithm>
 
 #include "scanrnn/dispatch/large.h"
 #include "scanrnn/dispatch/tiles.h"
@@ -222,42 +222,58 @@ TEST_F(CudaCutsTest, EveryOne) {
 
 // And those by warp groups, with lines that do not fill their groups; of both directions, in
 // launches of a few steps, and where a block has less than the lines, of some of these.
-TEST_F(CudaCutsTest, EveryLargeOne) {
+class LargeCutsTest : public CudaTest, public testing::WithParamInterface<LayerOptions> {
+ protected:
+  // Tries the cuts of a pass that `picked` may have, and says how many there are.
+  static std::size_t expect_right(const Case& c, const Data& data, const oracle::Answer& want,
+                                  const Plan& picked, bool backward) {
+    std::size_t count = 0;
+    for (auto shape : dispatch::persistent_shapes(picked.problem, picked.device, backward)) {
+      if (!shape.large || HasFailure()) continue;
+      SCOPED_TRACE((backward ? "backward, tile " : "forward, tile ") + std::to_string(shape.tile));
+      ++count;
+      shape.steps = 2;
+      if (shape.tile % 2 == 0) {
+        shape.lines /= shape.groups;
+        shape.groups = 1;
+      }
+      Plan plan = picked;
+      (backward ? plan.persistent_vjp : plan.persistent) = shape;
+      expect_conforms(c, run(c, data, shared_context(1), plan), want);
+    }
+    return count;
+  }
+};
+
+TEST_P(LargeCutsTest, EveryOne) {
   Context& context = shared_context(1);
   if (!context.limits().warp_groups) GTEST_SKIP() << "warp groups do not multiply here";
   Random random(97);
-  std::set<int> tiles[2];
-  for (const LayerOptions& options : dense_variants()) {
-    for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16}) {
-      Case c = small_case(info(options.cell), dtype, Strategy::persistent, 5, 70, 768);
-      take_options(c, options);
-      c.layer.bidirectional = true;
-      const Data data = random_data(c, random);
-      const oracle::Answer want = oracle::run(c, data);
-      Plan plan =
-          Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, Strategy::persistent);
-      plan.at_once = 1;
-      for (const bool backward : {false, true}) {
-        for (auto shape : dispatch::persistent_shapes(plan.problem, plan.device, backward)) {
-          if (!shape.large) continue;
-          SCOPED_TRACE((backward ? "backward, tile " : "forward, tile ") +
-                       std::to_string(shape.tile));
-          tiles[backward].insert(shape.tile);
-          shape.steps = 2;
-          if (shape.tile % 2 == 0) {
-            shape.lines /= shape.groups;
-            shape.groups = 1;
-          }
-          (backward ? plan.persistent_vjp : plan.persistent) = shape;
-          expect_conforms(c, run(c, data, context, plan), want);
-          if (HasFailure()) return;
-        }
-      }
-    }
+  for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16}) {
+    Case c = small_case(info(GetParam().cell), dtype, Strategy::persistent, 3, 70, 768);
+    take_options(c, GetParam());
+    c.layer.bidirectional = dtype == Dtype::bfloat16;
+    const Data data = random_data(c, random);
+    const oracle::Answer want = oracle::run(c, data);
+    Plan plan =
+        Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, Strategy::persistent);
+    plan.at_once = 1;
+    EXPECT_EQ(expect_right(c, data, want, plan, false), std::size(dispatch::kLargeTiles));
+    const auto fits = [&](dispatch::LargeTile tile) {
+      const int gates = plan.problem.gates;
+      return dispatch::large_back_fits(tile, 768, gates) &&
+             dispatch::large_back_memory(tile, 768, gates).all() <= plan.device.shared_bytes;
+    };
+    const auto& tiles = dispatch::kLargeBackward;
+    const auto count = std::count_if(std::begin(tiles), std::end(tiles), fits);
+    EXPECT_EQ(expect_right(c, data, want, plan, true), static_cast<std::size_t>(count));
   }
-  EXPECT_EQ(tiles[false].size(), std::size(dispatch::kLargeTiles));
-  EXPECT_EQ(tiles[true].size(), std::size(dispatch::kLargeBackward));
 }
+INSTANTIATE_TEST_SUITE_P(Dense, LargeCutsTest, testing::ValuesIn(dense_variants()),
+                         [](const auto& test) {
+                           return std::to_string(test.index) + "_" +
+                                  scanrnn::info(test.param.cell).name;
+                         });
 
 }  // namespace
 }  // namespace scanrnn::test
