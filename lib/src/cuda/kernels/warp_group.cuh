@@ -24,7 +24,8 @@ inline constexpr bool kExists = false;
 #endif
 
 // An operand in shared memory at a 32-bit address, of so many rows, or columns. In a cluster, what
-// is above the lower 24 bits of an address says whose block's memory it is; products read their own.
+// is above the lower 24 bits of an address says whose block's memory it is; products read their
+// own.
 struct Shared {
   std::uint32_t lower, upper;
 
