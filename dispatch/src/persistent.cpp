@@ -134,15 +134,6 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
   return launches * (step + each * turns * products(tile.chunks));
 }
 
-// What a cut is chosen by. Padded batches may be as long as they are wide, or have resets alone, so
-// that theirs are those that walk a full batch fastest.
-double cost(const Problem& p, const PersistentTile& tile, const PersistentShape& shape,
-            const Pass& pass) {
-  const double each = clocks(p, tile, shape, pass);
-  if (p.layout != Batch::packed || pass.chain()) return each;
-  return std::min(each, kSharedClocks * clocks(with_shared_lines(p), tile, shape, pass));
-}
-
 // The shape of a tile whose warps lie `along` times along the units; no tile where it has no room.
 PersistentShape cut(const Problem& p, const DeviceLimits& device, const PersistentTile& tile,
                     int along, const Pass& pass) {
@@ -198,10 +189,18 @@ double clocks(const Problem& p, const LargeTile& tile, const PersistentShape& sh
   return static_cast<double>(ceiling(p.batch, shape.lines)) * step;
 }
 
-// Whether they walk a pass: of a plain layer, whose lines are all there.
+// Whether they walk a pass.
 bool fits_warp_groups(const Problem& p, const DeviceLimits& device) {
-  return device.warp_groups && p.storage_bytes == 2 && p.heads == 1 && !p.draws &&
-         p.layout == Batch::rectangular;
+  return device.warp_groups && p.storage_bytes == 2 && p.heads == 1 && !p.draws;
+}
+
+// What a cut is chosen by. Padded batches may be as long as they are wide, or have resets alone, so
+// that theirs are those that walk a full batch fastest.
+template <class Tile>
+double cost(const Problem& p, const Tile& tile, const PersistentShape& shape, const Pass& pass) {
+  const double each = clocks(p, tile, shape, pass);
+  if (p.layout != Batch::packed || pass.chain()) return each;
+  return std::min(each, kSharedClocks * clocks(with_shared_lines(p), tile, shape, pass));
 }
 
 PersistentShape cut(const Problem& p, const DeviceLimits& device, const LargeTile& tile,
@@ -323,7 +322,7 @@ void each_shape(const Problem& p, const DeviceLimits& device, const Pass& pass, 
     with_large_tiles(pass.backward, [&](const auto& tiles) {
       for (const LargeTile& tile : tiles) {
         number(cut(p, device, tile, pass), index++,
-               [&](const PersistentShape& shape) { return clocks(p, tile, shape, pass); });
+               [&](const PersistentShape& shape) { return cost(p, tile, shape, pass); });
       }
     });
   }
@@ -348,7 +347,7 @@ double clocks(const Problem& p, const DeviceLimits& device, const PersistentShap
               bool backward) {
   if (shape.large) {
     return with_large_tiles(backward, [&](const auto& tiles) {
-      return clocks(p, tiles[shape.tile], shape, Pass{backward});
+      return cost(p, tiles[shape.tile], shape, Pass{backward});
     });
   }
   if (shape.in_block) {

@@ -23,22 +23,10 @@ void expect_shared(const Case& c) {
 
 class SharedLinesOnCuda : public CudaTest {
  protected:
-  // Where single calls would draw otherwise, or be many.
   static void expect_like_steps(RaggedCase c, Random& random, std::uint64_t seed = 0) {
-    const Data data = random_data(c.whole, random);
-    Context& context = shared_context(1);
-    const Arguments arguments(c, false, context);
-    const auto add = [&](auto& args) { args.ragged = arguments.ragged(); };
-    const auto result = [&](const Way& way) {
-      c.whole.way = way;
-      Buffers buffers(c.whole, data);
-      buffers.forward(context, Mode::training, seed, add);
-      buffers.backward(context, seed, add);
-      return buffers.result();
-    };
-    const Result got = result(kShared);
+    c.whole.way = kShared;
     expect_shared(c.whole);
-    expect_alike(c, got, result(Strategy::step_loop));
+    test::expect_like_steps(c, random, seed);
   }
 };
 

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Walks by warp groups, whatever way a caller's tensors lie: in launches of a few steps and
-// of a block's lines, in either direction, of either layout, with a y that begins anywhere.
+// of a block's lines, in either direction, of either layout, with a y that begins anywhere; and of
+// ragged batches.
 #include "scanrnn/dispatch/large.h"
+#include "scanrnn/dispatch/ragged.h"
 #include "support/conform.h"
 #include "support/cuda.h"
+#include "support/one_by_one.h"
 
 namespace scanrnn::test {
 namespace {
 
 using dispatch::Strategy;
+
+const Way kWarpGroups{Strategy::persistent, Way::Split::warp_groups};
 
 class WarpGroups : public CudaTest {
  protected:
@@ -31,7 +36,7 @@ class WarpGroups : public CudaTest {
     c.layer.batch_first = batch_first;
     c.batch = batch;
     c.steps = 5;
-    c.way = Way{Strategy::persistent, Way::Split::warp_groups};
+    c.way = kWarpGroups;
     const Data data = random_data(c, random);
     const dispatch::Plan plan = Buffers(c, data).plan_for(shared_context(1), Mode::training);
     ASSERT_TRUE(plan.persistent.large) << text(c);
@@ -44,6 +49,23 @@ class WarpGroups : public CudaTest {
       EXPECT_EQ(plan.persistent_vjp.lines, back.lines);
     }
     expect_conforms(c, library(c, data, memory), oracle::run(c, data));
+  }
+  // Sequences that begin, end and are reset anywhere in a launch of two steps.
+  static void expect_ragged(const LayerOptions& options, const std::vector<std::int64_t>& lengths,
+                            bool packed, double resets, bool shares, Random& random) {
+    RaggedCase c = ragged_case(options, lengths, packed);
+    c.whole.layer.dtype = packed ? Dtype::bfloat16 : Dtype::float16;
+    c.whole.layer.hidden_size = 320;
+    c.whole.layer.bidirectional = true;
+    c.whole.h0 = resets == 0 || packed;
+    c.whole.way = kWarpGroups;
+    if (resets > 0) reset_some(c, resets, random);
+    const BatchShape shape{c.whole.steps, c.whole.batch, c.whole.layout, 0};
+    const dispatch::Plan plan = kWarpGroups.splits(
+        Layer(c.whole.layer).plan(shared_context(1), shape, Mode::training, Strategy::persistent));
+    ASSERT_TRUE(plan.persistent.large) << text(c.whole);
+    EXPECT_EQ(dispatch::shares_lines(plan, false), shares) << text(c.whole);
+    expect_like_steps(c, random);
   }
 };
 
@@ -64,6 +86,46 @@ TEST_F(WarpGroups, MoreLinesThanALaunch) {
     expect_right(options, Dtype::float16, 70, false, {0, 1}, random);
     expect_right(options, Dtype::float16, 70, true, {8, 0}, random);
     if (HasFailure()) return;
+  }
+}
+
+TEST_F(WarpGroups, RaggedBatch) {
+  Random random(1573);
+  bool packed = false;
+  for (const LayerOptions& options : dense_variants(few_variants())) {
+    packed = !packed;
+    expect_ragged(options, {5, 0, 3, 7, 1}, packed, 0.3, false, random);
+  }
+}
+
+TEST_F(WarpGroups, AnyLengths) {
+  Random random(1575);
+  const std::vector<std::vector<std::int64_t>> all{
+      {5, 0, 3, 8, 1, 2, 7}, {4, 4, 4}, {1, 0, 0, 6}, {0, 0}};
+  for (const LayerOptions& options : dense_variants(few_variants())) {
+    for (const auto& lengths : all) {
+      for (const bool packed : {false, true}) {
+        for (const double resets : {0.0, 0.3, 1.0}) {
+          expect_ragged(options, lengths, packed, resets, false, random);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// In lines that they share, one behind another.
+TEST_F(WarpGroups, SequencesThatShareLines) {
+  Random random(1574);
+  for (const LayerOptions& options : dense_variants()) {
+    for (const bool packed : {false, true}) {
+      std::vector<std::int64_t> lengths;
+      for (const double length : random.uniform(70, 0, 12)) {
+        lengths.push_back(static_cast<std::int64_t>(length));
+      }
+      expect_ragged(options, lengths, packed, 0.1, true, random);
+      if (HasFailure()) return;
+    }
   }
 }
 

@@ -92,8 +92,8 @@ Problem large_dense(Batch layout, std::int64_t steps, std::int64_t batch) {
   out.forced = Strategy::persistent;
   return out;
 }
-Plan on_gpu(const Problem& p) {
-  return plan(p, {Processor::cuda, 132, 227 << 10}, generic_cuda_profile());
+Plan on_gpu(const Problem& p, bool warp_groups = false) {
+  return plan(p, {Processor::cuda, 132, 227 << 10, warp_groups}, generic_cuda_profile());
 }
 
 // Packed sequences are expected to be of many lengths, and to share so few lines that one launch of
@@ -108,13 +108,16 @@ TEST(RaggedPlan, SequencesShareLines) {
     }
     EXPECT_EQ(explain(got).find(", sequences share lines") != std::string::npos, shared);
   };
-  expect_shared(on_gpu(packed), true);
-  packed.longest = 1024;
-  expect_shared(on_gpu(packed), true);
-  packed.longest = 32768 / 64;
-  expect_shared(on_gpu(packed), false);
-  packed.longest = 600;
-  expect_shared(on_gpu(packed), false);
+  for (const bool warp_groups : {false, true}) {
+    packed.longest = 0;
+    expect_shared(on_gpu(packed, warp_groups), true);
+    packed.longest = 1024;
+    expect_shared(on_gpu(packed, warp_groups), true);
+    packed.longest = 32768 / 64;
+    expect_shared(on_gpu(packed, warp_groups), false);
+    packed.longest = 600;
+    expect_shared(on_gpu(packed, warp_groups), false);
+  }
 }
 
 // What one launch walks as fast with a line for each sequence has one, and so have steps of lines.
@@ -134,12 +137,17 @@ TEST(RaggedPlan, FewSequencesDoNotShareLines) {
 
 // Nobody knows whether padded sequences have the same length, and only resets differ.
 TEST(RaggedPlan, PaddedBatchesAreCutAsRectangles) {
-  const Plan padded = on_gpu(large_dense(Batch::ragged, 1024, 64));
-  const Plan whole = on_gpu(large_dense(Batch::rectangular, 1024, 64));
-  EXPECT_EQ(padded.persistent.tile, whole.persistent.tile);
-  EXPECT_EQ(padded.persistent.lines, whole.persistent.lines);
-  EXPECT_EQ(padded.persistent_vjp.tile, whole.persistent_vjp.tile);
-  EXPECT_FALSE(shares_lines(whole, false));
+  for (const bool warp_groups : {false, true}) {
+    const Plan padded = on_gpu(large_dense(Batch::ragged, 1024, 64), warp_groups);
+    const Plan whole = on_gpu(large_dense(Batch::rectangular, 1024, 64), warp_groups);
+    EXPECT_EQ(padded.persistent.large, warp_groups);
+    EXPECT_EQ(whole.persistent.large, warp_groups);
+    EXPECT_EQ(padded.persistent.tile, whole.persistent.tile);
+    EXPECT_EQ(padded.persistent.lines, whole.persistent.lines);
+    EXPECT_EQ(padded.persistent_vjp.tile, whole.persistent_vjp.tile);
+    EXPECT_EQ(padded.persistent_vjp.large, whole.persistent_vjp.large);
+    EXPECT_FALSE(shares_lines(whole, false));
+  }
 }
 
 TEST(RaggedPlan, NoTokensAndNoSequences) {

@@ -278,6 +278,7 @@ inline void ld_shared_v2_f32(float& a, float& b, std::uint32_t p) {
   a = at<float2>(p).x, b = at<float2>(p).y;
 }
 inline void ld_shared_f32(float& x, std::uint32_t p) { x = at<float>(p); }
+inline void ld_shared_u32(std::uint32_t& x, std::uint32_t p) { x = at<std::uint32_t>(p); }
 inline void rsqrt_approx_ftz_f32(float& y, float x) { y = 1.0f / std::sqrt(x); }
 
 inline void cp_async_cg_shared_global(std::uint32_t to, const void* from) {

@@ -211,4 +211,21 @@ void expect_like_single_calls(RaggedCase c, Random& random) {
   expect_alike(c, at_once(c, data, random.bits() & 1), want);
 }
 
+void expect_like_steps(RaggedCase c, Random& random, std::uint64_t seed) {
+  Data data = random_data(c.whole, random);
+  poison_padding(c, data);
+  Context& context = shared_context(c.whole.threads);
+  const Arguments arguments(c, false, context);
+  const auto result = [&] {
+    Buffers buffers(c.whole, data);
+    const auto add = [&](auto& args) { args.ragged = arguments.ragged(); };
+    buffers.forward(context, Mode::training, seed, add);
+    buffers.backward(context, seed, add);
+    return buffers.result();
+  };
+  const Result got = result();
+  c.whole.way = dispatch::Strategy::step_loop;
+  expect_alike(c, got, result());
+}
+
 }  // namespace scanrnn::test

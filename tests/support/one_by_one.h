@@ -35,4 +35,7 @@ void poison_padding(const RaggedCase& c, Data& data);
 
 void expect_like_single_calls(RaggedCase c, Random& random);
 
+// Beside a walk step by step, where single calls would draw otherwise, or be many.
+void expect_like_steps(RaggedCase c, Random& random, std::uint64_t seed = 0);
+
 }  // namespace scanrnn::test

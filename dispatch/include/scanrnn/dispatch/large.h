@@ -29,9 +29,11 @@ constexpr bool large_fits(LargeTile tile, std::int64_t hidden) {
 }
 // Shared memory of a block in bytes, of which the parts follow one another in this order.
 struct LargeMemory {
-  std::int64_t state, weights, parts, rows;
-  constexpr std::int64_t all() const { return state + weights + parts + rows; }
+  std::int64_t state, weights, parts, rows, turns;
+  constexpr std::int64_t all() const { return state + weights + parts + rows + turns; }
 };
+// A word for each line that says what a turn is to it, of two turns.
+constexpr std::int64_t large_turns(int lines) { return std::int64_t{2} * lines * 4; }
 constexpr LargeMemory large_memory(LargeTile tile, std::int64_t hidden) {
   constexpr std::int64_t kElement = 2, kRows = 4 * kLargeUnits;
   LargeMemory out{};
@@ -40,6 +42,7 @@ constexpr LargeMemory large_memory(LargeTile tile, std::int64_t hidden) {
   // Half of a group's sums, twice.
   out.parts = std::int64_t{2} * kLargeGroups * tile.lines / 2 * kRows * 4;
   out.rows = std::int64_t{2} * tile.lines * large_row(kLargeUnits, kLargeValues) * kElement;
+  out.turns = large_turns(tile.lines);
   return out;
 }
 
@@ -70,6 +73,7 @@ constexpr LargeMemory large_back_memory_of(LargeTile tile, std::int64_t pieces) 
   // What the other three groups have of each thread's own sums, twice; two barriers.
   out.parts = std::int64_t{2} * 3 * kLargeThreads * tile.lines / 8 * 4 + 16;
   out.rows = std::int64_t{tile.lines} * large_row(kLargeBackUnits, kLargeValues) * kElement;
+  out.turns = large_turns(tile.lines);
   return out;
 }
 constexpr LargeMemory large_back_memory(LargeTile tile, std::int64_t hidden, int gates) {

@@ -76,32 +76,6 @@ __device__ __forceinline__ void take_turns(const typename Cut::Args& a, int t, I
   }
 }
 
-// The lines of a group that are still walked. They end one after the other, the last one first, and
-// of each the group waits for its words at turns before `end`.
-template <class Cut>
-struct ActiveLines {
-  int count, end;
-
-  __device__ __forceinline__ ActiveLines(const typename Cut::Args& a, const LineShare& own)
-      : count(own.count) {
-    look(a, own);
-  }
-  __device__ __forceinline__ void drop_ended(const typename Cut::Args& a, const LineShare& own,
-                                             int t) {
-    while (count > 0 && end <= t) {
-      --count;
-      look(a, own);
-    }
-  }
-
- private:
-  __device__ __forceinline__ void look(const typename Cut::Args& a, const LineShare& own) {
-    if (count == 0) return;
-    const int steps = static_cast<int>(a.steps_of(own.line<true>(count - 1)));
-    end = steps > 0 ? steps + Cut::kBackward : 0;
-  }
-};
-
 // The arguments of a launch: of a layer, or of each of a chain in the order of the walk.
 template <class Args>
 struct Chain {
@@ -160,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   // Backward ends with a product and no step: the cotangent of the state before the first one.
   const int turns = steps + kBackward;
-  [[maybe_unused]] ActiveLines<Cut> active(a, share.own);
+  [[maybe_unused]] ActiveLines<kBackward> active(a, share.own);
   for (int t = 0; t < turns; ++t) {
     int lines = share.own.count;
     if constexpr (kRagged) {

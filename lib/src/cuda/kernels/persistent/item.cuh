@@ -5,6 +5,7 @@
 
 #include "cuda/kernels/dense.h"
 #include "cuda/kernels/fragment.cuh"
+#include "cuda/kernels/persistent/line_cursor.cuh"
 #include "cuda/kernels/persistent/words.cuh"
 
 namespace scanrnn::persistent {
@@ -15,7 +16,7 @@ using fragment::Bits;
 // a flag of each says whether it is cut from the step before it. kChain: a product gives all sums,
 // W x included, of layers that have none in memory; backward what comes from the layer above, too.
 template <class C, class T, bool kBackward, bool kRagged, bool kChain = false>
-struct Item {
+struct Item : LineCursor {
   using Args = CudaDenseArgs<T, float>;
   using Memory = scan::Units<T>;
   // What the products with R give: forward one sum for each gate of the unit, backward one.
@@ -25,10 +26,7 @@ struct Item {
   static constexpr int kRead = kValues + kRagged;
   static_assert(C::kGates <= 4, "a unit's sums are one float4");
 
-  int line, unit;
-  // A ragged line: of the sequence that is walked, the turn of its first step, which may be of a
-  // launch before this one, and the turn behind its last step here.
-  int start, own_steps;
+  int unit;
   bool live;  // an item past the last one takes part and leaves nothing
   DenseState<C, float> state;
   DenseVectors<C, float> vectors, dvectors;
@@ -45,18 +43,12 @@ struct Item {
     if constexpr (kRagged) return a.walked_at(tensor, line, -min(start, 0)).from(unit, 0);
     return tensor.at_line(line).from(unit, 0);
   }
-  // The step of the line's sequence that turn t has, and the turn at which it was opened.
-  __device__ __forceinline__ int at(int t) const { return kRagged ? t - start : t; }
-  __device__ __forceinline__ int opened() const { return kRagged ? max(start, 0) : 0; }
+  __device__ __forceinline__ int opened() const { return kRagged ? LineCursor::opened() : 0; }
   __device__ __forceinline__ void open(const Args& a, int at_line, int at_unit, bool exists) {
     line = kRagged && !exists ? 0 : at_line;
     unit = at_unit;
     live = exists;
-    if constexpr (kRagged) {
-      live = exists && a.steps_of(line) > 0;
-      begin(a, -static_cast<int>(a.first_step));
-      while (live && own_steps <= 0) begin_next(a, own_steps);
-    }
+    if constexpr (kRagged) live = LineCursor::open(a, line) && exists;
     open_walk(a);
     vectors = read_vectors<C, Memory>(a.vectors, live ? unit : 0, a.hidden);
     direct = 0.0f;
@@ -64,20 +56,6 @@ struct Item {
       bias = DenseSums<C, float>::template of_biases<Memory>(a.bias, a.recurrent_bias,
                                                              live ? unit : 0, a.hidden);
     }
-  }
-  // A ragged line: its sequence from turn t on; the sequence behind it, and that from turn t on.
-  __device__ __forceinline__ void begin(const Args& a, int t) {
-    start = t;
-    own_steps = static_cast<int>(min(a.steps, Index{t} + a.lines[line].count));
-  }
-  __device__ __forceinline__ int next_line(const Args& a) const {
-    int out = line + a.lines[line].next;
-    while (a.lines[out].count == 0 && a.lines[out].next > 0) out += a.lines[out].next;
-    return out;
-  }
-  __device__ __forceinline__ void begin_next(const Args& a, int t) {
-    line = next_line(a);
-    begin(a, t);
   }
   // The state and the tokens of the line, or of its sequence.
   __device__ __forceinline__ void open_walk(const Args& a) {
@@ -233,8 +211,7 @@ struct Item {
   // A ragged line, before close_at(a, made): whether its sequence ends there and another follows in
   // this launch; then the product behind that step reads of it, forward, this h.
   __device__ __forceinline__ bool passes_on(const Args& a, int made) const {
-    return kRagged && live && made == own_steps && made < static_cast<int>(a.steps) &&
-           a.lines[line].next > 0;
+    return kRagged && live && made == own_steps && LineCursor::passes_on(a, made);
   }
   __device__ __forceinline__ float entering(const Args& a) const {
     return a.from[0].read(next_line(a), unit, static_cast<float>(C::fresh(0)));
@@ -246,8 +223,7 @@ struct Item {
     close(a);
     live = passes_on(a, made);
     if (!live) return;
-    begin_next(a, made);
-    live = own_steps > made;
+    live = pass_on(a, made);
     open_walk(a);
     if (kBackward) fetch(a, made);  // which waited for the product that ends the sequence before
   }

@@ -74,15 +74,15 @@ struct LargeExchange {
     const int unit = share.first_unit + share.unit / 4 * 4;
     to = exchange + (Index{unit / 8} * count + share.line) * 4 + unit % 8 / 2;
   }
-  // This group's half of h, from the slot of a step.
-  __device__ __forceinline__ void receive() {
+  // This group's half of h of so many lines, from the slot of a step.
+  __device__ __forceinline__ void receive(int lines) {
     for (int done = first; done < pieces; done += Cut::kReceived * kApart) {
       bool waits[Cut::kReceived];
       uint4 v[Cut::kReceived];
       const std::uint32_t* const at = from + Index{done - first} * count * 4;
 #pragma unroll
       for (int i = 0; i < Cut::kReceived; ++i) {
-        waits[i] = line < count && done + i * kApart < pieces;
+        waits[i] = line < lines && done + i * kApart < pieces;
       }
       persistent::receive(at, kApart * count * 4, waits, v);
 #pragma unroll
@@ -135,7 +135,7 @@ struct LargeParts {
   }
 };
 
-template <class C, class T, int kTile>
+template <class C, class T, int kTile, bool kRagged>
 __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
     large_kernel(const __grid_constant__ CudaDenseArgs<T, float> a, const int slices,
                  const int groups, std::uint32_t* const exchange) {
@@ -155,18 +155,33 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
     const LargeParts<Cut> parts{shared + state_bytes + weight_bytes + share.thread * 16};
     const LargeForwardRows<C, T, Cut::kLines> rows{reinterpret_cast<T*>(
         reinterpret_cast<char*>(memory) + bytes.state + bytes.weights + bytes.parts)};
+    const LargeTurns<kRagged, Cut::kLines> turns{
+        shared + static_cast<std::uint32_t>(bytes.all() - bytes.turns), share.own,
+        rows.is_first(share) ? rows.line(share) : -1};
+    if constexpr (kRagged) {
+      if (a.steps_of(share.own.template line<true>(0)) == 0) return;
+    }
 
     const auto weights = large_weights<C, Cut>(a, share, at_weights);
     warp_group::Shared state(at_state, Cut::kLines);
     LargeExchange<Cut> words(share, hidden, a.batch, exchange, at_state);
-    Items items(a, share);
+    LargeLine<kRagged> line(a, share.own, rows.line(share));
+    turns.post(0, line);
+    __syncthreads();  // R is in shared memory
+    Items items(a, share, turns);
 #pragma unroll
     for (int j = 0; j < Items::kCount; ++j) words.template send<T>(share, j, items.state[j].h);
-    rows.fetch(a, share, 0);
+    rows.fetch(a, share, line.place(a, 0), 0);
     const int steps = static_cast<int>(a.steps);
-    __syncthreads();  // R is in shared memory
+    [[maybe_unused]] ActiveLines<false> active(a, share.own);
     for (int t = 0; t < steps; ++t) {
-      words.receive();
+      int lines = share.own.count;
+      if constexpr (kRagged) {
+        active.drop_ended(a, share.own, t);
+        if (active.count == 0) return;
+        lines = active.count;
+      }
+      words.receive(lines);
       words.to_next_slot();
       warp_group::publish();
       warp_group::meet(group);
@@ -176,20 +191,25 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
                     [&](int piece) { return state.at(piece, Cut::kLines); });
       warp_group::await(sum);
       parts.give(t, group, sum);
+      if (t > 0) turns.post(t, line);
       scan::cuda::await_copies<0>();
       __syncthreads();
 #pragma unroll
       for (int j = 0; j < Items::kCount; ++j) {
         float all[4];
         parts.take(t, group, j, sum, all);
-        items.step(a, share, j, all, rows.of(t, share.item_line(j)));
+        const std::uint32_t word = turns.at(t, share.item_line(j));
+        items.step(a, share, j, all, rows.of(t, share.item_line(j)), kRagged && word & turn::kCut);
+        if constexpr (kRagged) items.pass(a, share, j, t, word);
         if (t + 1 < steps) words.template send<T>(share, j, items.state[j].h);
       }
-      rows.fetch(a, share, t + 1);
+      const LargePlace left = line.place(a, t);
+      line.move_to(a, t + 1);
+      rows.fetch(a, share, line.place(a, t + 1), t + 1);
       warp_group::meet(group);
-      rows.store(a, share, t);
+      rows.store(a, share, left, t);
     }
-    items.close(a, share);
+    if constexpr (!kRagged) items.close(a, share);
   } else {
     __trap();  // no planner gives a device without them this kernel
   }
@@ -200,7 +220,9 @@ cudaError_t launch_large_forward(const CudaDenseArgs<T, float>& args,
                                  const dispatch::PersistentShape& shape, void* exchange,
                                  cudaStream_t stream) {
   const auto bytes = dispatch::large_memory(dispatch::kLargeTiles[kTile], args.hidden).all();
-  return launch_large<T>(large_kernel<C, T, kTile>, args, shape, bytes, 1, exchange, stream);
+  const auto kernel =
+      args.lines ? large_kernel<C, T, kTile, true> : large_kernel<C, T, kTile, false>;
+  return launch_large<T>(kernel, args, shape, bytes, 1, exchange, stream);
 }
 
 }  // namespace scanrnn::persistent

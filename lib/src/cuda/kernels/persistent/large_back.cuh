@@ -131,12 +131,13 @@ struct LargeBackExchange {
     sent_line = share.line + share.odd;
     to = exchange + (Index{(share.first_unit + share.unit) / 8 * kGates} * count + sent_line) * 4;
   }
-  __device__ __forceinline__ void receive(int chunk, uint4 (&v)[Cut::kReceived]) const {
+  // A chunk of so many lines' cotangents.
+  __device__ __forceinline__ void receive(int chunk, int lines, uint4 (&v)[Cut::kReceived]) const {
     const int done = chunk * 2 * Cut::kChunk;
     bool waits[Cut::kReceived];
 #pragma unroll
     for (int i = 0; i < Cut::kReceived; ++i) {
-      waits[i] = line < count && first + done + i * Cut::kApart < pieces;
+      waits[i] = line < lines && first + done + i * Cut::kApart < pieces;
     }
     persistent::receive(from + Index{done} * count * 4, Cut::kApart * count * 4, waits, v);
   }
@@ -245,7 +246,7 @@ struct LargeBackParts {
   }
 };
 
-template <class C, class T, int kTile>
+template <class C, class T, int kTile, bool kRagged>
 __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
     large_back_kernel(const __grid_constant__ CudaDenseArgs<T, float> a, const int slices,
                       const int groups, std::uint32_t* const exchange) {
@@ -271,42 +272,68 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
                                     cluster::of_block(at_inboxes, 1 - share.rank)};
     const LargeBackRows<C, T, Cut::kLines> rows(reinterpret_cast<T*>(behind + bytes.parts));
 
+    const LargeTurns<kRagged, Cut::kLines> turns{
+        shared + static_cast<std::uint32_t>(bytes.all() - bytes.turns), share.own,
+        rows.is_first(share) ? rows.line(share) : -1};
+    if constexpr (kRagged) {
+      if (a.steps_of(share.own.template line<true>(0)) == 0) return;
+    }
+
     parts.open();
     LargeBackProducts<Cut> products(a, share, at_weights, at_state, C());
     LargeBackExchange<C, T, Cut> words(share, hidden, a.batch, exchange);
+    LargeLine<kRagged> line(a, share.own, rows.line(share));
     Items items(a, share);
-    rows.fetch(a, share, 0);
+    if constexpr (!kRagged) items.open(a, share);
+    rows.fetch(a, share, line.place(a, 0));
     const int steps = static_cast<int>(a.steps);
+    [[maybe_unused]] ActiveLines<true> active(a, share.own);
     float total[Cut::kItems] = {};
     for (int t = 0; t <= steps; ++t) {
+      int lines = share.own.count;
+      if constexpr (kRagged) {
+        active.drop_ended(a, share.own, t);
+        if (active.count == 0) return;
+        lines = active.count;
+      }
+      const auto meet_all = [&] {
+        turns.post(t, line);
+        scan::cuda::await_copies<0>();
+        __syncthreads();
+      };
       if (t > 0) {
         float sum[Cut::kSums];
-        products.multiply(T(), share, sum, [&](int chunk, auto& v) { words.receive(chunk, v); });
+        products.multiply(T(), share, sum,
+                          [&](int chunk, auto& v) { words.receive(chunk, lines, v); });
         words.from += words.slot;
         parts.give(t - 1, share, sum);
-        scan::cuda::await_copies<0>();
-        __syncthreads();
+        meet_all();
         parts.take(t - 1, share, sum, total);
-        if (t == steps) break;
       } else {
-        scan::cuda::await_copies<0>();
-        __syncthreads();
+        meet_all();
       }
+      if constexpr (kRagged) {
+#pragma unroll
+        for (int j = 0; j < Cut::kItems; ++j) items.pass(a, share, j, turns, t, total[j]);
+      }
+      if (t == steps) break;
 #pragma unroll
       for (int m = 0; m < Cut::kItems / 2; ++m) {
         const auto step = [&](int j) {
-          return items.step(share, j, total[j], rows.of(share.item_line(j)));
+          const bool cut = turns.at(t, share.item_line(j)) & turn::kCut;
+          return items.step(share, j, total[j], rows.of(share.item_line(j)), cut);
         };
         const auto first = step(2 * m), second = step(2 * m + 1);
         words.send(share, m, first, second);
       }
       words.to += words.slot;
       warp_group::meet(group);
-      rows.store(a, share, t);
+      rows.store(a, share, line.place(a, t));
       warp_group::meet(group);
-      rows.fetch(a, share, t + 1);
+      line.move_to(a, t + 1);
+      rows.fetch(a, share, line.place(a, t + 1));
     }
-    items.close(a, share, total);
+    if constexpr (!kRagged) items.close(a, share, total);
   } else {
     __trap();  // no planner gives a device without them this kernel
   }
@@ -318,8 +345,9 @@ cudaError_t launch_large_back(const CudaDenseArgs<T, float>& args,
                               cudaStream_t stream) {
   const auto bytes =
       dispatch::large_back_memory(dispatch::kLargeBackward[kTile], args.hidden, C::kGates).all();
-  return launch_large<T>(large_back_kernel<C, T, kTile>, args, shape, bytes,
-                         dispatch::kLargeCluster, exchange, stream);
+  const auto kernel =
+      args.lines ? large_back_kernel<C, T, kTile, true> : large_back_kernel<C, T, kTile, false>;
+  return launch_large<T>(kernel, args, shape, bytes, dispatch::kLargeCluster, exchange, stream);
 }
 
 }  // namespace scanrnn::persistent

@@ -4,7 +4,7 @@
 // memory, so that global memory is read and written by pieces of 16 bytes.
 #pragma once
 
-#include "cuda/kernels/persistent/large_share.cuh"
+#include "cuda/kernels/persistent/large_lines.cuh"
 
 namespace scanrnn::persistent {
 
@@ -50,37 +50,40 @@ struct LargeBackRows : LargeRows<T, kLines, dispatch::kLargeBackUnits, LargeBack
   using Values::kSums;
 
   __device__ __forceinline__ explicit LargeBackRows(T* rows) : Base{rows} {}
-  // Asks for what step t reads.
-  __device__ __forceinline__ void fetch(const Args& a, const LargeBackShare& share, int t) const {
-    if (t < a.steps) {
-      Base::template each_piece<Values::kRead>(share, [&](int value, int line, int unit) {
-        const int of_all = share.own.first + line;
+  // Asks for what a step reads.
+  __device__ __forceinline__ void fetch(const Args& a, const LargeBackShare& share,
+                                        const LargePlace& place) const {
+    if (place.exists) {
+      T* const row = of(Base::line(share));
+      Base::template each_piece<Values::kRead>(share, [&](int value, int unit) {
         const bool is_sum = value < kSums, is_before = value >= kFirst;
-        const bool first = t + 1 == a.steps;  // in time
+        const bool initial = is_before && place.first;
         const Strided<const T>& tensor = is_sum       ? a.sums
                                          : !is_before ? a.dy
-                                         : first      ? a.initial
+                                         : initial    ? a.initial
                                                       : a.before;
         const int block = is_sum ? value : is_before ? value - kFirst : 0;
-        T* const to = of(line) + value * kUnits + unit;
+        T* const to = row + value * kUnits + unit;
         if (!tensor.data) {
           fill(to, is_before ? block : -1);
           return;
         }
-        const T* const from = tensor.at_line(of_all).at(is_before && first ? 0 : t);
+        const T* const from = initial ? tensor.at_line(place.sequence).data : place.of(tensor);
         Base::fetch_piece(to, from + block * a.hidden + share.first_unit + unit);
       });
     }
     scan::cuda::commit_copies();
   }
-  // Stores what step t has left, once all of the group have left theirs.
-  __device__ __forceinline__ void store(const Args& a, const LargeBackShare& share, int t) const {
-    Base::template each_piece<Values::kLeft>(share, [&](int value, int line, int unit) {
+  // Stores what a step has left, once all of the group have left theirs.
+  __device__ __forceinline__ void store(const Args& a, const LargeBackShare& share,
+                                        const LargePlace& place) const {
+    if (!place.exists) return;
+    const T* const row = of(Base::line(share));
+    Base::template each_piece<Values::kLeft>(share, [&](int value, int unit) {
       const bool is_sum = value < kSums;
-      const Strided<T>& tensor = is_sum ? a.kept : a.dvectors;
-      T* const to = tensor.at_line(share.own.first + line).at(t) +
-                    (is_sum ? value : value - kSums) * a.hidden;
-      Base::store_piece(to + share.first_unit + unit, of(line) + value * kUnits + unit);
+      T* const to =
+          place.of(is_sum ? a.kept : a.dvectors) + (is_sum ? value : value - kSums) * a.hidden;
+      Base::store_piece(to + share.first_unit + unit, row + value * kUnits + unit);
     });
   }
 
@@ -111,43 +114,71 @@ struct LargeBackItems {
   DenseState<C, float> state[kCount];
 
   __device__ __forceinline__ LargeBackItems(const Args& a, const LargeBackShare& share) {
-    const int unit = share.first_unit + share.unit;
-    vectors = read_vectors<C, Memory>(a.vectors, unit, a.hidden);
+    vectors = read_vectors<C, Memory>(a.vectors, share.first_unit + share.unit, a.hidden);
+  }
+  __device__ __forceinline__ static DenseState<C, float> zeros() {
+    return DenseState<C, float>::of([](int) { return 0.0f; });
+  }
+  // The cotangent that a line, or a sequence, begins with; and that it ends with, with what the
+  // product behind its last step has given.
+  __device__ __forceinline__ void enter(const Args& a, const LargeBackShare& share, int j,
+                                        int line) {
+    state[j] = DenseState<C, float>::of(
+        [&](int i) { return a.from[i].read(line, share.first_unit + share.unit); });
+  }
+  __device__ __forceinline__ void leave(const Args& a, const LargeBackShare& share, int j, int line,
+                                        float total) {
+    state[j].h += total;
+#pragma unroll
+    for (int i = 0; i < C::kStates; ++i) {
+      a.to[i].write(line, share.first_unit + share.unit, state[j].at(i));
+    }
+  }
+  __device__ __forceinline__ void open(const Args& a, const LargeBackShare& share) {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       const int line = share.item_line(j);
-      state[j] = DenseState<C, float>::of([&](int i) {
-        return line < share.own.count ? a.from[i].read(share.own.first + line, unit, 0.0f) : 0.0f;
-      });
+      state[j] = zeros();
+      if (line < share.own.count) enter(a, share, j, share.own.first + line);
     }
   }
-  // Item j's step, from what comes back through R, with what it leaves in place of what it reads.
-  __device__ __forceinline__ Sums step(const LargeBackShare& share, int j, float total, T* row) {
+  // Before turn t of a ragged batch, to which a product has given `total`.
+  template <class Turns>
+  __device__ __forceinline__ void pass(const Args& a, const LargeBackShare& share, int j,
+                                       const Turns& turns, int t, float& total) {
+    const int line = share.item_line(j);
+    const std::uint32_t word = turns.at(t, line);
+    if (word & turn::kCloses) {
+      leave(a, share, j, turns.state_of(turns.at(t - 1, line), line), total);
+    }
+    if (word & turn::kOpens) {
+      enter(a, share, j, turns.state_of(word, line));
+      total = 0.0f;
+    }
+  }
+  // Item j's step, from what comes back through R, with what it leaves in place of what it reads;
+  // whether a state comes into it. What it gives is that of R h.
+  __device__ __forceinline__ Sums step(const LargeBackShare& share, int j, float total, T* row,
+                                       bool cut) {
     const auto read = [&](int value) {
       return Memory::read(row + value * Rows::kUnits, share.unit, 0);
     };
     const auto sums = Sums::of(read);
     auto after = state[j];
     after.h = read(Rows::kSums) + (total + state[j].h);
-    const auto before = state_before<C, float>(true, [&](int i) { return read(Rows::kFirst + i); });
+    const auto before = state_before<C, float>(!cut, [&](int i) { return read(Rows::kFirst + i); });
     const auto d = dense_step_vjp<C, Memory>(sums, vectors, before, after, NoDraws(), share.unit);
-    state[j] = d.before;
+    state[j] = cut ? zeros() : d.before;
     d.sums.template write<Memory>(row, share.unit, Rows::kUnits);
     write_vectors<C, Memory>(d.vectors, row + Rows::kSums * Rows::kUnits, share.unit, Rows::kUnits);
-    return d.sums;
+    return cut ? Sums::zeros() : d.sums;
   }
-  // With what the product behind the last step has given.
   __device__ __forceinline__ void close(const Args& a, const LargeBackShare& share,
                                         const float (&total)[kCount]) {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      if (share.item_line(j) >= share.own.count) continue;
-      state[j].h += total[j];
-#pragma unroll
-      for (int i = 0; i < C::kStates; ++i) {
-        a.to[i].write(share.own.first + share.item_line(j), share.first_unit + share.unit,
-                      state[j].at(i));
-      }
+      const int line = share.item_line(j);
+      if (line < share.own.count) leave(a, share, j, share.own.first + line, total[j]);
     }
   }
 };

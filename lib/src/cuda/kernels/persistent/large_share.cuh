@@ -101,15 +101,20 @@ struct LargeRows {
   __device__ __forceinline__ T* of(int line, int turn = 0) const {
     return rows + (turn * kLines + line) * kRow;
   }
-  // f(value, line, unit): this thread's pieces of so many values of the group's lines.
+  // The line of the block whose pieces this thread has, and whether it has the first of them.
+  __device__ __forceinline__ static int line(const LargeShare& share) {
+    return share.first_line + share.thread / kPieces % (kLines / 2);
+  }
+  __device__ __forceinline__ static bool is_first(const LargeShare& share) {
+    return share.thread < kLines / 2 * kPieces && share.thread % kPieces == 0;
+  }
+  // f(value, unit): this thread's pieces of so many values of its line.
   template <int kCount, class F>
   __device__ __forceinline__ static void each_piece(const LargeShare& share, F&& f) {
-    const int line = share.first_line + share.thread / kPieces % (kLines / 2);
-    if (line >= share.own.count) return;
 #pragma unroll
     for (int i = 0; i < kCount; i += kAtOnce) {
       const int value = i + share.thread / (kLines / 2 * kPieces);
-      if (value < kCount) f(value, line, share.thread % kPieces * kPiece);
+      if (value < kCount) f(value, share.thread % kPieces * kPiece);
     }
   }
   // Tensors of the caller may lie anywhere.

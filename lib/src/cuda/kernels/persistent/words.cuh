@@ -127,6 +127,9 @@ __device__ __forceinline__ void load_shared(std::uint32_t p, uint4& v) {
 __device__ __forceinline__ void load_shared(std::uint32_t p, float& v) {
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(p) : "memory");
 }
+__device__ __forceinline__ void load_shared(std::uint32_t p, std::uint32_t& v) {
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(p) : "memory");
+}
 __device__ __forceinline__ float4 operator+(const float4& a, const float4& b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
