@@ -177,12 +177,13 @@ void decode_stack(const CellInfo& cell, Index batch, Index hidden, cudaStream_t 
                   Report& report) {
   const Shape s{batch, 1, hidden};
   const Stack four{4, 1, 1};
-  Problem<T, double> want(cell, s, false, Strategy::step_loop, stream, MatmulPrecision::highest,
-                          four);
+  const bool dense = cell.recurrence == dispatch::Recurrence::dense;
+  const Strategy strategy = dense ? Strategy::step_loop : Strategy::direct;
+  Problem<T, double> want(cell, s, false, strategy, stream, MatmulPrecision::highest, four);
   want.forward(want.inference, true);
   std::vector<std::pair<std::string, std::unique_ptr<Problem<T, T>>>> ways;
   for (const bool as_one : {false, true}) {
-    auto p = std::make_unique<Problem<T, T>>(cell, s, false, Strategy::step_loop, stream,
+    auto p = std::make_unique<Problem<T, T>>(cell, s, false, strategy, stream,
                                              MatmulPrecision::highest, four);
     p->inference.at_once = 1;
     if (as_one && !dispatch::step_as_one(p->inference)) continue;
@@ -209,7 +210,8 @@ void decode_stack(const CellInfo& cell, Index batch, Index hidden, cudaStream_t 
     }
   }
   turns.measure();
-  const double weights = 4.0 * 2 * cell.gates * static_cast<double>(hidden * hidden) * sizeof(T);
+  const int matrices = 4 * (dense ? 2 : 1);
+  const double weights = static_cast<double>(matrices * cell.gates * hidden * hidden * sizeof(T));
   for (const bool in_place : {false, true}) {
     for (std::size_t i = 0; i < ways.size(); ++i) {
       const Timing time = turns.time(timed[in_place][i]);
@@ -232,6 +234,12 @@ void decode_stack(const CellInfo& cell, Index batch, Index hidden, cudaStream_t 
 void measure_layers(cudaStream_t stream, const Copy&, Report& report) {
   for (const CellInfo& cell : cells()) {
     if (!only_cell.empty() && cell.name != only_cell) continue;
+    const auto decode_stacks = [&](std::initializer_list<Index> batches) {
+      for (const Index batch : batches) {
+        decode_stack<__nv_bfloat16>(cell, batch, 1024, stream, report);
+      }
+    };
+    if (cell.name == "MinGRU") decode_stacks({1, 8});
     if (cell.recurrence != dispatch::Recurrence::dense) continue;
     measure_heads<__nv_bfloat16>(cell, {16, 1024, 768}, 12, stream, report);
     measure_heads<__nv_bfloat16>(cell, {16, 1024, 1024}, 4, stream, report);
@@ -239,9 +247,7 @@ void measure_layers(cudaStream_t stream, const Copy&, Report& report) {
       decode<__nv_bfloat16>(cell, batch, 1024, stream, report);
       decode<float>(cell, batch, 1024, stream, report);
     }
-    for (const Index batch : {1, 2, 4, 8, 16, 32, 64}) {
-      decode_stack<__nv_bfloat16>(cell, batch, 1024, stream, report);
-    }
+    decode_stacks({1, 2, 4, 8, 16, 32, 64});
     decode_stack<__nv_bfloat16>(cell, 1, 512, stream, report);
     decode_stack<__nv_bfloat16>(cell, 1, 2048, stream, report);
     decode_stack<float>(cell, 1, 1024, stream, report);

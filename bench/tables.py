@@ -19,7 +19,7 @@ from rows import OURS, Row, by, dtype_of, find, measured, number, shape_of, sour
 from scanrnn import cells
 from scanrnn.tools import measure
 from scanrnn.tools.regret import PASSES
-from torch_tables import calls, memory, replaced
+from torch_tables import calls, language_models, memory, replaced
 
 # ---- what was asked for, and what is less
 
@@ -98,6 +98,19 @@ def gpu_steps(content: Row) -> str:
         time = marked(f"{1e3 * row['ms']:.1f}", less)
         lines.append([row["cell"], size, row["strategy"], time, f"{1e3 * row['gemm_ms']:.1f}"])
     titles = ["one step", "size", "strategy", "us", "its products alone, us"]
+    return source(content) + measure.markdown(titles, lines)
+
+
+def gpu_stack_steps(content: Row) -> str:
+    """A step of four layers whose state stays in its place."""
+    lines = []
+    rows = measured(content["rows"], bench="stack_step", in_place=True)
+    for (cell, size), group in by(
+        rows, lambda r: (r["cell"], f"B{r['B']} H{r['H']}, {r['dtype']}")
+    ).items():
+        us = {row["way"]: f"{1e3 * row['ms']:.1f}" for row in group}
+        lines.append([cell, size, us.get("one launch", ""), us["one by one"]])
+    titles = ["a step of four layers", "size", "in one launch, us", "one by one, us"]
     return source(content) + measure.markdown(titles, lines)
 
 
@@ -320,20 +333,6 @@ def gpu_ragged(content: Row) -> str:
 
 
 RAGGED_WAYS = ("padded, resets", "lengths", "cu_seqlens", "PackedSequence")
-
-
-# ---- docs/examples/language_model.py
-
-
-def language_models(content: Row) -> str:
-    lines = []
-    for row in content["rows"]:
-        library = "scanrnn.torch" if row["impl"] == OURS else "torch.nn"
-        speed = f"{row['tokens_per_second'] / 1e6:.2f}"
-        bits = (f"{row[key]:.2f}" for key in ("training_bits", "held_out_bits"))
-        lines.append([f"{library}.{row['cell']}", str(row["H"]), speed, *bits])
-    titles = ["recurrence", "H", "million tokens a second", "bits, training", "bits, held out"]
-    return source(content) + measure.markdown(titles, lines)
 
 
 # Each with the files that it is made from.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from rows import Row, by, number, shape_of, source
+from rows import OURS, Row, by, number, shape_of, source
 from scanrnn.tools import measure
 from scanrnn.tools.regret import PASSES
 
@@ -64,3 +64,17 @@ MODELS = {
     "hdemucs": "HDemucs of torchaudio",
     "words": "word language model",
 }
+
+
+# ---- docs/examples/language_model.py
+
+
+def language_models(content: Row) -> str:
+    lines = []
+    for row in content["rows"]:
+        library = "scanrnn.torch" if row["impl"] == OURS else "torch.nn"
+        speed = f"{row['tokens_per_second'] / 1e6:.2f}"
+        bits = (f"{row[key]:.2f}" for key in ("training_bits", "held_out_bits"))
+        lines.append([f"{library}.{row['cell']}", str(row["H"]), speed, *bits])
+    titles = ["recurrence", "H", "million tokens a second", "bits, training", "bits, held out"]
+    return source(content) + measure.markdown(titles, lines)

@@ -50,7 +50,7 @@ struct DenseRun : DenseProducts<T> {
     const auto& kernels = cuda_dense_kernels<T>(call.cell)[call.variant];
     const bool whole = dispatch::is_persistent(plan, false);
     const bool fused = !whole && plan.fused_steps;
-    const bool ragged = call.is_ragged();
+    const bool ragged = call.is_ragged(), lined = this->has_lines(false);
     // The step's kernel reads W, too.
     const bool projects = (fused && call.steps == 1 && !ragged && !call.feeds_first()) || fed();
     const bool keep = call.preactivations != nullptr || (arena.counting() && plan.problem.training);
@@ -80,7 +80,7 @@ struct DenseRun : DenseProducts<T> {
     if (keep && call.more_states() > 0) {
       args.cells = walked_here(this->rows(call.states, this->more_width()));
     }
-    if (call.steps == 0 && !ragged) {
+    if (call.steps == 0 && !lined) {
       this->copy_states(call.h0, call.more0, call.hn, call.moren, false);
       return;
     }
@@ -112,7 +112,7 @@ struct DenseRun : DenseProducts<T> {
              call.hn.strides[0], hidden());
       }
     }
-    if (ragged) this->end_ragged(call.hn, call.moren);
+    if (lined) this->end_ragged(call.hn, call.moren);
   }
   // The launcher of a walk in one launch, by warp groups where the shape says so.
   using Kernels = CudaDenseKernels<T>;
@@ -232,14 +232,14 @@ struct DenseRun : DenseProducts<T> {
     } else {
       args.fed = this->take(this->lines() * this->width());
     }
-    const bool ragged = call.is_ragged();
+    const bool ragged = call.is_ragged(), lined = this->has_lines(true);
     if (ragged) before = this->take(this->tokens() * hidden());
     if (call.feeds_first()) first = this->take(this->lines() * this->width());
     T* initial = call.more_states() > 1 ? this->take(this->lines() * this->more_width()) : nullptr;
     if (arena.counting()) return;
 
     if (ragged && this->tokens() > 0) this->prepare_tokens();
-    if (call.batch > 0 && call.steps == 0 && !ragged) {
+    if (call.batch > 0 && call.steps == 0 && !lined) {
       this->copy_states(call.dhn, call.dmoren, call.dh0, call.dmore0, true);
     } else if (this->lines() > 0) {
       const auto against = [&](const TensorView& v) { return this->in_order(v, true); };
@@ -251,7 +251,7 @@ struct DenseRun : DenseProducts<T> {
       const bool more = call.more_states() > 0;
       args.before = as_const(against(more ? this->rows(call.states, this->more_width()) : call.y));
       // From a step to the one before it, which a walk against the layer's comes to next.
-      const Index back = ragged && !call.reverse ? -args.before.step : args.before.step;
+      const Index back = lined && !call.reverse ? -args.before.step : args.before.step;
       args.before.data += back;
       args.initial = initial_rows(initial);
       if (fed()) {
@@ -273,12 +273,12 @@ struct DenseRun : DenseProducts<T> {
                         {args.weight, args.weight_stride}, h_carry, hidden(), true, nullptr,
                         gemm_space, true);
         });
-        if (call.dh0 && !ragged && call.begins()) {
+        if (call.dh0 && !lined && call.begins()) {
           copy(static_cast<const V*>(h_carry), hidden(), static_cast<T*>(call.dh0.data),
                call.dh0.strides[0], hidden());
         }
       }
-      if (ragged) this->end_ragged(call.dh0, call.dmore0);
+      if (lined) this->end_ragged(call.dh0, call.dmore0);
     }
   }
   // What a step that is the first in time reads of the state before it: h_0, or what is behind it,

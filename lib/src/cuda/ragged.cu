@@ -67,8 +67,9 @@ RaggedWays ways_of(const dispatch::Plan& plan, const Ragged& told, bool backward
 }
 
 // The lines of a dense cell's walk, in memory of the arena.
-const RaggedLine* prepare_lines(const dispatch::Plan& plan, const SequenceBounds& all,
-                                bool backward, Arena& arena, cudaStream_t stream) {
+const RaggedLine* prepare_lines(const dispatch::Plan& plan, const Ragged& told,
+                                const SequenceBounds& all, bool backward, Arena& arena,
+                                cudaStream_t stream) {
   const Index count = plan.problem.batch;
   const bool shares = dispatch::shares_lines(plan, backward);
   const auto take = [&] {
@@ -77,7 +78,7 @@ const RaggedLine* prepare_lines(const dispatch::Plan& plan, const SequenceBounds
   };
   RaggedLine* const sequences = take();
   RaggedLine* const lines = shares ? take() : sequences;
-  if (arena.counting() || count == 0) return lines;
+  if (arena.counting() || count == 0 || is_rectangle(plan, told, backward)) return lines;
   order_lines<<<pointwise::blocks_for(count), kThreads, 0, stream>>>(all, sequences);
   SCANRNN_CUDA(cudaGetLastError());
   if (!shares) return lines;
@@ -100,7 +101,7 @@ RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, bool backwa
       marks ? arena.take(static_cast<std::size_t>(tokens) * sizeof(std::uint32_t)) : nullptr);
   auto* longest = static_cast<Index*>(packed && !dense ? arena.take(sizeof(Index)) : nullptr);
   const SequenceBounds all(told, p.steps, p.batch, packed);
-  const auto* of_lines = dense ? prepare_lines(plan, all, backward, arena, stream) : nullptr;
+  const auto* of_lines = dense ? prepare_lines(plan, told, all, backward, arena, stream) : nullptr;
   if (arena.counting()) return {};
   const RaggedWays ways = ways_of(plan, told, backward, longest);
   const Strided<const std::uint8_t> reset{static_cast<const std::uint8_t*>(told.reset.data),

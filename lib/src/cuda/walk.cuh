@@ -111,12 +111,17 @@ struct CudaWalk : CudaRun<T> {
     }
   }
 
-  // A tensor of tokens in the order of the walk; of a ragged batch in that of time, from which each
+  // Whether a pass walks by a table of lines. Where one kernel walks a padded batch of which all
+  // steps are there, and resets are all that it is told, that is a rectangle.
+  bool has_lines(bool backward) const {
+    return call.is_ragged() && !ragged::is_rectangle(plan, call.ragged, backward);
+  }
+  // A tensor of tokens in the order of the walk; of one by lines in that of time, from which each
   // line finds its own way.
   Strided<T> in_order(const TensorView& view, bool backward) const {
-    return walked<T>(view, this->all(), !call.is_ragged() && call.reverse != backward);
+    return walked<T>(view, this->all(), !has_lines(backward) && call.reverse != backward);
   }
-  // What walks of both kinds begin with; states of a ragged batch go to its lines first, and
+  // What walks of both kinds begin with; states of a walk by lines go to these first, and
   // `rounded`, where a product reads h, too.
   void begin(Args& args, const TensorView& h, const MoreStates& more, bool backward, T* rounded) {
     args.batch = lines();
@@ -126,16 +131,16 @@ struct CudaWalk : CudaRun<T> {
     args.weight_stride = call.recurrent_weight.strides[0];
     args.head_units = hidden() / plan.problem.heads;
     args.vectors = this->data(call.vectors);
-    args.masks = walked(call, this->all(), !call.is_ragged() && call.reverse != backward);
-    if (!call.is_ragged()) {
+    args.masks = walked(call, this->all(), !has_lines(backward) && call.reverse != backward);
+    args.against_time = call.reverse != backward;
+    args.reverse = call.reverse;
+    args.all_steps = call.steps;
+    args.reset = resets(backward);
+    if (!has_lines(backward)) {
       for (int i = 0; i <= call.more_states(); ++i) args.from[i] = from(tensor(i, h, more));
       return;
     }
     args.lines = call.tables.lines;
-    args.against_time = call.reverse != backward;
-    args.reverse = call.reverse;
-    const TensorView& reset = call.ragged.reset;
-    args.reset = {static_cast<const std::uint8_t*>(reset.data), reset.strides[1], reset.strides[0]};
     for (int i = 0; i <= call.more_states(); ++i) {
       const TensorView& state = tensor(i, h, more);
       ragged::to_lines<<<ragged::blocks_for_rows(lines()), pointwise::kThreads, 0, stream>>>(
@@ -144,6 +149,17 @@ struct CudaWalk : CudaRun<T> {
           static_cast<V>(fresh(i, backward)));
       SCANRNN_CUDA(cudaGetLastError());
     }
+  }
+  // The flag of each step, in the order of the walk, that says that no state comes into it: in a
+  // layer that goes against time that of the step behind it.
+  Strided<const std::uint8_t> resets(bool backward) const {
+    const TensorView& reset = call.ragged.reset;
+    const auto* const data = static_cast<const std::uint8_t*>(reset.data);
+    const Index line = reset.strides[1], step = reset.strides[0];
+    if (!data || has_lines(backward)) return {data, line, step};
+    const auto* const own = data + (call.reverse ? step : 0);
+    if (call.reverse == backward) return {own, line, step};
+    return {own + (call.steps - 1) * step, line, -step};
   }
   // Hands the lines' states back to the sequences.
   void end_ragged(const TensorView& h, const MoreStates& more) {
@@ -160,7 +176,7 @@ struct CudaWalk : CudaRun<T> {
   // Steps that lines from this one on have at most: those of a packed batch are told on the device,
   // but it and those before it, which are as long, have all of the tokens at most.
   Index steps_from(Index line, bool backward) const {
-    if (!call.is_ragged()) return call.steps;
+    if (!has_lines(backward)) return call.steps;
     const bool packed = call.layout == dispatch::Batch::packed;
     const Index longest = packed ? plan.problem.longest : call.steps;
     const bool differ = packed || call.ragged.lengths;
@@ -184,10 +200,8 @@ struct CudaWalk : CudaRun<T> {
         part.batch = std::min(args.batch - line, lines);
         part.steps = std::min(end - step, steps);
         const bool first = step == 0, last = step + part.steps == most;
-        if (is_ragged) {
-          part.lines += line;
-          part.first_step = step;
-        }
+        part.first_step = step;
+        if (is_ragged) part.lines += line;
         for (int i = 0; i <= call.more_states(); ++i) {
           V* const values = carry(i).values + line * carry(i).line;
           part.from[i] = args.from[i].at_line(line);
@@ -199,7 +213,7 @@ struct CudaWalk : CudaRun<T> {
           if (s.data && !is_ragged) s.data += line * s.line + step * s.step;
         };
         move(part.sums), move(part.kept), move(part.y), move(part.cells), move(part.x);
-        move(part.before), move(part.dy), move(part.dvectors);
+        move(part.before), move(part.dy), move(part.dvectors), move(part.reset);
         if (!is_ragged) part.masks = part.masks.past(line, step);
         // The first step in time is the walk's first one, or backward its last.
         if (is_ragged) {

@@ -94,10 +94,12 @@ struct CudaDenseArgs : CudaRecurrent<T> {
   // on, `initial` has a state for each sequence. A launch begins at step first_step of each line.
   // Who asks for a step of sequence i without more has lines of one sequence each.
   const RaggedLine* lines = nullptr;
-  Index first_step = 0;
-  bool against_time = false;  // the walk; the layer's forward walk
+  Index first_step = 0, all_steps = 0;  // of this launch; of all launches
+  bool against_time = false;            // the walk; the layer's forward walk
   bool reverse = false;
-  Strided<const std::uint8_t> reset;  // of each token, or absent
+  // A flag of each token, or absent. Without lines it is in the order of the walk, of each step
+  // that which says that no state comes into it.
+  Strided<const std::uint8_t> reset;
 
   Masks masks;  // of the layer call; of a ragged batch in the order of time
 
@@ -156,7 +158,12 @@ struct CudaDenseArgs : CudaRecurrent<T> {
   SCANRNN_HD bool may_reset_at(Index i, Index at) const {
     if (!reset.data) return false;
     if (!reverse) return true;
-    return against_time ? at > 0 : at + 1 < lines[i].count;  // the layer's first step is the last
+    const Index count = lines ? lines[i].count : all_steps;
+    return against_time ? at > 0 : at + 1 < count;  // the layer's first step is the last
+  }
+  // That of step t of line i in this launch where there are no lines.
+  SCANRNN_HD std::uint8_t flag(Index i, Index t) const {
+    return may_reset(i, t) ? *reset.at_line(i).at(t) : 0;
   }
 };
 

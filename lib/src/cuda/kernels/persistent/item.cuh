@@ -12,9 +12,10 @@ namespace scanrnn::persistent {
 
 using fragment::Bits;
 
-// kRagged: lines have steps of their own, of a sequence or of several that follow one another, and
-// a flag of each says whether it is cut from the step before it. kChain: a product gives all sums,
-// W x included, of layers that have none in memory; backward what comes from the layer above, too.
+// A flag of a step may say that it is cut from the one before it. kRagged: lines have steps of
+// their own, of a sequence or of several that follow one another. kChain: a product gives all sums,
+// W x included, of layers that have none in memory; backward what comes from the layer above, too;
+// and no step is cut.
 template <class C, class T, bool kBackward, bool kRagged, bool kChain = false>
 struct Item : LineCursor {
   using Args = CudaDenseArgs<T, float>;
@@ -23,7 +24,7 @@ struct Item : LineCursor {
   using Part = typename std::conditional<kBackward, float, float4>::type;
   static constexpr int kSums = C::kPreactivations;
   static constexpr int kValues = kBackward ? kSums : C::kGates;  // that a step reads
-  static constexpr int kRead = kValues + kRagged;
+  static constexpr int kRead = kValues + !kChain;
   static_assert(C::kGates <= 4, "a unit's sums are one float4");
 
   int unit;
@@ -84,11 +85,12 @@ struct Item : LineCursor {
     }
     if (kChain && !sums.data) return;
     sums.next();
+    // As it is: to compare it here would be to wait for it.
     if constexpr (kRagged) {
-      // As it is: to compare it here would be to wait for it.
-      to[kValues] = 0;
-      if (a.may_reset_at(line, at(t))) to[kValues] = *resets.data;
+      to[kValues] = a.may_reset_at(line, at(t)) ? *resets.data : 0;
       resets.next();
+    } else if constexpr (!kChain) {
+      to[kValues] = a.flag(line, t);
     }
     // A step forward is shorter than the way from memory to here, not than that from the second
     // level cache.
@@ -106,7 +108,7 @@ struct Item : LineCursor {
   __device__ __forceinline__ MadeDraws drawn(const Args& a, int t) const {
     return {a.masks, stays >> (t - opened()) % MadeDraws::kSteps};
   }
-  __device__ __forceinline__ bool cut() const { return kRagged && in[kRead - 1] != 0; }
+  __device__ __forceinline__ bool cut() const { return !kChain && in[kRead - 1] != 0; }
   __device__ __forceinline__ void fetch(const Args& a, int t) {
     fetch_sums(a, t, in);
     fetch_draws(a, t);

@@ -135,37 +135,30 @@ struct LargeParts {
   }
 };
 
-template <class C, class T, int kTile, bool kRagged>
+template <class C, class T, int kTile, Lines kLines>
 __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
     large_kernel(const __grid_constant__ CudaDenseArgs<T, float> a, const int slices,
                  const int groups, std::uint32_t* const exchange) {
   if constexpr (warp_group::kExists) {
     using Cut = LargeCut<kTile>;
     using Items = LargeItems<C, T, Cut::kLines>;
+    constexpr bool kRagged = kLines == Lines::ragged;
     extern __shared__ float4 memory[];
-    const auto bytes = dispatch::large_memory(Cut::kCut, a.hidden);
-    const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
     const LargeForwardShare share(static_cast<int>(a.batch), slices, groups, Cut::kLines);
     const int group = share.group, hidden = static_cast<int>(a.hidden);
-    const int state_bytes = static_cast<int>(bytes.state);
-    const int weight_bytes = static_cast<int>(bytes.weights);
-    const std::uint32_t at_state = shared + group * state_bytes / dispatch::kLargeGroups;
-    const std::uint32_t at_weights =
-        shared + state_bytes + group * weight_bytes / dispatch::kLargeGroups;
-    const LargeParts<Cut> parts{shared + state_bytes + weight_bytes + share.thread * 16};
-    const LargeForwardRows<C, T, Cut::kLines> rows{reinterpret_cast<T*>(
-        reinterpret_cast<char*>(memory) + bytes.state + bytes.weights + bytes.parts)};
-    const LargeTurns<kRagged, Cut::kLines> turns{
-        shared + static_cast<std::uint32_t>(bytes.all() - bytes.turns), share.own,
-        rows.is_first(share) ? rows.line(share) : -1};
+    const LargeMemoryAt at(memory, dispatch::large_memory(Cut::kCut, a.hidden), group);
+    const LargeParts<Cut> parts{at.parts + share.thread * 16};
+    const LargeForwardRows<C, T, Cut::kLines> rows{at.template rows<T>()};
+    const LargeTurns<kLines, Cut::kLines> turns{at.turns(), share.own,
+                                                rows.is_first(share) ? rows.line(share) : -1};
     if constexpr (kRagged) {
       if (a.steps_of(share.own.template line<true>(0)) == 0) return;
     }
 
-    const auto weights = large_weights<C, Cut>(a, share, at_weights);
-    warp_group::Shared state(at_state, Cut::kLines);
-    LargeExchange<Cut> words(share, hidden, a.batch, exchange, at_state);
-    LargeLine<kRagged> line(a, share.own, rows.line(share));
+    const auto weights = large_weights<C, Cut>(a, share, at.weights);
+    warp_group::Shared state(at.state, Cut::kLines);
+    LargeExchange<Cut> words(share, hidden, a.batch, exchange, at.state);
+    LargeLine<kLines> line(a, share.own, rows.line(share));
     turns.post(0, line);
     __syncthreads();  // R is in shared memory
     Items items(a, share, turns);
@@ -198,9 +191,9 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
       for (int j = 0; j < Items::kCount; ++j) {
         float all[4];
         parts.take(t, group, j, sum, all);
-        const std::uint32_t word = turns.at(t, share.item_line(j));
-        items.step(a, share, j, all, rows.of(t, share.item_line(j)), kRagged && word & turn::kCut);
-        if constexpr (kRagged) items.pass(a, share, j, t, word);
+        const int item = share.item_line(j);
+        items.step(a, share, j, all, rows.of(t, item), turns.cut(t, item));
+        if constexpr (kRagged) items.pass(a, share, j, t, turns.at(t, item));
         if (t + 1 < steps) words.template send<T>(share, j, items.state[j].h);
       }
       const LargePlace left = line.place(a, t);
@@ -220,8 +213,9 @@ cudaError_t launch_large_forward(const CudaDenseArgs<T, float>& args,
                                  const dispatch::PersistentShape& shape, void* exchange,
                                  cudaStream_t stream) {
   const auto bytes = dispatch::large_memory(dispatch::kLargeTiles[kTile], args.hidden).all();
-  const auto kernel =
-      args.lines ? large_kernel<C, T, kTile, true> : large_kernel<C, T, kTile, false>;
+  const auto kernel = args.lines        ? large_kernel<C, T, kTile, Lines::ragged>
+                      : args.reset.data ? large_kernel<C, T, kTile, Lines::cut>
+                                        : large_kernel<C, T, kTile, Lines::whole>;
   return launch_large<T>(kernel, args, shape, bytes, 1, exchange, stream);
 }
 

@@ -197,6 +197,12 @@ struct LargeBackParts {
   cluster::Inbox* inboxes;  // of two turns
   std::uint32_t away_inboxes;
 
+  __device__ __forceinline__ LargeBackParts(const LargeBackShare& share,
+                                            const LargeMemoryAt& memory)
+      : at(memory.parts + 16 + share.thread * static_cast<int>(sizeof(Part))),
+        away(cluster::of_block(at, 1 - share.rank)),
+        inboxes(reinterpret_cast<cluster::Inbox*>(memory.parts_pointer)),
+        away_inboxes(cluster::of_block(memory.parts, 1 - share.rank)) {}
   __device__ __forceinline__ static int place(int t, int group, int from) {
     return ((t % 2 * dispatch::kLargeGroups + group) * kFrom + from) * kOf;
   }
@@ -246,43 +252,31 @@ struct LargeBackParts {
   }
 };
 
-template <class C, class T, int kTile, bool kRagged>
+template <class C, class T, int kTile, Lines kLines>
 __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
     large_back_kernel(const __grid_constant__ CudaDenseArgs<T, float> a, const int slices,
                       const int groups, std::uint32_t* const exchange) {
   if constexpr (warp_group::kExists) {
     using Cut = LargeBackCut<kTile>;
     using Items = LargeBackItems<C, T, Cut::kLines>;
+    constexpr bool kRagged = kLines == Lines::ragged;
     extern __shared__ float4 memory[];
-    const auto bytes = dispatch::large_back_memory(Cut::kCut, a.hidden, C::kGates);
-    const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
     const LargeBackShare share(static_cast<int>(a.batch), slices, groups, Cut::kLines);
-    const int group = share.group, hidden = static_cast<int>(a.hidden);
-    const int state_bytes = static_cast<int>(bytes.state);
-    const int weight_bytes = static_cast<int>(bytes.weights);
-    const std::uint32_t at_state = shared + group * state_bytes / dispatch::kLargeGroups;
-    const std::uint32_t at_weights =
-        shared + state_bytes + group * weight_bytes / dispatch::kLargeGroups;
-    char* const behind = reinterpret_cast<char*>(memory) + state_bytes + weight_bytes;
-    auto* const inboxes = reinterpret_cast<cluster::Inbox*>(behind);
-    const auto at_inboxes = shared + state_bytes + weight_bytes;
-    const std::uint32_t at_parts =
-        at_inboxes + 16 + share.thread * static_cast<int>(sizeof(typename Cut::Part));
-    const LargeBackParts<Cut> parts{at_parts, cluster::of_block(at_parts, 1 - share.rank), inboxes,
-                                    cluster::of_block(at_inboxes, 1 - share.rank)};
-    const LargeBackRows<C, T, Cut::kLines> rows(reinterpret_cast<T*>(behind + bytes.parts));
-
-    const LargeTurns<kRagged, Cut::kLines> turns{
-        shared + static_cast<std::uint32_t>(bytes.all() - bytes.turns), share.own,
-        rows.is_first(share) ? rows.line(share) : -1};
+    const int hidden = static_cast<int>(a.hidden);
+    const LargeMemoryAt at(memory, dispatch::large_back_memory(Cut::kCut, a.hidden, C::kGates),
+                           share.group);
+    const LargeBackParts<Cut> parts(share, at);
+    const LargeBackRows<C, T, Cut::kLines> rows(at.template rows<T>());
+    const LargeTurns<kLines, Cut::kLines> turns{at.turns(), share.own,
+                                                rows.is_first(share) ? rows.line(share) : -1};
     if constexpr (kRagged) {
       if (a.steps_of(share.own.template line<true>(0)) == 0) return;
     }
 
     parts.open();
-    LargeBackProducts<Cut> products(a, share, at_weights, at_state, C());
+    LargeBackProducts<Cut> products(a, share, at.weights, at.state, C());
     LargeBackExchange<C, T, Cut> words(share, hidden, a.batch, exchange);
-    LargeLine<kRagged> line(a, share.own, rows.line(share));
+    LargeLine<kLines> line(a, share.own, rows.line(share));
     Items items(a, share);
     if constexpr (!kRagged) items.open(a, share);
     rows.fetch(a, share, line.place(a, 0));
@@ -320,16 +314,16 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
 #pragma unroll
       for (int m = 0; m < Cut::kItems / 2; ++m) {
         const auto step = [&](int j) {
-          const bool cut = turns.at(t, share.item_line(j)) & turn::kCut;
-          return items.step(share, j, total[j], rows.of(share.item_line(j)), cut);
+          const int item = share.item_line(j);
+          return items.step(share, j, total[j], rows.of(item), turns.cut(t, item));
         };
         const auto first = step(2 * m), second = step(2 * m + 1);
         words.send(share, m, first, second);
       }
       words.to += words.slot;
-      warp_group::meet(group);
+      warp_group::meet(share.group);
       rows.store(a, share, line.place(a, t));
-      warp_group::meet(group);
+      warp_group::meet(share.group);
       line.move_to(a, t + 1);
       rows.fetch(a, share, line.place(a, t + 1));
     }
@@ -345,8 +339,9 @@ cudaError_t launch_large_back(const CudaDenseArgs<T, float>& args,
                               cudaStream_t stream) {
   const auto bytes =
       dispatch::large_back_memory(dispatch::kLargeBackward[kTile], args.hidden, C::kGates).all();
-  const auto kernel =
-      args.lines ? large_back_kernel<C, T, kTile, true> : large_back_kernel<C, T, kTile, false>;
+  const auto kernel = args.lines        ? large_back_kernel<C, T, kTile, Lines::ragged>
+                      : args.reset.data ? large_back_kernel<C, T, kTile, Lines::cut>
+                                        : large_back_kernel<C, T, kTile, Lines::whole>;
   return launch_large<T>(kernel, args, shape, bytes, dispatch::kLargeCluster, exchange, stream);
 }
 

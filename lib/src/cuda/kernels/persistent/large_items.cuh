@@ -86,7 +86,7 @@ struct LargeItems {
     for (int j = 0; j < kCount; ++j) {
       const int line = share.item_line(j);
       const std::uint32_t word = turns.at(0, line);
-      if (word & turn::kLives) {
+      if (turns.lives(word, line)) {
         enter(a, share, j, turns.state_of(word, line));
       } else {
         state[j] = DenseState<C, float>::of([](int) { return 0.0f; });

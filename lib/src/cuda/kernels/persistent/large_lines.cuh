@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lines that a warp group steps from turn to turn: each thread follows the one whose rows it
-// brings and stores. Of a ragged batch, one thread of each line tells the others through shared
-// memory what a turn is to it.
+// brings and stores. A thread of each line of a ragged batch tells the others through shared memory
+// what a turn is to it.
 #pragma once
 
 #include "cuda/kernels/persistent/large_share.cuh"
 #include "cuda/kernels/persistent/line_cursor.cuh"
 
 namespace scanrnn::persistent {
+
+// Lines that all have all steps, into each of which a state comes, or not into each; and those of a
+// ragged batch.
+enum class Lines { whole, cut, ragged };
 
 // Where a line's step lies in tensors of tokens.
 struct LargePlace {
@@ -33,24 +37,32 @@ inline constexpr std::uint32_t kCloses = 16;  // the turn before was the last of
 inline constexpr int kLineBit = 5;
 }  // namespace turn
 
-template <bool kRagged>
+template <Lines kLines>
 struct LargeLine {
   const LineShare& own;
   int i;
+  std::uint8_t reset;
 
   template <class Args>
-  __device__ __forceinline__ LargeLine(const Args&, const LineShare& own, int i) : own(own), i(i) {}
+  __device__ __forceinline__ LargeLine(const Args& a, const LineShare& own, int i)
+      : own(own), i(i) {
+    move_to(a, 0);
+  }
   template <class Args>
-  __device__ __forceinline__ void move_to(const Args&, int) {}
+  __device__ __forceinline__ void move_to(const Args& a, int t) {
+    const LargePlace to = place(a, t);
+    reset = kLines == Lines::cut && to.exists ? a.flag(to.line, t) : 0;
+  }
   template <class Args>
   __device__ __forceinline__ LargePlace place(const Args& a, int t) const {
     return {own.first + i, t, i < own.count && t < a.steps, t + 1 == a.steps, own.first + i};
   }
+  __device__ __forceinline__ std::uint32_t word() const { return reset != 0 ? turn::kCut : 0; }
 };
 
 // Few registers: the table is read anew in each turn.
 template <>
-struct LargeLine<true> {
+struct LargeLine<Lines::ragged> {
   int line, start;      // as a cursor has them
   std::uint32_t flags;  // of turn::
   std::uint8_t reset = 0;
@@ -102,30 +114,32 @@ struct LargeLine<true> {
   }
 };
 
-// The words of a block's lines, of two turns. A batch that is not ragged has none: of its lines
-// those live that there are.
-template <bool kRagged, int kLines>
+// The words of a block's lines, of two turns, where there is something to tell.
+template <Lines kLines, int kCount>
 struct LargeTurns {
+  static constexpr bool kRagged = kLines == Lines::ragged, kTells = kLines != Lines::whole;
   std::uint32_t shared;
   const LineShare& own;
   int told;  // the line of which this thread tells the others, or none: -1
 
   __device__ __forceinline__ std::uint32_t of(int t, int line) const {
-    return shared + static_cast<std::uint32_t>(t % 2 * kLines + line) * 4;
+    return shared + static_cast<std::uint32_t>(t % 2 * kCount + line) * 4;
   }
-  __device__ __forceinline__ void post(int t, const LargeLine<kRagged>& line) const {
-    if constexpr (kRagged) {
-      if (told >= 0) store_shared_bits<float>(of(t, told), line.word());
-    }
+  __device__ __forceinline__ void post(int t, const LargeLine<kLines>& line) const {
+    if (kTells && told >= 0) store_shared_bits<float>(of(t, told), line.word());
   }
   __device__ __forceinline__ std::uint32_t at(int t, int line) const {
-    std::uint32_t word = line < own.count ? turn::kLives : 0;
-    if constexpr (kRagged) load_shared(of(t, line), word);
+    std::uint32_t word = 0;
+    if constexpr (kTells) load_shared(of(t, line), word);
     return word;
   }
-  // Where the line's state is at the turn of a word.
+  __device__ __forceinline__ bool cut(int t, int line) const { return at(t, line) & turn::kCut; }
+  // Where the line's state is at the turn of a word; whether the line has a step.
   __device__ __forceinline__ int state_of(std::uint32_t word, int line) const {
     return kRagged ? static_cast<int>(word >> turn::kLineBit) : own.first + line;
+  }
+  __device__ __forceinline__ bool lives(std::uint32_t word, int line) const {
+    return kRagged ? (word & turn::kLives) != 0 : line < own.count;
   }
 };
 

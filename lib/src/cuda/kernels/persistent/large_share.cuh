@@ -34,6 +34,32 @@ struct LargeShare {
         odd(thread / 4 % 2 != 0) {}
 };
 
+// Where the parts of a block's shared memory are: the state and the weights of a group, and behind
+// those what all share.
+struct LargeMemoryAt {
+  char* parts_pointer;
+  std::uint32_t state, weights, parts;
+  int parts_bytes, turns_behind;
+
+  __device__ __forceinline__ LargeMemoryAt(float4* memory, const dispatch::LargeMemory& bytes,
+                                           int group)
+      : parts_bytes(static_cast<int>(bytes.parts)),
+        turns_behind(static_cast<int>(bytes.parts + bytes.rows)) {
+    const int state_bytes = static_cast<int>(bytes.state);
+    const int weight_bytes = static_cast<int>(bytes.weights);
+    const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
+    state = shared + group * state_bytes / dispatch::kLargeGroups;
+    weights = shared + state_bytes + group * weight_bytes / dispatch::kLargeGroups;
+    parts = shared + state_bytes + weight_bytes;
+    parts_pointer = reinterpret_cast<char*>(memory) + state_bytes + weight_bytes;
+  }
+  template <class T>
+  __device__ __forceinline__ T* rows() const {
+    return reinterpret_cast<T*>(parts_pointer + parts_bytes);
+  }
+  __device__ __forceinline__ std::uint32_t turns() const { return parts + turns_behind; }
+};
+
 // A group's part of R: kRows rows by as many columns as its share of the sum has, in pieces of 16.
 // kKept of those are in registers, the rest in shared memory.
 template <int kKept, int kRows>
