@@ -58,6 +58,24 @@ TEST_P(RaggedTest, EveryWay) {
   }
 }
 
+TEST_P(RaggedTest, ResetsAlone) {
+  Random random(1512);
+  const LayerOptions& options = GetParam();
+  for (const Way& way : ways_of(options)) {
+    for (int bits = 0; bits < 8; ++bits) {
+      RaggedCase c = without_lengths(options, bits & 1 ? 5 : 1, bits == 6 ? 1 : 11);
+      c.whole.way = way;
+      c.whole.layer.bidirectional = bits & 2;
+      c.whole.layer.batch_first = bits & 4;
+      fit(c.whole.layer);
+      c.whole.layer.dtype = bits & 1 ? Dtype::float32 : Dtype::float64;
+      c.whole.h0 = bits != 3;
+      reset_some(c, bits == 5 ? 1 : 0.2, random);
+      expect_like_single_calls(c, random);
+    }
+  }
+}
+
 TEST_P(RaggedTest, AnyLengths) {
   Random random(1502);
   const std::vector<std::vector<std::int64_t>> all{

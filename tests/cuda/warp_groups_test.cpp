@@ -53,7 +53,10 @@ class WarpGroups : public CudaTest {
   // Sequences that begin, end and are reset anywhere in a launch of two steps.
   static void expect_ragged(const LayerOptions& options, const std::vector<std::int64_t>& lengths,
                             bool packed, double resets, bool shares, Random& random) {
-    RaggedCase c = ragged_case(options, lengths, packed);
+    expect_ragged(ragged_case(options, lengths, packed), resets, shares, random);
+  }
+  static void expect_ragged(RaggedCase c, double resets, bool shares, Random& random) {
+    const bool packed = c.whole.packed();
     c.whole.layer.dtype = packed ? Dtype::bfloat16 : Dtype::float16;
     c.whole.layer.hidden_size = 320;
     c.whole.layer.bidirectional = true;
@@ -110,6 +113,15 @@ TEST_F(WarpGroups, AnyLengths) {
           if (HasFailure()) return;
         }
       }
+    }
+  }
+}
+
+TEST_F(WarpGroups, ResetsAlone) {
+  Random random(1576);
+  for (const LayerOptions& options : dense_variants()) {
+    for (const double resets : {0.3, 1.0}) {
+      expect_ragged(without_lengths(options, 5, 7), resets, false, random);
     }
   }
 }

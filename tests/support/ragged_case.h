@@ -17,6 +17,7 @@ struct RaggedCase {
   Case whole;
   std::vector<std::int64_t> lengths;
   std::vector<std::uint8_t> reset;  // [T,B], or [tokens]; empty: nowhere
+  bool tells_lengths = true;        // or none, where all sequences are as long as the batch
 
   // Where step t of a sequence is among the tokens.
   std::size_t token(std::int64_t row, std::int64_t t) const {
@@ -44,6 +45,15 @@ inline RaggedCase ragged_case(const LayerOptions& layer, std::vector<std::int64_
   out.lengths = std::move(lengths);
   return out;
 }
+// Padded sequences that have all of so many steps, of which the call is not told.
+inline RaggedCase without_lengths(const LayerOptions& layer, std::int64_t batch,
+                                  std::int64_t steps) {
+  RaggedCase out =
+      ragged_case(layer, std::vector<std::int64_t>(static_cast<std::size_t>(batch), steps), false);
+  out.whole.steps = steps;
+  out.tells_lengths = false;
+  return out;
+}
 // Resets a share of the tokens.
 inline void reset_some(RaggedCase& c, double share, Random& random) {
   c.reset.assign(static_cast<std::size_t>(c.whole.tokens()), 0);
@@ -65,7 +75,9 @@ class Arguments {
   Arguments(const RaggedCase& c, bool wide, Context& context) : wide_(wide) {
     values_ = as_told(c.whole.packed(), c.lengths);
     narrow_.assign(values_.begin(), values_.end());
-    (c.whole.packed() ? ragged_.cu_seqlens : ragged_.lengths) = moved(context, integers());
+    if (c.tells_lengths) {
+      (c.whole.packed() ? ragged_.cu_seqlens : ragged_.lengths) = moved(context, integers());
+    }
     if (c.reset.empty()) return;
     reset_ = c.reset;
     const TensorView flags =

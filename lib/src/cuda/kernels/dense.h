@@ -147,23 +147,20 @@ struct CudaDenseArgs : CudaRecurrent<T> {
   SCANRNN_HD bool ends(Index i) const { return lines[i].count <= first_step + steps; }
   // The flag of each of a line's steps that says that no state comes into it. Against time that is
   // the flag of the step after it, of which a sequence's last one has none.
-  SCANRNN_HD Strided<const std::uint8_t> resets(Index i) const { return resets_at(i, first_step); }
   SCANRNN_HD Strided<const std::uint8_t> resets_at(Index i, Index at) const {
     auto out = walked_at(reset, i, at);
     if (reverse && out.data) out.data += reset.step;
     return out;
   }
-  // Whether step t of line i in this launch has such a flag.
-  SCANRNN_HD bool may_reset(Index i, Index t) const { return may_reset_at(i, first_step + t); }
-  SCANRNN_HD bool may_reset_at(Index i, Index at) const {
+  // Whether step `at` of so many that a line or sequence has in all launches has such a flag.
+  SCANRNN_HD bool may_reset(Index at, Index count) const {
     if (!reset.data) return false;
     if (!reverse) return true;
-    const Index count = lines ? lines[i].count : all_steps;
     return against_time ? at > 0 : at + 1 < count;  // the layer's first step is the last
   }
-  // That of step t of line i in this launch where there are no lines.
-  SCANRNN_HD std::uint8_t flag(Index i, Index t) const {
-    return may_reset(i, t) ? *reset.at_line(i).at(t) : 0;
+  // A flag that is read in any case, without a branch: of a step that has none another byte.
+  SCANRNN_HD std::uint8_t flag(bool has, const std::uint8_t* at) const {
+    return *(has ? at : reinterpret_cast<const std::uint8_t*>(this->weight));
   }
 };
 

@@ -11,7 +11,8 @@ inline constexpr int kThreads = 128;
 // Whether the step of a line is cut from the one before it.
 template <class T, class V>
 __device__ __forceinline__ bool is_cut(const CudaDenseArgs<T, V>& a, Index line) {
-  return a.lines && a.may_reset(line, 0) && *a.resets(line).data;
+  const Index at = a.first_step;
+  return a.lines && a.may_reset(at, a.lines[line].count) && *a.resets_at(line, at).data;
 }
 
 // One unit of one line, whose state may be in a pool.

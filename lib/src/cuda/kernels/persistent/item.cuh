@@ -28,7 +28,8 @@ struct Item : LineCursor {
   static_assert(C::kGates <= 4, "a unit's sums are one float4");
 
   int unit;
-  bool live;  // an item past the last one takes part and leaves nothing
+  bool live;            // an item past the last one takes part and leaves nothing
+  bool is_cut = false;  // the last step
   DenseState<C, float> state;
   DenseVectors<C, float> vectors, dvectors;
   std::uint32_t stays = 0;           // what is drawn for the next steps
@@ -74,7 +75,7 @@ struct Item : LineCursor {
     if constexpr (kBackward && C::kVectors > 0) vectors_to = own(a, a.dvectors);
   }
   __device__ __forceinline__ int steps(const Args& a) const {
-    return kRagged ? own_steps : static_cast<int>(a.steps);
+    return kRagged ? own_steps(a) : static_cast<int>(a.steps);
   }
   // What step t reads; its sums by themselves, for who reads them further ahead.
   __device__ __forceinline__ void fetch_sums(const Args& a, int t, std::uint32_t (&to)[kRead]) {
@@ -87,10 +88,10 @@ struct Item : LineCursor {
     sums.next();
     // As it is: to compare it here would be to wait for it.
     if constexpr (kRagged) {
-      to[kValues] = a.may_reset_at(line, at(t)) ? *resets.data : 0;
+      to[kValues] = a.flag(has_flag(a, t), resets.data);
       resets.next();
     } else if constexpr (!kChain) {
-      to[kValues] = a.flag(line, t);
+      to[kValues] = a.flag(has_flag(a, t), a.reset.at_line(line).at(t));
     }
     // A step forward is shorter than the way from memory to here, not than that from the second
     // level cache.
@@ -108,7 +109,9 @@ struct Item : LineCursor {
   __device__ __forceinline__ MadeDraws drawn(const Args& a, int t) const {
     return {a.masks, stays >> (t - opened()) % MadeDraws::kSteps};
   }
-  __device__ __forceinline__ bool cut() const { return !kChain && in[kRead - 1] != 0; }
+  __device__ __forceinline__ bool has_flag(const Args& a, int t) const {
+    return kRagged ? may_reset(a, t) : a.may_reset(a.first_step + t, a.all_steps);
+  }
   __device__ __forceinline__ void fetch(const Args& a, int t) {
     fetch_sums(a, t, in);
     fetch_draws(a, t);
@@ -117,7 +120,7 @@ struct Item : LineCursor {
     if (cotangents.data) cotangents.next();
     if constexpr (kRagged) {
       // The sequence's, not this launch's.
-      const bool first = t + 1 == own_steps && at(t) + 1 == a.lines[line].count;
+      const bool first = t + 1 == end;
       if (first) from = a.initial.at_line(a.lines[line].sequence).from(unit, 0);
       fetch_before(a);
       if (!first) from.next();
@@ -147,6 +150,7 @@ struct Item : LineCursor {
     }
   }
   __device__ __forceinline__ void step(const Args& a, int t, const Part& total) {
+    if constexpr (!kChain) is_cut = has_flag(a, t) && in[kRead - 1] != 0;
     if constexpr (!kBackward) {
       const float products[4] = {total.x, total.y, total.z, total.w};
       values = bias;
@@ -154,9 +158,9 @@ struct Item : LineCursor {
       if constexpr (kChain) {
         values = DenseSums<C, float>::of([&](int i) { return values.value[i] + products[i]; });
       } else {
-        values.add_recurrent([&](int i) { return cut() ? 0.0f : products[i]; });
+        values.add_recurrent([&](int i) { return is_cut ? 0.0f : products[i]; });
       }
-      if (cut()) state = fresh_state<C, float>();
+      if (is_cut) state = fresh_state<C, float>();
       const auto after = dense_step<C, Memory>(values, vectors, state, drawn(a, t), unit);
       state = DenseState<C, float>::of([&](int i) { return live ? after.at(i) : 0.0f; });
     } else {
@@ -168,12 +172,12 @@ struct Item : LineCursor {
         after.h = Bits<T>::value(dy) + (t == opened() ? state.h : total + direct);
       }
       const auto from_before =
-          state_before<C, float>(!cut(), [&](int i) { return Bits<T>::value(before[i]); });
+          state_before<C, float>(!is_cut, [&](int i) { return Bits<T>::value(before[i]); });
       const auto d =
           dense_step_vjp<C, Memory>(sums, vectors, from_before, after, drawn(a, t), unit);
-      direct = cut() ? 0.0f : d.before.h;
+      direct = is_cut ? 0.0f : d.before.h;
 #pragma unroll
-      for (int i = 1; i < C::kStates; ++i) state.at(i) = cut() ? 0.0f : d.before.at(i);
+      for (int i = 1; i < C::kStates; ++i) state.at(i) = is_cut ? 0.0f : d.before.at(i);
       values = DenseSums<C, float>::of([&](int i) { return live ? d.sums.value[i] : 0.0f; });
       dvectors = d.vectors;
     }
@@ -182,7 +186,7 @@ struct Item : LineCursor {
   __device__ __forceinline__ float sent(int i) const {
     if (!kBackward) return state.h;
     if (kChain) return values.value[i];
-    return cut() ? 0.0f : values.recurrent(i);
+    return is_cut ? 0.0f : values.recurrent(i);
   }
   __device__ __forceinline__ void store(const Args& a) {
     if (!live) return;
@@ -213,7 +217,7 @@ struct Item : LineCursor {
   // A ragged line, before close_at(a, made): whether its sequence ends there and another follows in
   // this launch; then the product behind that step reads of it, forward, this h.
   __device__ __forceinline__ bool passes_on(const Args& a, int made) const {
-    return kRagged && live && made == own_steps && LineCursor::passes_on(a, made);
+    return kRagged && live && made == own_steps(a) && LineCursor::passes_on(a, made);
   }
   __device__ __forceinline__ float entering(const Args& a) const {
     return a.from[0].read(next_line(a), unit, static_cast<float>(C::fresh(0)));
@@ -221,7 +225,7 @@ struct Item : LineCursor {
   // A ragged sequence's end, once so many turns are made: the line goes on with the next one, or
   // nothing is left of it.
   __device__ __forceinline__ void close_at(const Args& a, int made) {
-    if (!kRagged || made != own_steps || !live) return;
+    if (!kRagged || made != own_steps(a) || !live) return;
     close(a);
     live = passes_on(a, made);
     if (!live) return;

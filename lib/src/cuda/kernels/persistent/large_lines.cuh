@@ -41,6 +41,7 @@ template <Lines kLines>
 struct LargeLine {
   const LineShare& own;
   int i;
+  bool has_flag;
   std::uint8_t reset;
 
   template <class Args>
@@ -50,14 +51,19 @@ struct LargeLine {
   }
   template <class Args>
   __device__ __forceinline__ void move_to(const Args& a, int t) {
-    const LargePlace to = place(a, t);
-    reset = kLines == Lines::cut && to.exists ? a.flag(to.line, t) : 0;
+    if constexpr (kLines == Lines::cut) {
+      const LargePlace to = place(a, t);
+      has_flag = to.exists && a.may_reset(a.first_step + t, a.all_steps);
+      reset = a.flag(has_flag, to.of(a.reset));
+    }
   }
   template <class Args>
   __device__ __forceinline__ LargePlace place(const Args& a, int t) const {
     return {own.first + i, t, i < own.count && t < a.steps, t + 1 == a.steps, own.first + i};
   }
-  __device__ __forceinline__ std::uint32_t word() const { return reset != 0 ? turn::kCut : 0; }
+  __device__ __forceinline__ std::uint32_t word() const {
+    return has_flag && reset != 0 ? turn::kCut : 0;
+  }
 };
 
 // Few registers: the table is read anew in each turn.
@@ -65,6 +71,7 @@ template <>
 struct LargeLine<Lines::ragged> {
   int line, start;      // as a cursor has them
   std::uint32_t flags;  // of turn::
+  bool has_flag = false;
   std::uint8_t reset = 0;
 
   template <class Args>
@@ -80,9 +87,8 @@ struct LargeLine<Lines::ragged> {
       flags = 0;
       return;
     }
-    LineCursor cursor{line, start,
-                      static_cast<int>(min(a.steps, start + Index{a.lines[line].count}))};
-    const bool closes = t == cursor.own_steps;
+    LineCursor cursor{line, start, start + static_cast<int>(a.lines[line].count)};
+    const bool closes = t == cursor.own_steps(a);
     const bool lives = !closes || (cursor.passes_on(a, t) && cursor.pass_on(a, t));
     look(a, cursor, t, lives, closes ? turn::kCloses : 0);
   }
@@ -96,7 +102,7 @@ struct LargeLine<Lines::ragged> {
   // What the turn is, to be kept in shared memory.
   __device__ __forceinline__ std::uint32_t word() const {
     return static_cast<std::uint32_t>(line) << turn::kLineBit | flags |
-           (reset != 0 ? turn::kCut : 0);
+           (has_flag && reset != 0 ? turn::kCut : 0);
   }
 
  private:
@@ -109,8 +115,9 @@ struct LargeLine<Lines::ragged> {
     flags = closes;
     if (!lives) return;
     flags |= turn::kLives | (t == cursor.opened() ? turn::kOpens : 0) |
-             (t + 1 == cursor.own_steps ? turn::kEnds : 0);
-    reset = a.may_reset_at(line, cursor.at(t)) ? *a.resets_at(line, cursor.at(t)).data : 0;
+             (t + 1 == cursor.own_steps(a) ? turn::kEnds : 0);
+    has_flag = cursor.may_reset(a, t);
+    reset = a.flag(has_flag, a.resets_at(line, cursor.at(t)).data);
   }
 };
 

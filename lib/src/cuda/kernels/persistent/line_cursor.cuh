@@ -10,12 +10,22 @@ namespace scanrnn::persistent {
 struct LineCursor {
   int line;  // of the table: the sequence that is walked
   // The turn of its first step, which may be of a launch before this one, and the turn behind its
-  // last step here.
-  int start, own_steps;
+  // last step, which may be of one after it.
+  int start, end;
 
   // The step of the sequence that turn t has, and the turn at which it was opened.
   __device__ __forceinline__ int at(int t) const { return t - start; }
   __device__ __forceinline__ int opened() const { return max(start, 0); }
+  // The turn behind its last step here.
+  template <class Args>
+  __device__ __forceinline__ int own_steps(const Args& a) const {
+    return min(static_cast<int>(a.steps), end);
+  }
+  // As CudaDenseArgs has it, without a look at the table.
+  template <class Args>
+  __device__ __forceinline__ bool may_reset(const Args& a, int t) const {
+    return a.may_reset(t - start, end - start);
+  }
 
   // A line of the table at turn 0: whether it has a step in this launch.
   template <class Args>
@@ -23,7 +33,7 @@ struct LineCursor {
     line = at_line;
     const bool live = a.steps_of(line) > 0;
     begin(a, -static_cast<int>(a.first_step));
-    while (live && own_steps <= 0) begin_next(a, own_steps);
+    while (live && end <= 0) begin_next(a, end);
     return live;
   }
   // Once so many turns are made, with which the sequence ends: whether another one follows in this
@@ -35,7 +45,7 @@ struct LineCursor {
   template <class Args>
   __device__ __forceinline__ bool pass_on(const Args& a, int made) {
     begin_next(a, made);
-    return own_steps > made;
+    return end > made;
   }
   // The sequence that follows.
   template <class Args>
@@ -49,7 +59,7 @@ struct LineCursor {
   template <class Args>
   __device__ __forceinline__ void begin(const Args& a, int t) {
     start = t;
-    own_steps = static_cast<int>(min(a.steps, Index{t} + a.lines[line].count));
+    end = t + static_cast<int>(a.lines[line].count);
   }
   template <class Args>
   __device__ __forceinline__ void begin_next(const Args& a, int t) {
