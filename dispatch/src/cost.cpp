@@ -12,9 +12,10 @@ namespace scanrnn::dispatch {
 namespace {
 
 constexpr double kLanes = 32;
-constexpr double kCacheBytes = 50e6;  // second level cache of a current GPU
-constexpr double kWalkWarps = 4;      // of a block that walks: a multiprocessor takes whole blocks
-constexpr double kTileBytes = 4096;   // of the chunk of a worker, where time is split over blocks
+// Tensors that a current GPU's second level cache keeps all of, and of which it keeps nothing.
+constexpr double kCachedBytes = 30e6, kUncachedBytes = 55e6;
+constexpr double kWalkWarps = 4;     // of a block that walks: a multiprocessor takes whole blocks
+constexpr double kTileBytes = 4096;  // of the chunk of a worker, where time is split over blocks
 constexpr double kDirectWarps = 4, kDirectBlocks = 12;  // of a block, and of a multiprocessor
 // Sizes are seen from the middle of what is measured, as far as that reaches; a trend is a
 // correction.
@@ -24,6 +25,11 @@ constexpr double kFusedUnits = 8, kFusedLines = 8;  // of a block that makes a d
 
 double ceiling(double a, double b) { return std::ceil(a / b); }
 double over(double load, double most) { return std::max(0.0, load - most); }
+// What of so many bytes comes from memory. Call after call reads them in the same order: where they
+// have no room together, the cache has lost each when its turn comes.
+double uncached(double bytes) {
+  return bytes * std::min(1.0, over(bytes, kCachedBytes) / (kUncachedBytes - kCachedBytes));
+}
 
 // Units of a row of a bare scan.
 int row_units(const Problem& p, const DeviceLimits& device, bool across_blocks) {
@@ -105,7 +111,7 @@ class Counter {
   void add_bytes(const Pass& pass, double share) {
     const double all = tokens() * hidden() * bytes() * pass.tensors();
     add(Term::byte, all * share);
-    add(Term::uncached_byte, over(all, kCacheBytes) * share);
+    add(Term::uncached_byte, uncached(all) * share);
   }
 
   void walk(const Pass& pass) {
@@ -129,10 +135,14 @@ class Counter {
     // Blocks that the registers of a multiprocessor hold: one to three.
     const double resident = std::clamp(std::floor(10 / pass.streams), 1.0, 3.0);
     const double waves = ceiling(load, resident);
-    const double rounds = ceiling(steps(), kCudaBlockWarps * pass.chunk());
+    const double round = kCudaBlockWarps * pass.chunk(), rounds = ceiling(steps(), round);
+    // Of the last round the first warp has the longest chunk.
+    const double walked =
+        (rounds - 1) * pass.chunk() + std::min(pass.chunk(), steps() - (rounds - 1) * round);
     const double worked = ceiling(steps(), pass.chunk()) / kCudaBlockWarps * pass.chunk();
     add_bytes(pass, 1);
     add(Term::round, rounds * waves);
+    add(Term::round_step, walked * waves);
     add(Term::round_read, rounds * pass.chunk() * pass.reads * waves);
     add_over(Term::round_load, worked * pass.tensors(), load, {0, 1, 2, 4, 8});
     if (row_ > 1) add(Term::round_pair, worked * load);
@@ -199,7 +209,7 @@ class Counter {
     if (whole) {
       const double all = tokens() * hidden() * bytes() * (p_.gates + 1) * (p_.training ? 3 : 1);
       add(Term::byte, all);
-      add(Term::uncached_byte, over(all, kCacheBytes));
+      add(Term::uncached_byte, uncached(all));
       persistent(false, Term::launch);
       if (p_.training && persistent(true, Term::vjp_launch)) walks_back = false;
     } else if (fused) {

@@ -28,6 +28,7 @@ const char* name(Term term) {
                                     "walk_load_32",
                                     "walk_pair",
                                     "round",
+                                    "round_step",
                                     "round_read",
                                     "round_load",
                                     "round_load_1",

@@ -56,12 +56,24 @@ TEST(Counts, OfAWalk) {
   EXPECT_EQ(count(p, kWalk, Term::walk_load_4), 1000 * 3 * 12);
   const double all = 500.0 * 1000 * 70 * 4 * 3, share = 1 - 400 / 1500.0;
   EXPECT_DOUBLE_EQ(count(p, kWalk, Term::byte), all * share);
-  EXPECT_DOUBLE_EQ(count(p, kWalk, Term::uncached_byte), (all - 50e6) * share);
+  EXPECT_DOUBLE_EQ(count(p, kWalk, Term::uncached_byte), all * share);
+}
+
+TEST(Counts, OfBytesThatTheCacheHasNoRoomFor) {
+  const auto uncached = [](std::int64_t steps) {
+    return count(problem(steps, 50, 100), kSplit, Term::uncached_byte);
+  };
+  EXPECT_EQ(uncached(500), 0) << "30 MB stay";
+  EXPECT_DOUBLE_EQ(uncached(700), 42e6 * 12 / 25) << "some go";
+  EXPECT_DOUBLE_EQ(uncached(1000), 60e6) << "each is gone when its turn comes";
 }
 
 TEST(Counts, OfAParallelScan) {
   Problem p = problem(1000, 50, 70);
   EXPECT_EQ(count(p, kSplit, Term::round), 8);
+  EXPECT_EQ(count(p, kSplit, Term::round_step), 8 * 16);
+  EXPECT_EQ(count(problem(130, 50, 70), kSplit, Term::round_step), 16 + 2) << "the last is short";
+  EXPECT_EQ(count(problem(5, 50, 70), kSplit, Term::round_step), 5);
   EXPECT_EQ(count(p, kSplit, Term::round_load), 63 / 8.0 * 16 * 3 * 2);
   EXPECT_EQ(count(p, kSplit, Term::round_load_1), 63 / 8.0 * 16 * 3 * 1);
   EXPECT_EQ(count(p, kSplit, Term::byte), 50.0 * 1000 * 70 * 4 * 3);

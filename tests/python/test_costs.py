@@ -216,18 +216,29 @@ def test_the_built_in_costs_where_products_round_to_tf32():
     assert np.mean(regrets <= regret.FAR) >= 0.99
 
 
-@pytest.mark.parametrize("name", ["h200-random", "h200-random-99"])
+# The share of picks within 5 % of the best, the most that one loses, and the median error of the
+# microseconds.
+PROMISED = {
+    "h200-random": (0.97, 0.42, 0.06),
+    "h200-random-99": (0.975, 0.26, 0.07),
+    "h200-random-scans": (0.98, 0.25, 0.03),
+}
+
+
+@pytest.mark.parametrize("name", PROMISED)
 def test_the_built_in_costs_at_random_problems(name):
     """What docs/decisions/0010 promises of the planner's picks, and of its microseconds. The second
     file was shown to no fit.
     """
+    close, worst, error = PROMISED[name]
     content = measure.load_sweep(ROOT / "bench" / "results" / f"{name}.json")
     built_in = _core.built_in_profile("sm_90")
     found = fit.problems(content)
     pick = regret.picker(content, built_in)
     regrets = np.array([p.regret(pick(p)) for p in found])
-    assert np.mean(regrets <= regret.CLOSE) >= 0.97
+    assert np.mean(regrets <= regret.CLOSE) >= close
     assert np.mean(regrets <= regret.FAR) >= 0.99
+    assert regrets.max() <= worst
     limits = content["units"], content["shared_bytes"]
     errors = []
     for p in found:
@@ -235,4 +246,4 @@ def test_the_built_in_costs_at_random_problems(name):
         if expected > 0 and pick(p) in p.ms:
             errors.append(abs(expected / (1e3 * p.ms[pick(p)]) - 1))
     assert len(errors) > 0.9 * len(found)
-    assert np.median(errors) < 0.1
+    assert np.median(errors) < error

@@ -14,7 +14,7 @@ namespace scanrnn::dispatch {
 enum class Term : std::uint8_t {
   call,           // 1
   byte,           // of the recurrence's tensors, but for those that a walk's latency hides
-  uncached_byte,  // of tensors that the second level cache has no room for
+  uncached_byte,  // of tensors that come from memory, as the cache has no room for all of them
   // A warp walks its columns through time; blocks wait for their turn in waves.
   chunk,      // chunks of steps that are copied together x waves
   walk,       // steps x waves
@@ -27,6 +27,7 @@ enum class Term : std::uint8_t {
   walk_pair,  // steps x columns of pairs, which are computed one by one
   // The warps of a block take the chunks of a column in turn.
   round,       // of a block's warps through time x waves
+  round_step,  // steps of the longest chunk of each x waves: the last round may be short
   round_read,  // x steps of a chunk x tensors that a step reads
   round_load,  // rounds x steps of a chunk x tensors x columns
   round_load_1,
