@@ -19,7 +19,7 @@ namespace scanrnn::scan {
 namespace cuda {
 
 inline constexpr int kMostLineWarps = 8;  // of a block whose line is its own
-inline constexpr int kLaneServices = 2;   // warps of a block that put states together
+inline constexpr int kLaneServices = 4;   // warps of a block that put states together
 
 // A line is a block's, of one warp or, where kStep is known, a few, which have tiles in turn and
 // tell one another what theirs compose to.
@@ -27,7 +27,8 @@ template <class Op, class Source, class Sink, class Ends, int kStep>
 __global__ void __launch_bounds__(kStep == 0 ? kLanes : kMostLineWarps * kLanes, kStep == 0 ? 1 : 2)
     lane_walk_kernel(const Extent extent, const Source source, const Sink sink, const Ends ends,
                      const bool runs) {
-  using Warp = LaneWarp<Op, Source, Sink, line_steps<Source>(), kStep>;
+  using Warp =
+      LaneWarp<Op, Source, Sink, line_steps<Source>(), kStep, kept_by<Source, Sink>(Keeps::steps)>;
   using Local = typename Op::Local;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
   __shared__ Local totals[2][kStep == 0 ? 1 : kMostLineWarps];
@@ -116,7 +117,8 @@ __global__ void __launch_bounds__((kLaneWarps + kLaneServices) * kLanes, 2)
     lane_device_kernel(const Extent extent, const LaneTickets all, const Source source,
                        const Sink sink, const Ends ends, const bool runs,
                        const LaneExchange<Op> exchange) {
-  using Warp = LaneWarp<Op, Source, Sink, lane_steps<Op, Source>(), kStep>;
+  using Warp =
+      LaneWarp<Op, Source, Sink, lane_steps<Op, Source>(), kStep, kept_in_tile<Source, Sink>()>;
   extern __shared__ __align__(kVectorBytes) unsigned char dynamic[];
   __shared__ LaneShared<Op> shared;
   const int number = threadIdx.x / kLanes;
