@@ -265,6 +265,7 @@ template <class V, class Base>
 struct LoggedOp : Base {
   using Step = LoggedAffine<V>;
   using Run = LoggedAffine<V>;
+  using Base::advance;  // of a step that has been lifted
 
   SCANRNN_HD static Run no_steps() { return {V(1), V(0), V(0)}; }
   SCANRNN_HD static Run then(const Run& f, const Step& g) {

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kStep == 0 ? kLanes : kMostLineWarps * kLanes,
     lane_walk_kernel(const Extent extent, const Source source, const Sink sink, const Ends ends,
                      const bool runs) {
   using Warp =
-      LaneWarp<Op, Source, Sink, line_steps<Source>(), kStep, kept_by<Source, Sink>(Keeps::steps)>;
+      LaneWarp<Op, Source, Sink, line_steps<Source>(), kStep, kept_in_registers<Source, Sink>()>;
   using Local = typename Op::Local;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
   __shared__ Local totals[2][kStep == 0 ? 1 : kMostLineWarps];

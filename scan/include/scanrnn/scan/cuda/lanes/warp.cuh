@@ -94,16 +94,23 @@ struct LaneTiles {
 // What a lane keeps of steps that are costly to compute again, from when it composes a stretch to
 // when it walks it: nothing; the steps in registers; or in place of their inputs.
 enum class Keeps { nothing, steps, in_tile };
+// A step of which a walk needs a and b alone.
+template <class Step>
+struct IsAffine : std::false_type {};
+template <class V>
+struct IsAffine<Affine<V>> : std::true_type {};
+// In registers 16-bit steps are worth keeping, too, which take two instructions each to read.
 template <class Source, class Sink>
-constexpr Keeps kept_by(Keeps way) {
-  return keeps_steps<Source, Sink>() ? way : Keeps::nothing;
+constexpr Keeps kept_in_registers() {
+  constexpr bool kHalf = sizeof(typename Source::T) < sizeof(typename Source::V);
+  constexpr bool kReads = kHalf && IsAffine<StepOf<Source>>::value && !Sink::kReadsItem;
+  return keeps_steps<Source, Sink>() || kReads ? Keeps::steps : Keeps::nothing;
 }
 // In a tile of 16 bits there is no place for a step.
 template <class Source, class Sink>
 constexpr Keeps kept_in_tile() {
-  return sizeof(typename Source::T) == sizeof(typename Source::V)
-             ? kept_by<Source, Sink>(Keeps::in_tile)
-             : Keeps::nothing;
+  constexpr bool kHalf = sizeof(typename Source::T) < sizeof(typename Source::V);
+  return keeps_steps<Source, Sink>() && !kHalf ? Keeps::in_tile : Keeps::nothing;
 }
 
 // A warp's tiles and what it does with them.
@@ -267,7 +274,7 @@ struct LaneWarp {
       if constexpr (kKeeps == Keeps::nothing) {
         after = Op::advance(source.step(item), state);
       } else {
-        after = scan::advance(item, state);
+        after = Op::advance(item, state);
       }
       out.store(0, k, item, state, after);
       state = after;
