@@ -19,7 +19,11 @@ namespace scanrnn::scan {
 namespace cuda {
 
 inline constexpr int kMostLineWarps = 8;  // of a block whose line is its own
-inline constexpr int kLaneServices = 4;   // warps of a block that put states together
+
+// Warps of a block that put states together, two rows at once each. Eight rows so take the time of
+// one exchange; large elements leave no registers for as many warps.
+template <class Op>
+inline constexpr int kLaneServices = sizeof(typename Op::Element) <= 16 ? 4 : 2;
 
 // A line is a block's, of one warp or, where kStep is known, a few, which have tiles in turn and
 // tell one another what theirs compose to.
@@ -99,7 +103,7 @@ __device__ __forceinline__ void serve(LaneShared<Op>& shared, const LaneTickets&
   }
   const Index line = all.line(ticket);
   const auto& totals = shared.totals[i % 2];
-  for (int first = 2 * service; first < rows; first += 2 * kLaneServices) {
+  for (int first = 2 * service; first < rows; first += 2 * kLaneServices<Op>) {
     const bool exists = first + half < rows;
     const int row = exists ? first + half : first;
     const auto own =
@@ -113,7 +117,7 @@ __device__ __forceinline__ void serve(LaneShared<Op>& shared, const LaneTickets&
 // A tile is a block's; blocks take them in order. Workers walk a tile after they have composed the
 // next one; meanwhile the service warps put together the state before that.
 template <class Op, class Source, class Sink, class Ends, int kStep>
-__global__ void __launch_bounds__((kLaneWarps + kLaneServices) * kLanes, 2)
+__global__ void __launch_bounds__((kLaneWarps + kLaneServices<Op>)*kLanes, 2)
     lane_device_kernel(const Extent extent, const LaneTickets all, const Source source,
                        const Sink sink, const Ends ends, const bool runs,
                        const LaneExchange<Op> exchange) {
@@ -298,7 +302,7 @@ cudaError_t launch_lanes_by(const Extent& extent, const Source& source, const Si
   if (status != cudaSuccess) return status;
   const LaneTickets all{static_cast<unsigned>(tiles), static_cast<unsigned>(extent.lines)};
   return cuda::launch(lane_device_kernel<Op, Source, Sink, Ends, kStep>,
-                      std::min<Index>(count, 2 * on.units), (kLaneWarps + kLaneServices) * kLanes,
+                      std::min<Index>(count, 2 * on.units), (kLaneWarps + kLaneServices<Op>)*kLanes,
                       kLaneWarps * lane_shared<Source>(lane_steps<Op, Source>()), on.stream, extent,
                       all, source, sink, ends, runs, exchange);
 }
