@@ -21,9 +21,10 @@ namespace cuda {
 inline constexpr int kMostLineWarps = 8;  // of a block whose line is its own
 
 // Warps of a block that put states together, two rows at once each. Eight rows so take the time of
-// one exchange; large elements leave no registers for as many warps.
-template <class Op>
-inline constexpr int kLaneServices = sizeof(typename Op::Element) <= 16 ? 4 : 2;
+// one exchange; large elements and items that a walk keeps leave no registers for as many warps.
+template <class Op, class Sink>
+inline constexpr int kLaneServices =
+    sizeof(typename Op::Element) <= 16 && !Sink::kReadsItem ? 4 : 2;
 
 // A line is a block's, of one warp or, where kStep is known, a few, which have tiles in turn and
 // tell one another what theirs compose to.
@@ -91,7 +92,7 @@ struct LaneTickets {
 
 // A service warp: puts together the state before a tile that is composed, and takes the ticket of
 // the one after the next. It has two rows at once, and half of its lanes for each.
-template <class Op, class Ends>
+template <int kServices, class Op, class Ends>
 __device__ __forceinline__ void serve(LaneShared<Op>& shared, const LaneTickets& all, unsigned i,
                                       int service, int rows, const Ends& ends,
                                       const LaneExchange<Op>& exchange) {
@@ -103,7 +104,7 @@ __device__ __forceinline__ void serve(LaneShared<Op>& shared, const LaneTickets&
   }
   const Index line = all.line(ticket);
   const auto& totals = shared.totals[i % 2];
-  for (int first = 2 * service; first < rows; first += 2 * kLaneServices<Op>) {
+  for (int first = 2 * service; first < rows; first += 2 * kServices) {
     const bool exists = first + half < rows;
     const int row = exists ? first + half : first;
     const auto own =
@@ -117,7 +118,7 @@ __device__ __forceinline__ void serve(LaneShared<Op>& shared, const LaneTickets&
 // A tile is a block's; blocks take them in order. Workers walk a tile after they have composed the
 // next one; meanwhile the service warps put together the state before that.
 template <class Op, class Source, class Sink, class Ends, int kStep>
-__global__ void __launch_bounds__((kLaneWarps + kLaneServices<Op>)*kLanes, 2)
+__global__ void __launch_bounds__((kLaneWarps + kLaneServices<Op, Sink>)*kLanes, 2)
     lane_device_kernel(const Extent extent, const LaneTickets all, const Source source,
                        const Sink sink, const Ends ends, const bool runs,
                        const LaneExchange<Op> exchange) {
@@ -178,7 +179,9 @@ __global__ void __launch_bounds__((kLaneWarps + kLaneServices<Op>)*kLanes, 2)
     __syncthreads();
     const bool more = shared.tickets[i % 4] < all.count();
     if (number >= kLaneWarps) {
-      if (more) serve(shared, all, i, number - kLaneWarps, warp.shape.rows, ends, exchange);
+      if (more)
+        serve<kLaneServices<Op, Sink>>(shared, all, i, number - kLaneWarps, warp.shape.rows, ends,
+                                       exchange);
     } else {
       if (i > 0) finish(i - 1);
       if (more) {
@@ -302,7 +305,8 @@ cudaError_t launch_lanes_by(const Extent& extent, const Source& source, const Si
   if (status != cudaSuccess) return status;
   const LaneTickets all{static_cast<unsigned>(tiles), static_cast<unsigned>(extent.lines)};
   return cuda::launch(lane_device_kernel<Op, Source, Sink, Ends, kStep>,
-                      std::min<Index>(count, 2 * on.units), (kLaneWarps + kLaneServices<Op>)*kLanes,
+                      std::min<Index>(count, 2 * on.units),
+                      (kLaneWarps + kLaneServices<Op, Sink>)*kLanes,
                       kLaneWarps * lane_shared<Source>(lane_steps<Op, Source>()), on.stream, extent,
                       all, source, sink, ends, runs, exchange);
 }
