@@ -92,19 +92,19 @@ struct LaneTickets {
 
 // A service warp: puts together the state before a tile that is composed, and takes the ticket of
 // the one after the next. It has two rows at once, and half of its lanes for each.
-template <int kServices, class Op, class Ends>
+template <class Op, class Ends>
 __device__ __forceinline__ void serve(LaneShared<Op>& shared, const LaneTickets& all, unsigned i,
                                       int service, int rows, const Ends& ends,
                                       const LaneExchange<Op>& exchange) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int half = lane / kLaneGroup;
+  const int half = lane / kLaneGroup, services = blockDim.x / kLanes - kLaneWarps;
   const unsigned ticket = shared.tickets[i % 4];
   if (service == 0 && lane == 0) {
     shared.tickets[(i + kLaneStages) % 4] = atomicAdd(exchange.tickets, 1u);
   }
   const Index line = all.line(ticket);
   const auto& totals = shared.totals[i % 2];
-  for (int first = 2 * service; first < rows; first += 2 * kServices) {
+  for (int first = 2 * service; first < rows; first += 2 * services) {
     const bool exists = first + half < rows;
     const int row = exists ? first + half : first;
     const auto own =
@@ -179,9 +179,7 @@ __global__ void __launch_bounds__((kLaneWarps + kLaneServices<Op, Sink>)*kLanes,
     __syncthreads();
     const bool more = shared.tickets[i % 4] < all.count();
     if (number >= kLaneWarps) {
-      if (more)
-        serve<kLaneServices<Op, Sink>>(shared, all, i, number - kLaneWarps, warp.shape.rows, ends,
-                                       exchange);
+      if (more) serve(shared, all, i, number - kLaneWarps, warp.shape.rows, ends, exchange);
     } else {
       if (i > 0) finish(i - 1);
       if (more) {
