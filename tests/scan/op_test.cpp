@@ -181,6 +181,30 @@ TYPED_TEST(OperatorTest, LongSpansOfOneMap) {
   }
 }
 
+// Steps that are given by logarithms: 1 - a of a run keeps its digits, however close to 1 they are.
+TYPED_TEST(OperatorTest, RunsOfLoggedSteps) {
+  using V = TypeParam;
+  using Op = scan::LoggedAffineOp<V>;
+  for (double z : {1e-7, 3e-6, 1.7e-4, 2.7e-3, 0.03, 0.3, 0.9, 0.999}) {
+    const V log_a = static_cast<V>(std::log1p(-z)), log_b = static_cast<V>(std::log(z));
+    const Real exact = log_a;
+    const Map step{std::exp(exact), -std::expm1(exact), std::exp(static_cast<Real>(log_b))};
+    Map want{1, 0, 0};
+    auto run = Op::no_steps();
+    for (int i = 0; i < scan::kLocalSteps; ++i) {
+      run = Op::then(run, scan::lift_logged(log_a, log_b));
+      want = then(want, step);
+    }
+    const auto got = Op::whole(run);
+    const Real units = 2 * scan::kLocalSteps * kEpsilon<V>;
+    EXPECT_LE(std::fabs(got.z - want.z), units * want.z) << z;
+    EXPECT_LE(std::fabs(got.b - want.b), units * want.b) << z;
+    EXPECT_LE(std::fabs(got.a - want.a), units * want.a + std::numeric_limits<V>::min()) << z;
+    const auto after = Op::advance(scan::lift_logged(log_a, log_b), scan::carried(V(2)));
+    EXPECT_LE(std::fabs(after.h - (2 * step.a + step.b)), 8 * kEpsilon<V> * after.h) << z;
+  }
+}
+
 TYPED_TEST(OperatorTest, LogAndLinearFormsAgree) {
   using V = TypeParam;
   using Log = scan::LogAffineOp<V>;

@@ -162,6 +162,34 @@ struct BareSource {
   }
 };
 
+// The same of logarithms without signs and resets, for operators of LoggedAffine.
+template <class Memory>
+struct LoggedSource {
+  using V = typename Memory::V;
+  using T = typename Memory::T;
+  struct Item {
+    V log_a, log_b;
+  };
+  static constexpr int kStreams = 2;
+  static constexpr bool kLifts = true, kLastDiffers = false;
+  Grid<const T> a, b;
+  Index width;
+  Index steps = 0;  // read by stream() alone
+
+  SCANRNN_HD LoggedSource line(Index i) const { return {a.at_line(i), b.at_line(i), width, steps}; }
+  SCANRNN_HD scan::Stream<T> stream(int i) const { return (i == 0 ? a : b).stream(steps); }
+  template <class Tiles>
+  SCANRNN_HD LoggedSource staged(const Tiles& tiles, Index step, Index, Index) const {
+    return {a.staged(tiles[0], step), b.staged(tiles[1], step), width, steps};
+  }
+  SCANRNN_HD Item load(Index row, Index t) const {
+    return {read<Memory>(a, row, t, width), read<Memory>(b, row, t, width)};
+  }
+  SCANRNN_HD scan::LoggedAffine<V> step(const Item& item) const {
+    return scan::lift_logged(item.log_a, item.log_b);
+  }
+};
+
 // The state that is walked, as it is.
 template <class Memory>
 struct BareSink {

@@ -163,6 +163,10 @@ SCANRNN_INLINE Vec<T> log(Vec<T> x) {
   return ends_of_log(x, Vec<T>(hn::Log(hn::ScalableTag<T>(), x.raw)));
 }
 template <class T>
+SCANRNN_INLINE Vec<T> fast_log(Vec<T> x) {
+  return log(x);
+}
+template <class T>
 SCANRNN_INLINE Vec<T> log1p(Vec<T> x) {
   return ends_of_log(x + Vec<T>(1), Vec<T>(hn::Log1p(hn::ScalableTag<T>(), x.raw)));
 }

@@ -51,6 +51,14 @@ cudaError_t run_by(const CudaSchedule& units, const ScanKernelArgs<T>& a) {
           s, source(Resets<Memory>{a.reset, s.extent.steps}), sink, ends);
     }
   }
+  if constexpr (kLogForm) {
+    if (!a.sign_b.data) {
+      const LoggedSource<Memory> logs{rows_of<Memory>(a.a), rows_of<Memory>(a.b), s.extent.rows,
+                                      s.extent.steps};
+      return launch_by<scan::LoggedAffineOp<V>, scan::LoggedLogAffineOp<Scalar>,
+                       kKernelsOf<Memory>>(s, logs, sink, ends);
+    }
+  }
   return launch_by<scan::AffineOp<V>, AcrossOp<Scalar, kLogForm>, kKernelsOf<Memory>>(
       s, source(NoResets()), sink, ends);
 }
@@ -58,10 +66,16 @@ template <class Memory, bool kLogForm>
 std::size_t workspace_of_form(const CudaSchedule& units) {
   using Scalar = scan::Scalar<typename Memory::V>;
   const CudaSchedule s = rows_of<Memory>(units);
-  return std::max(workspace_by<AcrossOp<Scalar, kLogForm>, BareSource<Memory, kLogForm>,
-                               BareSink<Memory>, kKernelsOf<Memory>>(s),
-                  workspace_by<AcrossResetOp<Scalar, kLogForm>, Marked<Memory, kLogForm>,
-                               MarkedSink<Memory>, Kernels::general>(s));
+  std::size_t most =
+      std::max(workspace_by<AcrossOp<Scalar, kLogForm>, BareSource<Memory, kLogForm>,
+                            BareSink<Memory>, kKernelsOf<Memory>>(s),
+               workspace_by<AcrossResetOp<Scalar, kLogForm>, Marked<Memory, kLogForm>,
+                            MarkedSink<Memory>, Kernels::general>(s));
+  if constexpr (kLogForm) {
+    most = std::max(most, workspace_by<scan::LoggedLogAffineOp<Scalar>, LoggedSource<Memory>,
+                                       BareSink<Memory>, kKernelsOf<Memory>>(s));
+  }
+  return most;
 }
 
 template <class Memory>

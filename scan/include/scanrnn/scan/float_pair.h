@@ -29,6 +29,7 @@ SCANRNN_HD Pair operator*(const Pair& a, const Pair& b) { return {a.x * b.x, a.y
 SCANRNN_HD Pair reciprocal(const Pair& a) { return {reciprocal(a.x), reciprocal(a.y)}; }
 SCANRNN_HD Pair bounded_exp(const Pair& a) { return {bounded_exp(a.x), bounded_exp(a.y)}; }
 SCANRNN_HD Pair fast_exp(const Pair& a) { return {fast_exp(a.x), fast_exp(a.y)}; }
+SCANRNN_HD Pair fast_log(const Pair& a) { return {fast_log(a.x), fast_log(a.y)}; }
 SCANRNN_HD Pair exp(const Pair& a) { return {exp(a.x), exp(a.y)}; }
 SCANRNN_HD Pair expm1(const Pair& a) { return {expm1(a.x), expm1(a.y)}; }
 SCANRNN_HD Pair log(const Pair& a) { return {log(a.x), log(a.y)}; }

@@ -58,16 +58,24 @@ SCANRNN_HD float bounded_exp(float x) {
 }
 // The same for any x: infinity past the largest float, 0 below the smallest normal one. A relative
 // error below 4e-7 up to |x| = 16, and 2.4e-7 more at the ends, where a unit of x is 20 times that.
+// log2(e) is three units short, so what is left has the sign of x: an infinite power stays infinite
+// with it. An infinite x leaves a NaN, which the minimum drops.
 SCANRNN_HD float fast_exp(float x) {
-  x = max(min(x, 200.0f), -104.0f);
-  const float t = x * 1.44269504f;
-  const float left = fmaf(t, -0.693147182f, x);
+  const float t = x * 1.44269466f;
+  const float left = ::fminf(fmaf(t, -0.693147182f, x), 1.0f);
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
-  return power * (1.0f + left);
+  return fmaf(power, left, power);
+}
+// Near 1 its error is 2^-22, elsewhere that part of it; -infinity for a subnormal x.
+SCANRNN_HD float fast_log(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y * 0.693147182f;
 }
 #else
 SCANRNN_HD float fast_exp(float x) { return ::expf(x); }
+SCANRNN_HD float fast_log(float x) { return ::logf(x); }
 SCANRNN_HD float sqrt(float x) { return ::sqrtf(x); }
 SCANRNN_HD float reciprocal(float x) { return 1.0f / x; }
 SCANRNN_HD float bounded_exp(float x) {
@@ -83,6 +91,7 @@ SCANRNN_HD double bounded_exp(double x) {
   return ::exp(kMost < x ? kMost : x);
 }
 SCANRNN_HD double fast_exp(double x) { return ::exp(x); }
+SCANRNN_HD double fast_log(double x) { return ::log(x); }
 SCANRNN_HD float exp(float x) { return ::expf(x); }
 SCANRNN_HD double exp(double x) { return ::exp(x); }
 SCANRNN_HD float expm1(float x) { return ::expm1f(x); }

@@ -19,6 +19,8 @@
 // combine and then take identities: local_identity(), identity(). One that knows cuts has besides
 //   Uncut                                the Op of the same Local for steps between cuts
 //   settle(Local) -> Local               of such steps: what only underflows is no cut
+// One that appends steps to something else than a Local has besides (RunOf)
+//   Run, no_steps() -> Run, then(Run, Step) -> Run, whole(Run) -> Local
 //
 // One whose Local is empty composes nothing: then() gives nothing, and steps are only walked.
 //
@@ -28,6 +30,7 @@
 #pragma once
 
 #include <limits>
+#include <type_traits>
 
 #include "scanrnn/scan/hd.h"
 
@@ -213,7 +216,7 @@ SCANRNN_HD void signed_logaddexp(V lx, V sx, V ly, V sy, V& log_sum, V& sign) {
   const auto y_larger = less(lx, ly);
   const V hi = select(y_larger, ly, lx);
   const V gap = select(y_larger, lx - ly, ly - lx);
-  const V sum = hi + log1p(sx * sy * exp(gap));
+  const V sum = hi + fast_log(V(1) + sx * sy * fast_exp(gap));
   // Two infinities have no gap: -inf stays -inf. The product also lets a NaN in ly through.
   const V unbounded = hi * abs(select(less(ly, lx), lx, ly));
   log_sum = select(less(abs(hi), V(std::numeric_limits<double>::infinity())), sum, unbounded);
@@ -246,6 +249,35 @@ SCANRNN_HD Affine<V> lift(const LogAffine<V>& f) {
   const V a = fast_exp(f.log_a);
   return {a, one_minus_exp(f.log_a, a), f.sign_b * fast_exp(f.log_b)};
 }
+
+// A step whose decay is given by its logarithm, without signs, and a run of a few such steps: 1 - a
+// is found for all of a run at once, from the sum of their logarithms.
+template <class V>
+struct LoggedAffine {
+  V a, log_a, b;
+};
+template <class V>
+SCANRNN_HD LoggedAffine<V> lift_logged(const V& log_a, const V& log_b) {
+  return {fast_exp(log_a), log_a, fast_exp(log_b)};
+}
+// The operator of such steps; otherwise Base's.
+template <class V, class Base>
+struct LoggedOp : Base {
+  using Step = LoggedAffine<V>;
+  using Run = LoggedAffine<V>;
+  using Base::advance;  // of a step that has been lifted
+
+  SCANRNN_HD static Run no_steps() { return {V(1), V(0), V(0)}; }
+  SCANRNN_HD static Run then(const Run& f, const Step& g) {
+    return {g.a * f.a, f.log_a + g.log_a, fma(g.a, f.b, g.b)};
+  }
+  SCANRNN_HD static typename Base::Local whole(const Run& f) {
+    return {f.a, one_minus_exp(f.log_a, f.a), f.b};
+  }
+  SCANRNN_HD static typename Base::State advance(const Step& f, const typename Base::State& s) {
+    return {fma(f.a, s.h, f.b), V(0)};
+  }
+};
 
 // The log-space operator: every decay that crosses a thread is a logarithm, so a product over any
 // span keeps its exponent and, close to 1, all its digits.
@@ -293,11 +325,11 @@ struct LogOp {
     // Nothing is near an infinity: it, or a NaN, is what comes out.
     largest = select(less(abs(largest), V(std::numeric_limits<double>::infinity())), largest, V(0));
     V sum = V(0);
-    for (int i = 0; i < kCount; ++i) sum = fma(sign[i], exp(adds[i] - largest), sum);
+    for (int i = 0; i < kCount; ++i) sum = fma(sign[i], fast_exp(adds[i] - largest), sum);
     return {log_a, largest + log(abs(sum)), select(less(sum, V(0)), V(-1), V(1))};
   }
   SCANRNN_HD static Affine<V> linear(const Element& f) {
-    Affine<V> out{exp(f.log_a), -expm1(f.log_a), f.sign_b * exp(f.log_b)};
+    Affine<V> out = lift(f);
     if constexpr (kCuts) {
       const auto forgets = is_log_of_zero(f.log_a);
       out.a = select(forgets, V(0), max(out.a, V(kSmallestNormal<V>)));
@@ -320,5 +352,23 @@ template <class V>
 struct LogAffineOp : LogOp<V, false> {};
 template <class V>
 struct LogResetOp : LogOp<V, true> {};
+template <class V>
+struct LoggedAffineOp : LoggedOp<V, AffineOp<V>> {};
+template <class V>
+struct LoggedLogAffineOp : LoggedOp<V, LogAffineOp<V>> {};
+
+// What steps are appended to, where it is no Local.
+template <class Op, class = void>
+struct RunOf {
+  using Local = typename Op::Local;
+  SCANRNN_HD static Local none() { return Op::local_identity(); }
+  SCANRNN_HD static const Local& whole(const Local& f) { return f; }
+};
+template <class Op>
+struct RunOf<Op, std::void_t<typename Op::Run>> {
+  using Run = typename Op::Run;
+  SCANRNN_HD static Run none() { return Op::no_steps(); }
+  SCANRNN_HD static typename Op::Local whole(const Run& f) { return Op::whole(f); }
+};
 
 }  // namespace scanrnn::scan

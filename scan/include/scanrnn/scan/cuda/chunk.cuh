@@ -113,8 +113,8 @@ __device__ __forceinline__ ChunkCuts cuts_of(const Source& here) {
 template <class Op, int kSteps, class Source, class Use>
 __device__ __forceinline__ typename Op::Local compose(const Source& here, int unit, unsigned said,
                                                       const Use& use) {
-  auto local = Op::local_identity();
   if constexpr (IsMarked<Source>::value) {
+    auto local = Op::local_identity();
     using Steps = typename Op::Uncut;
     if (!said) return Op::settle(compose<Steps, kSteps>(here.plain, unit, 0, use));
     bool cut = false;
@@ -133,13 +133,14 @@ __device__ __forceinline__ typename Op::Local compose(const Source& here, int un
     }
     return cut ? local : Op::settle(local);
   } else {
+    auto run = RunOf<Op>::none();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       const auto step = here.step(here.load(unit, k));
       use(k, step);
-      local = Op::then(local, step);
+      run = Op::then(run, step);
     }
-    return local;
+    return RunOf<Op>::whole(run);
   }
 }
 
@@ -253,13 +254,13 @@ struct Chunk {
     }
   }
   __device__ __forceinline__ typename Op::Local compose_loaded(const Source& from) {
-    auto local = Op::local_identity();
+    auto run = RunOf<Op>::none();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       steps[k] = from.step(items[k]);
-      local = Op::then(local, steps[k]);
+      run = Op::then(run, steps[k]);
     }
-    return local;
+    return RunOf<Op>::whole(run);
   }
 
   __device__ __forceinline__ const ItemOf<Source>& item(int k, bool) const { return items[k]; }

@@ -19,7 +19,12 @@ namespace scanrnn::scan {
 namespace cuda {
 
 inline constexpr int kMostLineWarps = 8;  // of a block whose line is its own
-inline constexpr int kLaneServices = 2;   // warps of a block that put states together
+
+// Warps of a block that put states together, two rows at once each. Eight rows so take the time of
+// one exchange; large elements and items that a walk keeps leave no registers for as many warps.
+template <class Op, class Sink>
+inline constexpr int kLaneServices =
+    sizeof(typename Op::Element) <= 16 && !Sink::kReadsItem ? 4 : 2;
 
 // A line is a block's, of one warp or, where kStep is known, a few, which have tiles in turn and
 // tell one another what theirs compose to.
@@ -27,7 +32,8 @@ template <class Op, class Source, class Sink, class Ends, int kStep>
 __global__ void __launch_bounds__(kStep == 0 ? kLanes : kMostLineWarps * kLanes, kStep == 0 ? 1 : 2)
     lane_walk_kernel(const Extent extent, const Source source, const Sink sink, const Ends ends,
                      const bool runs) {
-  using Warp = LaneWarp<Op, Source, Sink, line_steps<Source>(), kStep>;
+  using Warp =
+      LaneWarp<Op, Source, Sink, line_steps<Source>(), kStep, kept_in_registers<Source, Sink>()>;
   using Local = typename Op::Local;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
   __shared__ Local totals[2][kStep == 0 ? 1 : kMostLineWarps];
@@ -91,14 +97,14 @@ __device__ __forceinline__ void serve(LaneShared<Op>& shared, const LaneTickets&
                                       int service, int rows, const Ends& ends,
                                       const LaneExchange<Op>& exchange) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int half = lane / kLaneGroup;
+  const int half = lane / kLaneGroup, services = blockDim.x / kLanes - kLaneWarps;
   const unsigned ticket = shared.tickets[i % 4];
   if (service == 0 && lane == 0) {
     shared.tickets[(i + kLaneStages) % 4] = atomicAdd(exchange.tickets, 1u);
   }
   const Index line = all.line(ticket);
   const auto& totals = shared.totals[i % 2];
-  for (int first = 2 * service; first < rows; first += 2 * kLaneServices) {
+  for (int first = 2 * service; first < rows; first += 2 * services) {
     const bool exists = first + half < rows;
     const int row = exists ? first + half : first;
     const auto own =
@@ -112,11 +118,12 @@ __device__ __forceinline__ void serve(LaneShared<Op>& shared, const LaneTickets&
 // A tile is a block's; blocks take them in order. Workers walk a tile after they have composed the
 // next one; meanwhile the service warps put together the state before that.
 template <class Op, class Source, class Sink, class Ends, int kStep>
-__global__ void __launch_bounds__((kLaneWarps + kLaneServices) * kLanes, 2)
+__global__ void __launch_bounds__((kLaneWarps + kLaneServices<Op, Sink>)*kLanes, 2)
     lane_device_kernel(const Extent extent, const LaneTickets all, const Source source,
                        const Sink sink, const Ends ends, const bool runs,
                        const LaneExchange<Op> exchange) {
-  using Warp = LaneWarp<Op, Source, Sink, lane_steps<Op, Source>(), kStep>;
+  using Warp =
+      LaneWarp<Op, Source, Sink, lane_steps<Op, Source>(), kStep, kept_in_tile<Source, Sink>()>;
   extern __shared__ __align__(kVectorBytes) unsigned char dynamic[];
   __shared__ LaneShared<Op> shared;
   const int number = threadIdx.x / kLanes;
@@ -296,7 +303,8 @@ cudaError_t launch_lanes_by(const Extent& extent, const Source& source, const Si
   if (status != cudaSuccess) return status;
   const LaneTickets all{static_cast<unsigned>(tiles), static_cast<unsigned>(extent.lines)};
   return cuda::launch(lane_device_kernel<Op, Source, Sink, Ends, kStep>,
-                      std::min<Index>(count, 2 * on.units), (kLaneWarps + kLaneServices) * kLanes,
+                      std::min<Index>(count, 2 * on.units),
+                      (kLaneWarps + kLaneServices<Op, Sink>)*kLanes,
                       kLaneWarps * lane_shared<Source>(lane_steps<Op, Source>()), on.stream, extent,
                       all, source, sink, ends, runs, exchange);
 }

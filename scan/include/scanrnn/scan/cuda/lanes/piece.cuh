@@ -76,6 +76,23 @@ __device__ __forceinline__ void for_run(int at, int count, bool below, bool abov
   }
 }
 
+// Whether a run fills its tile and goes by whole vectors: those that reach beyond it must be there.
+// Its copies then have two addresses in all, and no bound but the last one's.
+template <int kCount, class T>
+__device__ __forceinline__ bool fills(const Piece<T>& piece, bool below, bool above) {
+  static_assert(kCount % Piece<T>::kVector == 0);
+  return piece.run && piece.count == kCount &&
+         (piece.at % Piece<T>::kVector == 0 || (below && above));
+}
+// use(k) for vectors k elements from a lane's first, of a run that starts at `at`.
+template <int kCount, int kVector, class Use>
+__device__ __forceinline__ void for_vectors(int at, int mine, Use&& use) {
+#pragma unroll
+  for (int k = 0; k < kCount + kVector; k += kLanes * kVector) {
+    if (k + kLanes * kVector <= kCount || mine + k < at + kCount) use(k);
+  }
+}
+
 template <int kTile, class T>
 __device__ __forceinline__ void copy_in(T* tile, const Piece<const T>& piece, Index step,
                                         int rows) {
@@ -85,7 +102,15 @@ __device__ __forceinline__ void copy_in(T* tile, const Piece<const T>& piece, In
     });
     return;
   }
+  constexpr int kVector = Piece<T>::kVector, kCount = kTile - kVector;
   const T* const from = piece.low - piece.at;
+  if (fills<kCount>(piece, piece.below, piece.above)) {
+    const int mine = static_cast<int>(threadIdx.x) % kLanes * kVector;
+    for_vectors<kCount, kVector>(piece.at, mine, [to = tile + mine, from = from + mine](int k) {
+      copy_async<kVectorBytes>(to + k, from + k);
+    });
+    return;
+  }
   for_run<kTile, Piece<T>::kVector>(
       piece.at, piece.count, piece.below, piece.above,
       [&](int i, int k) { copy_async<kVectorBytes>(tile + i + k, from + i + k); },
@@ -113,6 +138,14 @@ __device__ __forceinline__ void copy_out(const T* tile, const Piece<const T>& he
     there.sign = held.sign;
     for_elements(there, rows,
                  [&](int place, int k, int row) { first[k * step + row] = tile[place]; });
+    return;
+  }
+  constexpr int kVector = Piece<T>::kVector, kCount = kTile - kVector;
+  if (fills<kCount>(held, false, false) && piece.count == kCount) {
+    const int mine = static_cast<int>(threadIdx.x) % kLanes * kVector;
+    for_vectors<kCount, kVector>(0, mine, [to = to + mine, from = tile + mine](int k) {
+      *reinterpret_cast<uint4*>(to + k) = *reinterpret_cast<const uint4*>(from + k);
+    });
     return;
   }
   for_run<kTile, Piece<T>::kVector>(

@@ -12,7 +12,7 @@
 
 #include <cub/util_ptx.cuh>
 
-#include "scanrnn/scan/cuda/chunk.cuh"
+#include "scanrnn/scan/cuda/device/shape.cuh"
 #include "scanrnn/scan/cuda/lanes/piece.cuh"
 
 namespace scanrnn::scan {
@@ -91,8 +91,30 @@ struct LaneTiles {
   __device__ __forceinline__ T* operator[](int i) const { return i < kCount ? first[i] : nullptr; }
 };
 
+// What a lane keeps of steps that are costly to compute again, from when it composes a stretch to
+// when it walks it: nothing; the steps in registers; or in place of their inputs.
+enum class Keeps { nothing, steps, in_tile };
+// A step of which a walk needs a and b alone.
+template <class Step>
+struct IsAffine : std::false_type {};
+template <class V>
+struct IsAffine<Affine<V>> : std::true_type {};
+// In registers 16-bit steps are worth keeping, too, which take two instructions each to read.
+template <class Source, class Sink>
+constexpr Keeps kept_in_registers() {
+  constexpr bool kHalf = sizeof(typename Source::T) < sizeof(typename Source::V);
+  constexpr bool kReads = kHalf && IsAffine<StepOf<Source>>::value && !Sink::kReadsItem;
+  return keeps_steps<Source, Sink>() || kReads ? Keeps::steps : Keeps::nothing;
+}
+// In a tile of 16 bits there is no place for a step.
+template <class Source, class Sink>
+constexpr Keeps kept_in_tile() {
+  constexpr bool kHalf = sizeof(typename Source::T) < sizeof(typename Source::V);
+  return keeps_steps<Source, Sink>() && !kHalf ? Keeps::in_tile : Keeps::nothing;
+}
+
 // A warp's tiles and what it does with them.
-template <class Op, class Source, class Sink, int kSteps, int kStep = 0>
+template <class Op, class Source, class Sink, int kSteps, int kStep, Keeps kKeeps>
 struct LaneWarp {
   using T = typename Source::T;
   using Local = typename Op::Local;
@@ -136,6 +158,15 @@ struct LaneWarp {
     LaneTiles<T, Source::kStreams> at;
     Index step, begin;  // from step to step in the tile; the first of the line's steps
     bool within;        // the line's last step is not of the tile
+
+    template <class Step>
+    __device__ __forceinline__ void keep(int k, const Step& f) const {
+      at[0][k * step] = f.a;
+      at[1][k * step] = f.b;
+    }
+    __device__ __forceinline__ Affine<typename Source::V> kept(int k) const {
+      return {at[0][k * step], 0, at[1][k * step]};
+    }
   };
   __device__ __forceinline__ Stretch stretch_of(const Source& line, int stage, Index t) const {
     Stretch out;
@@ -152,9 +183,11 @@ struct LaneWarp {
     return out;
   }
 
-  // The compositions of the parts of a stretch, kPart steps each, but of the last.
+  // The compositions of the parts of a stretch, kPart steps each, but of the last. And its steps,
+  // where they are walked while a lane has them.
   struct Parts {
     Local part[kParts > 1 ? kParts - 1 : 1];
+    Lifted<typename Source::V> step[kKeeps == Keeps::steps ? kSteps : 1];
   };
   // The line as the tile has it; kWithin is here.within.
   template <bool kWithin>
@@ -177,13 +210,18 @@ struct LaneWarp {
                                               Parts& parts) const {
     const Source source = staged_at<kWithin>(line, here);
     Local whole = Op::local_identity();
+    if (kKeeps == Keeps::in_tile && !walks) return whole;  // another lane has the tile's place
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
-      Local part = Op::local_identity();
+      auto run = RunOf<Op>::none();
 #pragma unroll
       for (int k = p * kPart; k < (p + 1) * kPart && k < kSteps; ++k) {
-        part = Op::then(part, source.step(source.load(0, k)));
+        const auto step = source.step(source.load(0, k));
+        if constexpr (kKeeps == Keeps::steps) parts.step[k] = {step.a, step.b};
+        if constexpr (kKeeps == Keeps::in_tile) here.keep(k, step);
+        run = Op::then(run, step);
       }
+      const Local part = RunOf<Op>::whole(run);
       whole = p == 0 ? part : Op::join(whole, part);
       if (p + 1 < kParts) parts.part[p] = part;
     }
@@ -221,8 +259,23 @@ struct LaneWarp {
     const Source source = staged_at<kWithin>(line, here);
     const Sink out = sink.staged(here.at, here.step, row, here.begin);
     const Index left = walks ? steps_in_line - here.begin : 0;
-    const auto advance = [&](int k, const ItemOf<Source>& item) {
-      const State after = Op::advance(source.step(item), state);
+    const auto item_of = [&](int k) {
+      if constexpr (kKeeps == Keeps::nothing) {
+        return source.load(0, k);
+      } else if constexpr (kKeeps == Keeps::in_tile) {
+        return here.kept(k);
+      } else {
+        return Affine<typename Source::V>{parts.step[k].a, {}, parts.step[k].b};
+      }
+    };
+    using Item = decltype(item_of(0));
+    const auto advance = [&](int k, const Item& item) {
+      State after;
+      if constexpr (kKeeps == Keeps::nothing) {
+        after = Op::advance(source.step(item), state);
+      } else {
+        after = Op::advance(item, state);
+      }
       out.store(0, k, item, state, after);
       state = after;
     };
@@ -233,9 +286,9 @@ struct LaneWarp {
         if (p > 0) state = start = Op::apply(parts.part[p - 1], start);
         // All are read before the first result takes its input's place.
         const int begin = p * kPart, count = min(kPart, kSteps - begin);
-        ItemOf<Source> item[kPart];
+        Item item[kPart];
 #pragma unroll
-        for (int k = 0; k < count; ++k) item[k] = source.load(0, begin + k);
+        for (int k = 0; k < count; ++k) item[k] = item_of(begin + k);
 #pragma unroll
         for (int k = 0; k < count; ++k) advance(begin + k, item[k]);
       }
@@ -244,11 +297,25 @@ struct LaneWarp {
       for (int p = 0; p < kParts; ++p) {
         if (p > 0) start = Op::apply(parts.part[p - 1], start);
         if (left > p * kPart) state = start;
-#pragma unroll 1
-        for (int k = p * kPart; k < left && k < (p + 1) * kPart; ++k) advance(k, source.load(0, k));
+        walk_rest(p, left, [&](int k) { advance(k, item_of(k)); });
       }
     }
     if (!kWithin && left > 0 && left <= kSteps) ends.last(line_index, row, state);
+  }
+
+  // use(k) for the steps that are left of a part. Registers have no index that is found at run
+  // time.
+  template <class Use>
+  __device__ __forceinline__ static void walk_rest(int part, Index left, const Use& use) {
+    if constexpr (kKeeps == Keeps::steps) {
+#pragma unroll
+      for (int k = part * kPart; k < (part + 1) * kPart && k < kSteps; ++k) {
+        if (k < left) use(k);
+      }
+    } else {
+#pragma unroll 1
+      for (int k = part * kPart; k < left && k < (part + 1) * kPart; ++k) use(k);
+    }
   }
 
   // Sends the results of the tile that starts at step t to memory.
