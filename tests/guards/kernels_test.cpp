@@ -97,10 +97,11 @@ TEST(Guard, BudgetOfPersistentKernels) {
   const auto both = [](const auto& forward, const auto& backward) {
     return static_cast<int>(std::size(forward) + std::size(backward));
   };
-  const int cut = 2 * both(kPersistentForward, kPersistentBackward) +  // and of a ragged batch
+  constexpr int kLines = 3;  // kinds: whole, cut and those of a ragged batch
+  const int cut = kLines * both(kPersistentForward, kPersistentBackward) +
                   both(kChainForward, kChainBackward);
   const int in_block =
-      2 * static_cast<int>(std::size(kPersistentBlockUnits));  // forward, in halves
+      kLines * static_cast<int>(std::size(kPersistentBlockUnits));  // forward, in halves
   const int alone = 2 * in_block;                              // and backward
   const int by_lines = both(kLinesForward, kLinesBackward);
   int variants = 0, walks = 0;  // walks by whole lines, of all variants

@@ -158,9 +158,9 @@ struct CudaDenseArgs : CudaRecurrent<T> {
     if (!reverse) return true;
     return against_time ? at > 0 : at + 1 < count;  // the layer's first step is the last
   }
-  // A flag that is read in any case, without a branch: of a step that has none another byte.
-  SCANRNN_HD std::uint8_t flag(bool has, const std::uint8_t* at) const {
-    return *(has ? at : reinterpret_cast<const std::uint8_t*>(this->weight));
+  // The same as the turn whose step has none, of what begins and ends with such turns.
+  SCANRNN_HD int turn_without_flag(int start, int end) const {
+    return !reverse ? -1 : against_time ? start : end - 1;
   }
 };
 

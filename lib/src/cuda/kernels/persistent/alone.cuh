@@ -135,10 +135,10 @@ struct AloneProducts {
 };
 
 // A thread that steps a unit.
-template <class Cut, class C, class T, bool kBackward, bool kRagged>
+template <class Cut, class C, class T, bool kBackward, Lines kLines>
 struct AloneStepper {
   using Args = CudaDenseArgs<T, float>;
-  using Unit = Item<C, T, kBackward, kRagged>;
+  using Unit = Item<C, T, kBackward, kLines>;
 
   Unit item;
   std::uint32_t values, part;
@@ -196,7 +196,7 @@ __device__ __forceinline__ void give_registers() {
 #endif
 }
 
-template <class C, class T, bool kBackward, bool kRagged, int kUnitBlocks>
+template <class C, class T, bool kBackward, Lines kLines, int kUnitBlocks>
 __global__ void __launch_bounds__(AloneCut<C, kBackward, kUnitBlocks>::kThreadsOfAll,
                                   AloneCut<C, kBackward, kUnitBlocks>::kAlone.resident)
     alone_kernel(const __grid_constant__ CudaDenseArgs<T, float> a) {
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(AloneCut<C, kBackward, kUnitBlocks>::kThreadsO
   extern __shared__ float4 memory[];
   const HeadShare head(a);
   const int line = static_cast<int>(blockIdx.x);
-  const int steps = static_cast<int>(kRagged ? a.steps_of(line) : a.steps);
+  const int steps = static_cast<int>(a.steps_of(line));
   const bool multiplies = threadIdx.x < kThreads;
   if (multiplies) {
     if constexpr (Cut::kAlone.wide) take_registers();
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(AloneCut<C, kBackward, kUnitBlocks>::kThreadsO
     }
   } else {
     if constexpr (Cut::kAlone.wide) give_registers();
-    AloneStepper<Cut, C, T, kBackward, kRagged> stepper(a, head, line, memory);
+    AloneStepper<Cut, C, T, kBackward, kLines> stepper(a, head, line, memory);
     meet<Cut>();
     for (int t = 0; t < steps; ++t) {
       meet<Cut>();
@@ -239,8 +239,9 @@ __global__ void __launch_bounds__(AloneCut<C, kBackward, kUnitBlocks>::kThreadsO
 template <class C, class T, bool kBackward, int kUnitBlocks>
 cudaError_t launch_alone(const CudaDenseArgs<T, float>& args, dim3 blocks, cudaStream_t stream) {
   using Cut = AloneCut<C, kBackward, kUnitBlocks>;
-  const auto kernel = args.lines ? alone_kernel<C, T, kBackward, true, kUnitBlocks>
-                                 : alone_kernel<C, T, kBackward, false, kUnitBlocks>;
+  const auto kernel = args.lines        ? alone_kernel<C, T, kBackward, Lines::ragged, kUnitBlocks>
+                      : args.reset.data ? alone_kernel<C, T, kBackward, Lines::cut, kUnitBlocks>
+                                        : alone_kernel<C, T, kBackward, Lines::whole, kUnitBlocks>;
   constexpr int kBytes = Cut::kAlone.shared_bytes;
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

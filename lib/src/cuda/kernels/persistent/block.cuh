@@ -85,11 +85,12 @@ __device__ __forceinline__ void leave(const typename Cut::Sums& sum, std::uint32
                                  sum, block * kGates, column);
 }
 
-template <class C, class T, bool kRagged, int kUnitBlocks>
+template <class C, class T, Lines kLines, int kUnitBlocks>
 __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
     block_kernel(const __grid_constant__ CudaDenseArgs<T, float> a) {
   using Cut = BlockCut<C, T, kUnitBlocks>;
-  using Unit = Item<C, T, false, kRagged>;
+  using Unit = Item<C, T, false, kLines>;
+  constexpr bool kRagged = kLines == Lines::ragged;
   constexpr int kUnits = Cut::kUnits;
   extern __shared__ float4 memory[];
   auto* const states = reinterpret_cast<typename Cut::State*>(reinterpret_cast<char*>(memory) +
@@ -152,8 +153,9 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
 
 template <class C, class T, int kUnitBlocks>
 cudaError_t launch_block(const CudaDenseArgs<T, float>& args, dim3 blocks, cudaStream_t stream) {
-  const auto kernel =
-      args.lines ? block_kernel<C, T, true, kUnitBlocks> : block_kernel<C, T, false, kUnitBlocks>;
+  const auto kernel = args.lines        ? block_kernel<C, T, Lines::ragged, kUnitBlocks>
+                      : args.reset.data ? block_kernel<C, T, Lines::cut, kUnitBlocks>
+                                        : block_kernel<C, T, Lines::whole, kUnitBlocks>;
   constexpr auto kBytes = BlockCut<C, T, kUnitBlocks>::kBlock.shared_bytes;
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{kBytes});

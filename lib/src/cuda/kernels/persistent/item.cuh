@@ -12,11 +12,10 @@ namespace scanrnn::persistent {
 
 using fragment::Bits;
 
-// A flag of a step may say that it is cut from the one before it. kRagged: lines have steps of
-// their own, of a sequence or of several that follow one another. kChain: a product gives all sums,
-// W x included, of layers that have none in memory; backward what comes from the layer above, too;
-// and no step is cut.
-template <class C, class T, bool kBackward, bool kRagged, bool kChain = false>
+// A flag of a step may say that it is cut from the one before it. Ragged lines have steps of their
+// own, of a sequence or of several that follow one another. kChain: a product gives all sums, W x
+// included, of layers that have none in memory; backward what comes from the layer above, too.
+template <class C, class T, bool kBackward, Lines kLines, bool kChain = false>
 struct Item : LineCursor {
   using Args = CudaDenseArgs<T, float>;
   using Memory = scan::Units<T>;
@@ -24,12 +23,14 @@ struct Item : LineCursor {
   using Part = typename std::conditional<kBackward, float, float4>::type;
   static constexpr int kSums = C::kPreactivations;
   static constexpr int kValues = kBackward ? kSums : C::kGates;  // that a step reads
-  static constexpr int kRead = kValues + !kChain;
+  static constexpr bool kRagged = kLines == Lines::ragged, kFlags = kLines != Lines::whole;
+  static constexpr int kRead = kValues + kFlags;
   static_assert(C::kGates <= 4, "a unit's sums are one float4");
 
   int unit;
   bool live;            // an item past the last one takes part and leaves nothing
   bool is_cut = false;  // the last step
+  int without_flag;     // a turn
   DenseState<C, float> state;
   DenseVectors<C, float> vectors, dvectors;
   std::uint32_t stays = 0;           // what is drawn for the next steps
@@ -67,7 +68,14 @@ struct Item : LineCursor {
     cells = own(a, a.cells);
     from = own(a, a.before);
     cotangents = own(a, a.dy);
-    if constexpr (kRagged) resets = a.resets_at(line, -min(start, 0));
+    if constexpr (kRagged) {
+      resets = a.resets_at(line, -min(start, 0));
+      without_flag = a.turn_without_flag(start, end);
+    } else if constexpr (kFlags) {
+      resets = a.reset.at_line(line);
+      const auto first = static_cast<int>(a.first_step);
+      without_flag = a.turn_without_flag(-first, static_cast<int>(a.all_steps) - first);
+    }
     state = DenseState<C, float>::of([&](int i) {
       const auto absent = static_cast<float>(kBackward ? 0 : C::fresh(i));
       return live ? a.from[i].read(line, unit, absent) : 0.0f;
@@ -86,12 +94,11 @@ struct Item : LineCursor {
     }
     if (kChain && !sums.data) return;
     sums.next();
-    // As it is: to compare it here would be to wait for it.
-    if constexpr (kRagged) {
-      to[kValues] = a.flag(has_flag(a, t), resets.data);
+    if constexpr (kFlags) {
+      // Without a branch, and as it is: to compare it here would be to wait for it.
+      const auto* const other = reinterpret_cast<const std::uint8_t*>(a.weight);
+      to[kValues] = *(has_flag(a, t) ? resets.data : other);
       resets.next();
-    } else if constexpr (!kChain) {
-      to[kValues] = a.flag(has_flag(a, t), a.reset.at_line(line).at(t));
     }
     // A step forward is shorter than the way from memory to here, not than that from the second
     // level cache.
@@ -110,7 +117,7 @@ struct Item : LineCursor {
     return {a.masks, stays >> (t - opened()) % MadeDraws::kSteps};
   }
   __device__ __forceinline__ bool has_flag(const Args& a, int t) const {
-    return kRagged ? may_reset(a, t) : a.may_reset(a.first_step + t, a.all_steps);
+    return a.reset.data && t != without_flag;
   }
   __device__ __forceinline__ void fetch(const Args& a, int t) {
     fetch_sums(a, t, in);
@@ -150,7 +157,7 @@ struct Item : LineCursor {
     }
   }
   __device__ __forceinline__ void step(const Args& a, int t, const Part& total) {
-    if constexpr (!kChain) is_cut = has_flag(a, t) && in[kRead - 1] != 0;
+    if constexpr (kFlags) is_cut = has_flag(a, t) && in[kRead - 1] != 0;
     if constexpr (!kBackward) {
       const float products[4] = {total.x, total.y, total.z, total.w};
       values = bias;

@@ -9,10 +9,6 @@
 
 namespace scanrnn::persistent {
 
-// Lines that all have all steps, into each of which a state comes, or not into each; and those of a
-// ragged batch.
-enum class Lines { whole, cut, ragged };
-
 // Where a line's step lies in tensors of tokens.
 struct LargePlace {
   int line, at;
@@ -41,7 +37,6 @@ template <Lines kLines>
 struct LargeLine {
   const LineShare& own;
   int i;
-  bool has_flag;
   std::uint8_t reset;
 
   template <class Args>
@@ -53,17 +48,15 @@ struct LargeLine {
   __device__ __forceinline__ void move_to(const Args& a, int t) {
     if constexpr (kLines == Lines::cut) {
       const LargePlace to = place(a, t);
-      has_flag = to.exists && a.may_reset(a.first_step + t, a.all_steps);
-      reset = a.flag(has_flag, to.of(a.reset));
+      const bool has_flag = to.exists && a.may_reset(a.first_step + t, a.all_steps);
+      reset = has_flag ? *to.of(a.reset) : 0;
     }
   }
   template <class Args>
   __device__ __forceinline__ LargePlace place(const Args& a, int t) const {
     return {own.first + i, t, i < own.count && t < a.steps, t + 1 == a.steps, own.first + i};
   }
-  __device__ __forceinline__ std::uint32_t word() const {
-    return has_flag && reset != 0 ? turn::kCut : 0;
-  }
+  __device__ __forceinline__ std::uint32_t word() const { return reset != 0 ? turn::kCut : 0; }
 };
 
 // Few registers: the table is read anew in each turn.
@@ -71,7 +64,6 @@ template <>
 struct LargeLine<Lines::ragged> {
   int line, start;      // as a cursor has them
   std::uint32_t flags;  // of turn::
-  bool has_flag = false;
   std::uint8_t reset = 0;
 
   template <class Args>
@@ -102,7 +94,7 @@ struct LargeLine<Lines::ragged> {
   // What the turn is, to be kept in shared memory.
   __device__ __forceinline__ std::uint32_t word() const {
     return static_cast<std::uint32_t>(line) << turn::kLineBit | flags |
-           (has_flag && reset != 0 ? turn::kCut : 0);
+           (reset != 0 ? turn::kCut : 0);
   }
 
  private:
@@ -116,8 +108,8 @@ struct LargeLine<Lines::ragged> {
     if (!lives) return;
     flags |= turn::kLives | (t == cursor.opened() ? turn::kOpens : 0) |
              (t + 1 == cursor.own_steps(a) ? turn::kEnds : 0);
-    has_flag = cursor.may_reset(a, t);
-    reset = a.flag(has_flag, a.resets_at(line, cursor.at(t)).data);
+    const bool has_flag = a.may_reset(cursor.at(t), cursor.end - cursor.start);
+    reset = has_flag ? *a.resets_at(line, cursor.at(t)).data : 0;
   }
 };
 

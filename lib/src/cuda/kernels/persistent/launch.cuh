@@ -94,19 +94,20 @@ struct Launcher {
     static constexpr Launch<kChain> launches[] = {launch<kBackward, kSplit, kChain, kTile>...};
     return launches;
   }
-  // The kernel of a tile; a chain is never ragged.
+  // The kernel of a tile; the lines of a chain are whole.
   template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile>
-  static auto kernel_of(bool ragged) {
-    constexpr PersistentTile t = dispatch::persistent_tiles<kBackward, kChain>()[kTile];
-    constexpr auto plain = kernel<C, T, kBackward, kSplit, false, kChain, t.unit_blocks, t.chunks,
-                                  t.shared_chunks, t.fetched, t.items>;
-    if constexpr (kChain) {
-      return plain;
-    } else {
-      return ragged ? kernel<C, T, kBackward, kSplit, true, false, t.unit_blocks, t.chunks,
-                             t.shared_chunks, t.fetched, t.items>
-                    : plain;
+  static auto kernel_of(const Args& args) {
+    if constexpr (!kChain) {
+      if (args.lines) return kernel_by<kBackward, kSplit, false, kTile, Lines::ragged>();
+      if (args.reset.data) return kernel_by<kBackward, kSplit, false, kTile, Lines::cut>();
     }
+    return kernel_by<kBackward, kSplit, kChain, kTile, Lines::whole>();
+  }
+  template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile, Lines kLines>
+  static auto kernel_by() {
+    constexpr PersistentTile t = dispatch::persistent_tiles<kBackward, kChain>()[kTile];
+    return &kernel<C, T, kBackward, kSplit, kLines, kChain, t.unit_blocks, t.chunks,
+                   t.shared_chunks, t.fetched, t.items>;
   }
   static const Args& first_of(const Args& args) { return args; }
   static const Args& first_of(const Chain<Args>& chain) { return chain.layers[0]; }
@@ -115,7 +116,7 @@ struct Launcher {
                             void* exchange, cudaStream_t stream) {
     const Args& first = first_of(args);
     constexpr int kRows = kBackward ? 1 : kChain ? C::kPreactivations : C::kGates;
-    return launch_kernel(kernel_of<kBackward, kSplit, kChain, kTile>(first.lines != nullptr),
+    return launch_kernel(kernel_of<kBackward, kSplit, kChain, kTile>(first),
                          dispatch::persistent_shared_bytes(
                              dispatch::persistent_tiles<kBackward, kChain>()[kTile], kRows),
                          first.batch, args, shape, exchange, stream);

@@ -21,12 +21,6 @@ struct LineCursor {
   __device__ __forceinline__ int own_steps(const Args& a) const {
     return min(static_cast<int>(a.steps), end);
   }
-  // As CudaDenseArgs has it, without a look at the table.
-  template <class Args>
-  __device__ __forceinline__ bool may_reset(const Args& a, int t) const {
-    return a.may_reset(t - start, end - start);
-  }
-
   // A line of the table at turn 0: whether it has a step in this launch.
   template <class Args>
   __device__ __forceinline__ bool open(const Args& a, int at_line) {

@@ -6,6 +6,10 @@
 
 namespace scanrnn::persistent {
 
+// Lines that all have all steps, into each of which a state comes, or not into each; and those of a
+// ragged batch.
+enum class Lines { whole, cut, ragged };
+
 // Neighbours; of a ragged batch, whose longest lines come first, every so many, so that all groups
 // have as much to do. Either way `first` counts the lines of the groups before.
 struct LineShare {

@@ -106,11 +106,11 @@ constexpr Keeps kept_in_registers() {
   constexpr bool kReads = kHalf && IsAffine<StepOf<Source>>::value && !Sink::kReadsItem;
   return keeps_steps<Source, Sink>() || kReads ? Keeps::steps : Keeps::nothing;
 }
-// In a tile of 16 bits there is no place for a step.
+// In a tile there is place for steps where they are of the type that lies there.
 template <class Source, class Sink>
 constexpr Keeps kept_in_tile() {
-  constexpr bool kHalf = sizeof(typename Source::T) < sizeof(typename Source::V);
-  return keeps_steps<Source, Sink>() && !kHalf ? Keeps::in_tile : Keeps::nothing;
+  constexpr bool kFits = std::is_same<typename Source::T, typename Source::V>::value;
+  return keeps_steps<Source, Sink>() && kFits ? Keeps::in_tile : Keeps::nothing;
 }
 
 // A warp's tiles and what it does with them.
@@ -164,7 +164,7 @@ struct LaneWarp {
       at[0][k * step] = f.a;
       at[1][k * step] = f.b;
     }
-    __device__ __forceinline__ Affine<typename Source::V> kept(int k) const {
+    __device__ __forceinline__ StepOf<Source> kept(int k) const {
       return {at[0][k * step], 0, at[1][k * step]};
     }
   };
@@ -265,7 +265,7 @@ struct LaneWarp {
       } else if constexpr (kKeeps == Keeps::in_tile) {
         return here.kept(k);
       } else {
-        return Affine<typename Source::V>{parts.step[k].a, {}, parts.step[k].b};
+        return StepOf<Source>{parts.step[k].a, {}, parts.step[k].b};
       }
     };
     using Item = decltype(item_of(0));
@@ -273,10 +273,11 @@ struct LaneWarp {
       State after;
       if constexpr (kKeeps == Keeps::nothing) {
         after = Op::advance(source.step(item), state);
+        out.store(0, k, item, state, after);
       } else {
         after = Op::advance(item, state);
+        out.store(0, k, ItemOf<Source>{}, state, after);
       }
-      out.store(0, k, item, state, after);
       state = after;
     };
     State start = state;
