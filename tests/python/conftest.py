@@ -6,6 +6,7 @@ SCANRNN_REQUIRE_ORIGINALS=1 that those libraries are that some tests compare wit
 of them is then a failure.
 """
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -78,6 +79,15 @@ def pytest_make_collect_report():
 def no_profile_of_the_user(tmp_path, monkeypatch):
     """Tests see the built-in profile, whatever this machine's user has tuned."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def few_objects():
+    """A test that collects garbage does not look through what others have made, which took seconds
+    each time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
