@@ -46,7 +46,7 @@ test: test-cpp test-sanitize test-emulated test-python lint
 # need the calls of it. pip passes CMAKE_ARGS on to CMake, as test-cpp does.
 ifeq ($(GPU),)
 test: export CMAKE_ARGS := $(if $(NVCC),$(shell $(NVCC) --help | grep -q Ofast-compile && \
-  echo '-DCMAKE_CUDA_FLAGS_RELEASE="--Ofast-compile=max -O1 -DNDEBUG"'))
+  echo '-DCMAKE_CUDA_FLAGS_RELEASE="--Ofast-compile=max -O0 -DNDEBUG"'))
 endif
 
 # Teams of the tests are larger than the machine on purpose, so a thread that waits should not spin.

@@ -111,6 +111,7 @@ def test_scan():
     assert_close(numpy(got), wanted, 1e-5)
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_owners_may_go_right_after_the_call():
     rnn = make("MinGRU", 4, 256)
     values, state = normal(300, 8, 4), normal(1, 8, 256)
@@ -128,6 +129,7 @@ def test_owners_may_go_right_after_the_call():
     assert_close(numpy(y), wanted, tolerance("float32", 300))
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_nothing_leaks():
     rnn = make("SRU", 4, 6)
     x = tensor(normal(9, 3, 4))

@@ -13,6 +13,7 @@ from test_errors import raises
 from test_exchange import DTYPES
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("few_objects")
 
 
 class Producer:

@@ -157,10 +157,11 @@ def test_third_derivatives_and_hessians(cell):
     hessian = jax.jit(jax.jacrev(jax.jacrev(loss)))(x).reshape(6, 6)
     np.testing.assert_allclose(hessian, hessian.T, rtol=0, atol=1e-12)
 
+    @jax.jit
     def third(x):
         return jax.grad(lambda x: (jax.grad(loss)(x) ** 2).sum())(x).sum()
 
-    got, step = jax.grad(third)(x), 1e-5
+    got, step = jax.jit(jax.grad(third))(x), 1e-5
     at = jnp.zeros_like(x).at[1, 0, 1].set(step)
     np.testing.assert_allclose(
         got[1, 0, 1], (third(x + at) - third(x - at)) / (2 * step), rtol=1e-6
@@ -171,6 +172,7 @@ def test_under_vmap():
     rnn, params = layer("MinLSTM", 2, 3)
     x = array(4, 3, 2, 2)
 
+    @jax.jit
     def twice(x):
         return jax.grad(
             lambda x: (jax.grad(lambda x: (rnn(params, x)[0] ** 3).sum())(x) ** 2).sum()

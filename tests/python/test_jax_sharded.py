@@ -22,8 +22,9 @@ CASES = [
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     """What became of each case: JAX has its devices when it is imported."""
-    flags = f"--xla_force_host_platform_device_count={DEVICES[1]}"
-    environment = os.environ | {"XLA_FLAGS": flags} if DEVICE == "cpu" else dict(os.environ)
+    environment = dict(os.environ)
+    if DEVICE == "cpu":
+        environment["XLA_FLAGS"] += f" --xla_force_host_platform_device_count={DEVICES[1]}"
     environment |= {"PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)])}
     return subprocess.run(
         [sys.executable, HERE / "jax_sharded_cases.py", *map(str, DEVICES)],

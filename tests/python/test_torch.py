@@ -167,6 +167,7 @@ def test_saved_tensors_may_be_moved(move):
     same([got], [wanted])
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_owners_may_go_right_after_the_call():
     rnn = module("MinLSTM", 4, 256, dtype=torch.float32)
     x = tensor(200, 8, 4, dtype=torch.float32)

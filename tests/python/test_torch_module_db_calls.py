@@ -144,6 +144,7 @@ def test_no_tensor_of_a_call_stays(name, at, without_gc):
     check_tensors(both(name, sample)[0], list(sample.forward_input.args))
 
 
+@pytest.mark.usefixtures("few_objects")
 @pytest.mark.parametrize("name", INFOS)
 def test_no_object_of_a_call_stays(name):
     sample = sample_of(name, 0)
@@ -159,6 +160,7 @@ LEAKS = {
 }
 
 
+@pytest.mark.usefixtures("few_objects")
 @pytest.mark.parametrize("leak", LEAKS)
 def test_what_stays_is_found(leak, without_gc):
     sample, (keep, check) = sample_of("LSTM", 0), LEAKS[leak]

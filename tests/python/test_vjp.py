@@ -157,6 +157,7 @@ def test_absent_cotangents_are_zeros(cell):
         assert_close(parts[0][2][name] + parts[1][2][name], whole[2][name], 1e-13)
 
 
+@pytest.mark.usefixtures("few_objects")
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_pullback_can_be_used_again_and_outlives_everything(cell):
     rnn = make(cell, 4, 6, num_layers=2)

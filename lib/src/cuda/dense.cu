@@ -47,7 +47,7 @@ struct DenseRun : DenseProducts<T> {
   bool fed() const { return link && link->before; }
 
   void forward() {
-    const auto& kernels = cuda_dense_kernels<T>(call.cell)[call.variant];
+    const auto& kernels = cuda_dense_kernels<T>(call.cell, call.variant);
     const bool whole = dispatch::is_persistent(plan, false);
     const bool fused = !whole && plan.fused_steps;
     const bool ragged = call.is_ragged(), lined = this->has_lines(false);
@@ -120,7 +120,7 @@ struct DenseRun : DenseProducts<T> {
   template <class Launch, class LargeLaunch>
   auto whole_walk(Launch Kernels::* launch, LargeLaunch Large::* large,
                   const dispatch::PersistentShape& shape) const {
-    auto out = cuda_dense_kernels<T>(call.cell)[call.variant].*launch;
+    auto out = cuda_dense_kernels<T>(call.cell, call.variant).*launch;
     if constexpr (sizeof(T) == 2) {
       if (shape.large) out = cuda_large_kernels<T>(call.cell)[call.variant].*large;
     }
@@ -218,7 +218,7 @@ struct DenseRun : DenseProducts<T> {
     if (!arena.counting()) this->products_back();
   }
   void walk_back() {
-    const auto& kernels = cuda_dense_kernels<T>(call.cell)[call.variant];
+    const auto& kernels = cuda_dense_kernels<T>(call.cell, call.variant);
     const bool whole = dispatch::is_persistent(plan, true);
     Args args;
     this->take_carries();
@@ -310,7 +310,7 @@ void run_chain(const dispatch::Plan& plan, const std::vector<LayerCall>& calls, 
     backward ? runs.back().walk_back() : runs.back().forward();
   }
   if (arena.counting()) return;
-  const auto& kernels = cuda_dense_kernels<T>(calls.front().cell)[calls.front().variant];
+  const auto& kernels = cuda_dense_kernels<T>(calls.front().cell, calls.front().variant);
   const auto& shape = backward ? plan.persistent_vjp : plan.persistent;
   const auto bytes = dispatch::exchange_bytes(plan.problem, shape, backward);
   for (std::size_t launch = 0; launch < launches.front().size(); ++launch) {
@@ -349,8 +349,8 @@ void cuda_dense_step_stack(const dispatch::Plan& plan, const std::vector<LayerCa
     for (const LayerCall& call : calls) {
       DenseRun<T>{{plan, call, none, nullptr, stream}}.add_step(args, indices);
     }
-    SCANRNN_CUDA(cuda_dense_kernels<T>(first.cell)[first.variant].stack_step(
-        args, plan.device.units, stream));
+    SCANRNN_CUDA(cuda_dense_kernels<T>(first.cell, first.variant)
+                     .stack_step(args, plan.device.units, stream));
   });
 }
 void cuda_dense_backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena,

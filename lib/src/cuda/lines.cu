@@ -28,7 +28,7 @@ void run_lines(const dispatch::Plan& plan, const LineStep& step, Index first, In
     SCANRNN_CUDA(
         cuda_line_moments<T>(call.cell, call.variant, args.walk, step.lines(), end, stream));
   }
-  const auto& kernels = cuda_dense_kernels<T>(call.cell)[call.variant];
+  const auto& kernels = cuda_dense_kernels<T>(call.cell, call.variant);
   const auto run = backward ? kernels.lines_vjp : kernels.lines;
   for (Index line = 0; line < step.lines(); line += shape.lines) {
     args.batch = args.head_lines = std::min(shape.lines, step.lines() - line);

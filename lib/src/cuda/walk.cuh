@@ -3,38 +3,51 @@
 // ended: of one step, or of as many as a persistent kernel has room for.
 #pragma once
 
+#include <cstddef>
 #include <type_traits>
+#include <utility>
 
 #include "cuda/kernels/large.h"
 #include "cuda/ragged.cuh"
 #include "cuda/run.cuh"
+#include "scanrnn/cells/activation.h"
 #include "scanrnn/dispatch/ragged.h"
 
 namespace scanrnn {
 
-// f(a dense cell as a constant).
+// f(a dense cell as a constant, the list of its variants).
 template <class F>
 decltype(auto) with_dense_cell(Cell cell, F&& f) {
   switch (cell) {
-#define SCANRNN_DENSE_CELL(name, ...) \
-  case Cell::name:                    \
-    return f(std::integral_constant<Cell, Cell::name>());
+#define SCANRNN_DENSE_CELL(name, option, list, ...) \
+  case Cell::name:                                  \
+    return f(std::integral_constant<Cell, Cell::name>(), cell::list());
 #include "scanrnn/cells.def"
     default:
       break;
   }
   throw value_error("cell: there is no such cell");
 }
+template <Cell cell, class T, std::size_t... kVariant>
+const CudaDenseKernels<T>& chosen_variant(int variant, std::index_sequence<kVariant...>) {
+  using Of = const CudaDenseKernels<T>& (*)();
+  static constexpr Of of[] = {cuda_dense_variant<cell, kVariant, T>...};
+  return of[variant]();
+}
+template <class... Options>
+std::index_sequence_for<Options...> indices_of(cell::Variants<Options...>) {
+  return {};
+}
 template <class T>
-const CudaDenseTable<T>& cuda_dense_kernels(Cell cell) {
-  return with_dense_cell(cell, [](auto one) -> const CudaDenseTable<T>& {
-    return cuda_dense_table<decltype(one)::value, T>();
+const CudaDenseKernels<T>& cuda_dense_kernels(Cell cell, int variant) {
+  return with_dense_cell(cell, [&](auto one, auto list) -> const CudaDenseKernels<T>& {
+    return chosen_variant<decltype(one)::value, T>(variant, indices_of(list));
   });
 }
 // And by warp groups, in 16 bits.
 template <class T>
 const CudaLargeTable<T>& cuda_large_kernels(Cell cell) {
-  return with_dense_cell(cell, [](auto one) -> const CudaLargeTable<T>& {
+  return with_dense_cell(cell, [](auto one, auto) -> const CudaLargeTable<T>& {
     return cuda_large_table<decltype(one)::value, T>();
   });
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA kernels of one dense cell and one dtype: SCANRNN_CUDA_CELL and SCANRNN_CUDA_TYPE. The
-// build compiles this file once for each pair, with the header of every cell before it.
+// The CUDA kernels of one variant of a dense cell and one dtype: SCANRNN_CUDA_CELL,
+// SCANRNN_CUDA_VARIANT and SCANRNN_CUDA_TYPE. The build compiles this file once for each three,
+// with the header of every cell before it.
 #include "cuda/kernels/dense.h"
 
+#include <tuple>
 #include <type_traits>
 
 #include "cuda/kernels/fused_step.cuh"
@@ -25,24 +27,25 @@ constexpr CudaDenseKernels<T> kernels_of() {
           Persistent::template run_lines<false>,    Persistent::template run_lines<true>};
 }
 template <template <class> class CellOf, class... Options>
-const CudaDenseTable<T>& table(cell::Variants<Options...>) {
-  static constexpr CudaDenseTable<T> kernels = {kernels_of<CellOf<Options>>()...};
-  return kernels;
+constexpr CudaDenseKernels<T> kernels_of_one(cell::Variants<Options...>) {
+  static_assert(sizeof...(Options) <= kMaxDenseVariants);
+  return kernels_of<CellOf<std::tuple_element_t<SCANRNN_CUDA_VARIANT, std::tuple<Options...>>>>();
 }
 
 // A template, so that the kernels of the other cells are not compiled, too.
 #define SCANRNN_DENSE_CELL(name, option, list, ...)                           \
   template <Cell wanted, std::enable_if_t<wanted == Cell::name, bool> = true> \
-  const CudaDenseTable<T>& table_of() {                                       \
-    return table<cell::name>(cell::list());                                   \
+  constexpr CudaDenseKernels<T> kernels_of_cell() {                           \
+    return kernels_of_one<cell::name>(cell::list());                          \
   }
 #include "scanrnn/cells.def"
 
 }  // namespace
 
 template <>
-const CudaDenseTable<T>& cuda_dense_table<Cell::SCANRNN_CUDA_CELL, T>() {
-  return table_of<Cell::SCANRNN_CUDA_CELL>();
+const CudaDenseKernels<T>& cuda_dense_variant<Cell::SCANRNN_CUDA_CELL, SCANRNN_CUDA_VARIANT, T>() {
+  static constexpr CudaDenseKernels<T> kernels = kernels_of_cell<Cell::SCANRNN_CUDA_CELL>();
+  return kernels;
 }
 
 }  // namespace scanrnn

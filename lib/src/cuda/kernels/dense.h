@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dense cells on CUDA: one table of launchers for each cell and dtype, and the layer that calls
+// Dense cells on CUDA: the launchers of each variant of a cell and dtype, and the layer that calls
 // them. Every launcher is asynchronous and returns the launch's status.
 #pragma once
 
@@ -214,12 +214,9 @@ struct CudaDenseKernels {
                            void* exchange, cudaStream_t);
 };
 
-template <class T>
-using CudaDenseTable = CudaDenseKernels<T>[kMaxDenseVariants];
-
-// Defined by cuda/kernels/dense.cu, compiled once for each dense cell and dtype.
-template <Cell cell, class T>
-const CudaDenseTable<T>& cuda_dense_table();
+// Defined by cuda/kernels/dense.cu, compiled once for each variant of a dense cell and dtype.
+template <Cell cell, int variant, class T>
+const CudaDenseKernels<T>& cuda_dense_variant();
 
 struct LineStep;  // stack/line_step.h
 
