@@ -338,10 +338,10 @@ RAGGED_WAYS = ("padded, resets", "lengths", "cu_seqlens", "PackedSequence")
 # Each with the files that it is made from.
 TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "how fast": ("h200-layer h200-dense h200-peers cpu-layer", how_fast),
-    "where we lose": ("h200-peers h200-layer h200-dense h200-scan", where_we_lose),
+    "where we lose": ("h200-peers h200-layer h200-dense h100-scan", where_we_lose),
     "gpu layers": ("h200-layer", gpu_layers),
     "gpu steps": ("h200-layer", gpu_steps),
-    "gpu scans": ("h200-scan", gpu_scans),
+    "gpu scans": ("h100-scan", gpu_scans),
     "gpu dense": ("h200-dense", gpu_dense),
     "gpu dense steps": ("h200-dense", gpu_steps),
     "gpu cudnn": ("h200-peers", gpu_cudnn),

@@ -163,7 +163,8 @@ def _direction(cell, params, x, h, variant, options):
         sums = product if scale is None else scale * norm(product)
         gates = np.split(sums + full, rows, axis=-1)
         out[t], after = STEP[cell](gates, h, x_t, vectors, variant)
-        h = h + options.means[0] * (after - h)
+        moves = options.means[0]
+        h = after if moves == 1 else h + moves * (after - h)
         out[t] = h if cell == "IndRNN" else out[t]  # no other is walked with zoneout here
     return out, h
 
