@@ -145,8 +145,8 @@ def why_less(row: Row) -> tuple[str, str]:
     size = shape_of(row)
     if row["B"] * row["H"] <= FEW_ROWS:
         return f"up to {FEW_ROWS} rows", "a tile's turn with its waits for others, not memory"
-    if size == "B1 T1048576 H64":
-        return size, "so few columns make tiles wait for one another's carry through the L2"
+    if size in ("B1 T1048576 H64", "B1 T524288 H32"):
+        return "H64 and H32", "tiles of so few columns wait for one another's carry, by the L2"
     if row["domain"] == "log":
         return "scan_log", UNKNOWN
     if row["layout"] == "BHT" and row["dtype"] in ("bfloat16", "float16"):
