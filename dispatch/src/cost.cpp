@@ -136,7 +136,7 @@ class Counter {
     const double resident = std::clamp(std::floor(10 / pass.streams), 1.0, 3.0);
     const double waves = ceiling(load, resident);
     const double round = kCudaBlockWarps * pass.chunk(), rounds = ceiling(steps(), round);
-    // Of the last round the first warp has the longest chunk.
+    // The first warp has the longest chunk of the last round.
     const double walked =
         (rounds - 1) * pass.chunk() + std::min(pass.chunk(), steps() - (rounds - 1) * round);
     const double worked = ceiling(steps(), pass.chunk()) / kCudaBlockWarps * pass.chunk();

@@ -30,8 +30,8 @@ decltype(auto) with_dense_cell(Cell cell, F&& f) {
 }
 template <Cell cell, class T, std::size_t... kVariant>
 const CudaDenseKernels<T>& chosen_variant(int variant, std::index_sequence<kVariant...>) {
-  using Of = const CudaDenseKernels<T>& (*)();
-  static constexpr Of of[] = {cuda_dense_variant<cell, kVariant, T>...};
+  using Variant = const CudaDenseKernels<T>& (*)();
+  static constexpr Variant of[] = {cuda_dense_variant<cell, kVariant, T>...};
   return of[variant]();
 }
 template <class... Options>
