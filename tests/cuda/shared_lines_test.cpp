@@ -100,6 +100,27 @@ TEST_F(SharedLinesOnCuda, ManySequences) {
   }
 }
 
+// Without lengths there is nothing to share: a batch is walked as a rectangle, in launches that end
+// anywhere, and by the kernels of small layers.
+TEST_F(SharedLinesOnCuda, ResetsAlone) {
+  Random random(1556);
+  for (const LayerOptions& options : dense_variants()) {
+    for (int bits = 0; bits < 4; ++bits) {
+      RaggedCase c = without_lengths(options, 7, 33);
+      c.whole.layer.hidden_size = bits & 1 ? 37 : 24;
+      c.whole.layer.bidirectional = true;
+      c.whole.layer.dtype = bits & 2 ? Dtype::bfloat16 : Dtype::float32;
+      fit(c.whole.layer);
+      reset_some(c, 0.2, random);
+      for (const Way& way : {kShared, Way(Strategy::persistent)}) {
+        c.whole.way = way;
+        test::expect_like_steps(c, random);
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
 // What is drawn for a step is of its sequence and its time, wherever a line has it.
 TEST_F(SharedLinesOnCuda, DrawsAreThoseOfSteps) {
   Random random(1555);

@@ -56,10 +56,10 @@ SCANRNN_HD float bounded_exp(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
   return fmaf(power, left, power);
 }
-// The same for any x: infinity past the largest float, 0 below the smallest normal one. A relative
-// error below 4e-7 up to |x| = 16, and 2.4e-7 more at the ends, where a unit of x is 20 times that.
-// log2(e) is three units short, so what is left has the sign of x: an infinite power stays infinite
-// with it. An infinite x leaves a NaN, which the minimum drops.
+// The same for any x below 2e38, and for an infinite one: infinity past the largest float, 0 below
+// the smallest normal one. A relative error below 4e-7 up to |x| = 16, and 2.4e-7 more at the ends,
+// where a unit of x is 20 times that. log2(e) is three units short, so what is left has the sign of
+// x: an infinite power stays infinite with it. An infinite x leaves a NaN, which the minimum drops.
 SCANRNN_HD float fast_exp(float x) {
   const float t = x * 1.44269466f;
   const float left = ::fminf(fmaf(t, -0.693147182f, x), 1.0f);
