@@ -101,19 +101,6 @@ def gpu_steps(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
-def gpu_stack_steps(content: Row) -> str:
-    """A step of four layers whose state stays in its place."""
-    lines = []
-    rows = measured(content["rows"], bench="stack_step", in_place=True)
-    for (cell, size), group in by(
-        rows, lambda r: (r["cell"], f"B{r['B']} H{r['H']}, {r['dtype']}")
-    ).items():
-        us = {row["way"]: f"{1e3 * row['ms']:.1f}" for row in group}
-        lines.append([cell, size, us.get("one launch", ""), us["one by one"]])
-    titles = ["a step of four layers", "size", "in one launch, us", "one by one, us"]
-    return source(content) + measure.markdown(titles, lines)
-
-
 def call_of_scan(row: Row) -> str:
     call = {"linear": "scan", "log": "scan_log"}[row["domain"]]
     return call + (" and its backward" if row["pass"] == "forward_backward" else "")

@@ -189,7 +189,7 @@ double clocks(const Problem& p, const LargeTile& tile, const PersistentShape& sh
   return static_cast<double>(ceiling(p.batch, shape.lines)) * step;
 }
 
-// Whether they walk a pass.
+// Whether warp groups can walk a pass.
 bool fits_warp_groups(const Problem& p, const DeviceLimits& device) {
   return device.warp_groups && p.storage_bytes == 2 && p.heads == 1 && !p.draws;
 }

@@ -78,7 +78,8 @@ const RaggedLine* prepare_lines(const dispatch::Plan& plan, const Ragged& told,
   };
   RaggedLine* const sequences = take();
   RaggedLine* const lines = shares ? take() : sequences;
-  if (arena.counting() || count == 0 || is_rectangle(plan, told, backward)) return lines;
+  if (is_rectangle(plan, told, backward)) return nullptr;  // after the memory that is counted
+  if (arena.counting() || count == 0) return lines;
   order_lines<<<pointwise::blocks_for(count), kThreads, 0, stream>>>(all, sequences);
   SCANRNN_CUDA(cudaGetLastError());
   if (!shares) return lines;

@@ -17,8 +17,8 @@ using pointwise::kThreads;
 inline bool is_rectangle(const dispatch::Plan& plan, const Ragged& told, bool backward) {
   return !told.lengths && !told.cu_seqlens && dispatch::is_persistent(plan, backward);
 }
-// The tables of a batch, in memory of the arena: lines for a dense cell, marks for a linear one and
-// for training.
+// The tables of a batch, in memory of the arena: lines for a dense cell where they
+// are needed, marks for a linear one and for training.
 RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, bool backward, Arena& arena,
                      cudaStream_t stream);
 

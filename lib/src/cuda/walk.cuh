@@ -125,7 +125,8 @@ struct CudaWalk : CudaRun<T> {
   }
 
   // Whether a pass walks by a table of lines. Where one kernel walks a padded batch of which all
-  // steps are there, and resets are all that it is told, that is a rectangle.
+  // steps are there, and resets are all that it is told, that is a rectangle. While memory is
+  // counted nothing is told, so that none may depend on this.
   bool has_lines(bool backward) const {
     return call.is_ragged() && !ragged::is_rectangle(plan, call.ragged, backward);
   }
@@ -192,8 +193,7 @@ struct CudaWalk : CudaRun<T> {
     if (!has_lines(backward)) return call.steps;
     const bool packed = call.layout == dispatch::Batch::packed;
     const Index longest = packed ? plan.problem.longest : call.steps;
-    const bool differ = packed || call.ragged.lengths;
-    const bool shares = differ && dispatch::shares_lines(plan, backward);
+    const bool shares = dispatch::shares_lines(plan, backward);
     const Index line_steps = shares ? longest + longest / 4 : longest;
     const Index most = call.steps * (packed ? 1 : call.batch) / (line + 1);
     return longest > 0 ? std::min(most, line_steps) : most;

@@ -89,19 +89,19 @@ struct CudaDenseArgs : CudaRecurrent<T> {
   // A step from states that lie in a pool, or absent.
   PoolRows pool;
 
-  // A ragged batch: a line of the walk begins with one of these, and each sequence carries its
+  // A walk by lines: each begins with one of these, and each sequence carries its
   // states where it is; tensors of tokens are those of the whole layer from the first step in time
   // on, `initial` has a state for each sequence. A launch begins at step first_step of each line.
   // Who asks for a step of sequence i without more has lines of one sequence each.
   const RaggedLine* lines = nullptr;
-  Index first_step = 0, all_steps = 0;  // of this launch; of all launches
+  Index first_step = 0, all_steps = 0;  // of this launch; without lines all
   bool against_time = false;            // the walk; the layer's forward walk
   bool reverse = false;
-  // A flag of each token, or absent. Without lines it is in the order of the walk, of each step
-  // that which says that no state comes into it.
+  // A flag of each token, or absent. Without lines it is in the order of the walk, for each step
+  // the one that says that no state comes into it.
   Strided<const std::uint8_t> reset;
 
-  Masks masks;  // of the layer call; of a ragged batch in the order of time
+  Masks masks;  // of the layer call; by lines in the order of time
 
   // The row of its state that a line has; -1 where it is skipped.
   SCANRNN_HD Index state_of(Index i) const { return pool ? pool.of(i) : i; }
@@ -158,7 +158,8 @@ struct CudaDenseArgs : CudaRecurrent<T> {
     if (!reverse) return true;
     return against_time ? at > 0 : at + 1 < count;  // the layer's first step is the last
   }
-  // The same as the turn whose step has none, of what begins and ends with such turns.
+  // By the same rule the turn whose step has none, of a line or sequence whose steps are turns from
+  // `start` on, which may be before this launch, up to `end`; -1: each has one.
   SCANRNN_HD int turn_without_flag(int start, int end) const {
     return !reverse ? -1 : against_time ? start : end - 1;
   }

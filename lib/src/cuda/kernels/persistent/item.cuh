@@ -95,7 +95,8 @@ struct Item : LineCursor {
     if (kChain && !sums.data) return;
     sums.next();
     if constexpr (kFlags) {
-      // Without a branch, and as it is: to compare it here would be to wait for it.
+      // Without a branch, and as it is: to compare it here would be to wait for it. A step without
+      // a flag reads a byte that is there in any case, and step() drops it.
       const auto* const other = reinterpret_cast<const std::uint8_t*>(a.weight);
       to[kValues] = *(has_flag(a, t) ? resets.data : other);
       resets.next();

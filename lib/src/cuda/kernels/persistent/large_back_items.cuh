@@ -157,7 +157,7 @@ struct LargeBackItems {
     }
   }
   // Item j's step, from what comes back through R, with what it leaves in place of what it reads;
-  // whether a state comes into it. What it gives is that of R h.
+  // `cut`: no state comes into it. What it gives is that of R h.
   __device__ __forceinline__ Sums step(const LargeBackShare& share, int j, float total, T* row,
                                        bool cut) {
     const auto read = [&](int value) {

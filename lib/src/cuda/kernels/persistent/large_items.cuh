@@ -108,7 +108,7 @@ struct LargeItems {
     }
   }
   // Item j's step from the sums that this lane and its neighbour have, in place of the values that
-  // it reads; whether a state comes into it.
+  // it reads; `cut`: no state comes into it.
   __device__ __forceinline__ void step(const Args& a, const LargeForwardShare& share, int j,
                                        const float (&sum)[4], T* row, bool cut) {
     const float first = __shfl_xor_sync(~0u, share.odd ? sum[0] : sum[1], 4);

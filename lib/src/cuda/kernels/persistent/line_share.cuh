@@ -6,8 +6,8 @@
 
 namespace scanrnn::persistent {
 
-// Lines that all have all steps, into each of which a state comes, or not into each; and those of a
-// ragged batch.
+// whole: all lines have all steps. cut: so they have, and a flag of each step may say that no state
+// comes into it. ragged: those of a ragged batch, whose steps have such flags, too.
 enum class Lines { whole, cut, ragged };
 
 // Neighbours; of a ragged batch, whose longest lines come first, every so many, so that all groups
