@@ -219,7 +219,6 @@ struct MarkedScanSource {
   static constexpr int kStreams = Plain::kStreams;
   static constexpr bool kLifts = Plain::kLifts, kLastDiffers = Plain::kLastDiffers;
   static constexpr bool kMarked = true;
-  static constexpr std::uint32_t kSays = mark::kReset | (kBackward ? mark::kResetAfter : 0);
   static constexpr std::uint32_t kEnds = 0;
   static constexpr bool kForgets = true;
   Plain plain;
@@ -234,12 +233,7 @@ struct MarkedScanSource {
   SCANRNN_HD bool anew(std::uint32_t m) const {
     return m & (kBackward ? mark::kResetAfter : mark::kReset);
   }
-  SCANRNN_HD V entering(std::uint32_t, Index) const { return V(0); }
   SCANRNN_HD bool cut(std::uint32_t m) const { return m & mark::kReset; }
-  template <class Item>
-  SCANRNN_HD void amend(Item& item, std::uint32_t m, Index) const {
-    if (cut(m)) forget(item);
-  }
   // A decay that is cut may be anything.
   SCANRNN_HD static void forget(scan::Affine<V>& item) { item.a = V(0), item.z = V(1); }
   SCANRNN_HD static void forget(scan::LogAffine<V>& item) { item.log_a = scan::log_of_zero<V>(); }
@@ -257,11 +251,6 @@ struct MarkedScanSink {
   SCANRNN_HD MarkedScanSink line(Index i) const { return {plain.line(i)}; }
   SCANRNN_HD MarkedScanSink from(Index row, Index t) const { return {plain.from(row, t)}; }
   SCANRNN_HD void next() { plain.next(); }
-  template <class Item, class State>
-  SCANRNN_HD void store_marked(std::uint32_t, Index row, Index t, const Item& item,
-                               const State& before, const State& after) const {
-    plain.store(row, t, item, before, after);
-  }
 };
 
 // Backward, a cut before the first step in time keeps the cotangent from h_0.

@@ -9,6 +9,7 @@
 // and at one whose mark has no bit of kEnds that is no more than
 //   Source::anew(mark)                             the state before it is zero
 //   Source::kForgets, cut(mark), forget(item)      its item is amended so
+// A Source without kEnds has only these.
 #pragma once
 
 #include <algorithm>
@@ -68,32 +69,34 @@ constexpr int steps_per_thread() {
   return bytes <= 12 ? kLocalSteps : bytes <= 28 ? kLocalSteps / 2 : kLocalSteps / 4;
 }
 
+// A Source whose marks say no more than where its line is cut.
+template <class Source, class = void>
+struct IsOnlyCut : std::false_type {};
+template <class Source>
+struct IsOnlyCut<Source, std::enable_if_t<Source::kMarked>>
+    : std::bool_constant<Source::kEnds == 0> {};
+
 // The marks of a chunk: lane k has that of step k, and bit k of `said` is whether it says
 // something.
 struct ChunkMarks {
   std::uint32_t own = 0;
   unsigned said = 0;
+
+  __device__ __forceinline__ explicit operator bool() const { return said != 0; }
 };
-template <int kSteps, class Source>
-__device__ __forceinline__ ChunkMarks marks_of(const Source& here) {
-  if constexpr (IsMarked<Source>::value) {
-    const int lane = fresh_lane();
-    const std::uint32_t own = lane < kSteps ? here.marks.at(lane) : 0;
-    return {own, __ballot_sync(~0u, own & Source::kSays)};
-  } else {
-    return {};
-  }
-}
 
 // The same of a chunk that is no more than cut: bit k is about step k. A warp asks as much at once
 // as it has lanes for.
 struct ChunkCuts {
   unsigned anew = 0, cut = 0;
   bool ends = false;  // it is more than that
+
+  __device__ __forceinline__ explicit operator bool() const { return (anew | cut) != 0; }
 };
 template <int kSteps, class Source>
 __device__ __forceinline__ ChunkCuts cuts_of(const Source& here) {
-  constexpr int kAtOnce = kLanes / kSteps, kAsked = Source::kForgets ? 3 : 2;
+  constexpr int kAtOnce = kLanes / kSteps, kEnds = 1 + Source::kForgets;
+  constexpr int kAsked = kEnds + (Source::kEnds != 0);
   const int lane = threadIdx.x % kLanes;
   const std::uint32_t mark = here.marks.at(lane % kSteps);
   unsigned said[kAsked + kAtOnce];
@@ -101,27 +104,53 @@ __device__ __forceinline__ ChunkCuts cuts_of(const Source& here) {
   for (int i = 0; i < kAsked; i += kAtOnce) {
     const int asked = i + lane / kSteps;
     bool yes = asked == 0 ? here.anew(mark) : (mark & Source::kEnds) != 0;
-    if constexpr (Source::kForgets) yes = asked < 2 ? yes : here.cut(mark);
+    if constexpr (Source::kForgets) yes = asked == 1 ? here.cut(mark) : yes;
     const unsigned all = __ballot_sync(~0u, yes);
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) said[i + k] = all >> k * kSteps & ((1u << kSteps) - 1);
   }
-  return {said[0], Source::kForgets ? said[kAsked - 1] : 0, said[1] != 0};
+  return {said[0], Source::kForgets ? said[1] : 0, kAsked > kEnds && said[kEnds] != 0};
+}
+
+template <int kSteps, class Source>
+__device__ __forceinline__ auto marks_of(const Source& here) {
+  if constexpr (IsOnlyCut<Source>::value) {
+    return cuts_of<kSteps>(here);
+  } else if constexpr (IsMarked<Source>::value) {
+    const int lane = fresh_lane();
+    const std::uint32_t own = lane < kSteps ? here.marks.at(lane) : 0;
+    return ChunkMarks{own, __ballot_sync(~0u, own & Source::kSays)};
+  } else {
+    return ChunkMarks{};
+  }
 }
 
 // Composes a chunk that lies in a tile; use(k, step) is told its steps.
 template <class Op, int kSteps, class Source, class Use>
-__device__ __forceinline__ typename Op::Local compose(const Source& here, int unit, unsigned said,
+__device__ __forceinline__ typename Op::Local compose(const Source& here, int unit,
                                                       const Use& use) {
+  auto run = RunOf<Op>::none();
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    const auto step = here.step(here.load(unit, k));
+    use(k, step);
+    run = Op::then(run, step);
+  }
+  return RunOf<Op>::whole(run);
+}
+// The same with marks.
+template <class Op, int kSteps, class Source, class Use>
+__device__ __forceinline__ typename Op::Local compose(const Source& here, int unit,
+                                                      const ChunkMarks& marks, const Use& use) {
   if constexpr (IsMarked<Source>::value) {
     auto local = Op::local_identity();
     using Steps = typename Op::Uncut;
-    if (!said) return Op::settle(compose<Steps, kSteps>(here.plain, unit, 0, use));
+    if (!marks) return Op::settle(compose<Steps, kSteps>(here.plain, unit, use));
     bool cut = false;
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       auto item = here.plain.load(unit, k);
-      const std::uint32_t mark = said >> k & 1 ? here.marks.at(k) : 0;
+      const std::uint32_t mark = marks.said >> k & 1 ? here.marks.at(k) : 0;
       const bool anew = mark && here.anew(mark);
       if (mark) here.amend(item, mark, unit);
       auto step = here.plain.step(item);
@@ -133,15 +162,27 @@ __device__ __forceinline__ typename Op::Local compose(const Source& here, int un
     }
     return cut ? local : Op::settle(local);
   } else {
-    auto run = RunOf<Op>::none();
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      const auto step = here.step(here.load(unit, k));
-      use(k, step);
-      run = Op::then(run, step);
-    }
-    return RunOf<Op>::whole(run);
+    return compose<Op, kSteps>(here, unit, use);
   }
+}
+// Whatever comes before a chunk with a cut, its last state is the one that zero becomes.
+template <class Op, int kSteps, class Source, class Use>
+__device__ __forceinline__ typename Op::Local compose(const Source& here, int unit,
+                                                      const ChunkCuts& cuts, const Use& use) {
+  using Steps = typename Op::Uncut;
+  if (!cuts) return Op::settle(compose<Steps, kSteps>(here.plain, unit, use));
+  const auto zero = carried(typename Source::V(0));
+  auto state = zero;
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    auto item = here.plain.load(unit, k);
+    if (cuts.cut >> k & 1) here.forget(item);
+    if (cuts.anew >> k & 1) state = zero;
+    const auto step = here.plain.step(item);
+    use(k, step);
+    state = Steps::advance(step, state);
+  }
+  return constant(state.h);
 }
 
 // advance(k, may_be_last) for as many steps of a chunk as are left. A line's last step is never
@@ -165,7 +206,9 @@ __device__ __forceinline__ void for_steps(Index left, const Advance& advance) {
 // The steps of a chunk as its tile has them; `inside` is `here` but for a line's last step.
 template <class Source>
 struct TileSteps {
-  static constexpr bool kMarked = IsMarked<Source>::value, kUnrolls = false, kCuts = false;
+  using Marked = Source;
+  static constexpr bool kMarked = IsMarked<Source>::value, kUnrolls = false, kCuts = false,
+                        kBegins = false;
   const Source& here;
   const Source& inside;
   int unit;
@@ -190,43 +233,85 @@ struct TileSteps {
 template <class Source>
 TileSteps(const Source&, const Source&, int) -> TileSteps<Source>;
 
-// Walks as many of a chunk's steps as are left, from `cursor` on; returns the last state. `said`
-// are the steps whose mark says something or, without marks, those before which the state is zero.
+// The same, where the items of some are cut. Where nobody reads items, a step that is cut makes its
+// b of any state.
+template <class Steps, class Marked, bool kReadsItem>
+struct CutSteps {
+  static constexpr bool kUnrolls = Steps::kUnrolls, kCuts = kReadsItem, kBegins = !kReadsItem;
+  const Steps steps;
+  const unsigned cut;
+
+  __device__ __forceinline__ auto item(int k, bool may_be_last) const {
+    auto item = steps.item(k, may_be_last);
+    if constexpr (kReadsItem) {
+      if (cut >> k & 1) Marked::forget(item);
+    }
+    return item;
+  }
+  template <class Item>
+  __device__ __forceinline__ auto step(const Item& item, int k, bool may_be_last) const {
+    return steps.step(item, k, may_be_last);
+  }
+};
+
+// Walks as many of a chunk's steps as are left, from `cursor` on; returns the last state. The steps
+// of `anew` begin it anew: where Steps::kCuts, from zero; where kBegins, with their b.
 template <class Op, int kSteps, class Steps, class Sink>
-__device__ __forceinline__ typename Op::State walk(const Steps& steps, unsigned said, Index left,
+__device__ __forceinline__ typename Op::State walk(const Steps& steps, unsigned anew, Index left,
                                                    Sink& cursor, typename Op::State state) {
+  for_steps<kSteps, Steps::kUnrolls>(left, [&](int k, bool may_be_last) {
+    if constexpr (Steps::kCuts) {
+      if (anew >> k & 1) state = carried(decltype(state.h)(0));
+    }
+    const auto item = steps.item(k, may_be_last);
+    const auto step = steps.step(item, k, may_be_last);
+    auto after = Op::advance(step, state);
+    if constexpr (Steps::kBegins) {
+      if (anew >> k & 1) after = carried(step.b);
+    }
+    cursor.store(0, 0, item, state, after);
+    cursor.next();
+    state = after;
+  });
+  return state;
+}
+// The same with marks.
+template <class Op, int kSteps, class Steps, class Sink>
+__device__ __forceinline__ typename Op::State walk(const Steps& steps, const ChunkMarks& marks,
+                                                   Index left, Sink& cursor,
+                                                   typename Op::State state) {
   if constexpr (Steps::kMarked) {
     using Uncut = typename Op::Uncut;
-    if (!said) return walk<Uncut, kSteps>(steps.plain(), 0, left, cursor.plain, state);
+    if (!marks) return walk<Uncut, kSteps>(steps.plain(), 0, left, cursor.plain, state);
     for_steps<kSteps, Steps::kUnrolls>(left, [&](int k, bool may_be_last) {
       auto item = steps.item(k, may_be_last);
-      const std::uint32_t mark = said >> k & 1 ? steps.mark(k) : 0;
+      const std::uint32_t mark = marks.said >> k & 1 ? steps.mark(k) : 0;
       if (mark) steps.begin(mark, item, state);
       const auto after = Uncut::advance(steps.step(item, k, may_be_last), state);
       cursor.store_marked(mark, 0, 0, item, state, after);
       cursor.next();
       state = after;
     });
+    return state;
   } else {
-    for_steps<kSteps, Steps::kUnrolls>(left, [&](int k, bool may_be_last) {
-      if constexpr (Steps::kCuts) {
-        if (said >> k & 1) state = carried(decltype(state.h)(0));
-      }
-      const auto item = steps.item(k, may_be_last);
-      const auto after = Op::advance(steps.step(item, k, may_be_last), state);
-      cursor.store(0, 0, item, state, after);
-      cursor.next();
-      state = after;
-    });
+    return walk<Op, kSteps>(steps, 0, left, cursor, state);
   }
-  return state;
+}
+// One loop for all chunks: where warps of a block took two in turn, each waited for its code.
+template <class Op, int kSteps, class Steps, class Sink>
+__device__ __forceinline__ typename Op::State walk(const Steps& steps, const ChunkCuts& cuts,
+                                                   Index left, Sink& cursor,
+                                                   typename Op::State state) {
+  using Plain = std::decay_t<decltype(steps.plain())>;
+  const CutSteps<Plain, typename Steps::Marked, Sink::kReadsItem> plain{steps.plain(), cuts.cut};
+  return walk<typename Op::Uncut, kSteps>(plain, cuts.anew, left, cursor.plain, state);
 }
 
 // A few steps of each of a warp's rows in registers: composed as soon as they are there, walked
 // when the state before them is known. kCuts_: they may be cut.
 template <class Op, class Source, int kSteps, bool kCuts_ = false>
 struct Chunk {
-  static constexpr bool kMarked = false, kUnrolls = true, kCuts = kCuts_;
+  static constexpr bool kMarked = false, kUnrolls = true, kCuts = kCuts_, kBegins = false;
   ItemOf<Source> items[kSteps];
   typename Op::Step steps[kSteps];
 

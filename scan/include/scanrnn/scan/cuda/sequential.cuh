@@ -274,12 +274,12 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
       }
     };
     if constexpr (kMarked) {
-      const unsigned said = marks_of<kSteps>(here).said;
-      if (!said) {
+      const auto marks = marks_of<kSteps>(here);
+      if (!marks) {
         walk_chunk(here.plain, within.plain, cursor.plain, typename Op::Uncut());
       } else if (inside) {
         state =
-            walk<Carrying<Op>, kSteps>(TileSteps{here, within, unit}, said, left, cursor, state);
+            walk<Carrying<Op>, kSteps>(TileSteps{here, within, unit}, marks, left, cursor, state);
       }
       fill_again();
     } else {

@@ -13,7 +13,9 @@ namespace cuda {
 // The steps of a chunk as the lane has kept them: a state that enters is in them.
 template <class Source>
 struct KeptSteps {
-  static constexpr bool kMarked = IsMarked<Source>::value, kUnrolls = false, kCuts = false;
+  using Marked = Source;
+  static constexpr bool kMarked = IsMarked<Source>::value, kUnrolls = false, kCuts = false,
+                        kBegins = false;
   using V = typename Source::V;
   const Source& source;  // with the chunk's marks
   const Lifted<V>* kept;
@@ -117,22 +119,44 @@ __device__ __forceinline__ void resolve_states(Shared<Op, kParts, kWarps>& share
   }
 }
 
+// What workers [first, warp) add in tile j, and the state that it makes of the one before them.
+template <class Wide, int kParts, class Shared>
+__device__ __forceinline__ auto joined_of(const Shared& shared, unsigned j, int first, int warp,
+                                          int lane) {
+  auto preceding = Wide::local_identity();
+  for (int w = first; w < warp; ++w) {
+    typename Wide::Local total;
+    join_parts(&shared.totals[j % kKept][w][lane * kParts], total);
+    preceding = Wide::join(preceding, total);
+  }
+  return preceding;
+}
+
 // The state before a worker's chunk of tile j. What the workers before it add is put together while
-// the state before the tile is on its way.
-template <class Op, class V, bool kJoins, int kParts, int kWarps>
+// the state before the tile is on its way. Where a line is only cut, all lanes are at the same
+// step, and what comes before the last of these workers whose chunk is cut is not asked for.
+template <class Op, class Source, int kParts, int kWarps>
 __device__ __forceinline__ auto state_before(Shared<Op, kParts, kWarps>& shared, unsigned j,
                                              int warp, int lane) {
-  using Wide = typename Widened<Op, V>::Op;
+  constexpr bool kOnlyCut = knows_cuts<Source>();
+  using Wide = typename UncutOf<typename Widened<Op, typename Source::V>::Op, kOnlyCut>::Type;
   auto preceding = Wide::local_identity();
-  if constexpr (kJoins) {
+  if constexpr (joins_ahead<Source>()) {
     shared.joined[j % kRound].wait(j / kRound);
     join_parts(&shared.totals[j % kKept][warp][lane * kParts], preceding);
   } else {
     shared.composed[j % kRound].wait(j / kRound);
-    for (int w = 0; w < warp; ++w) {
-      typename Wide::Local total;
-      join_parts(&shared.totals[j % kKept][w][lane * kParts], total);
-      preceding = Wide::join(preceding, total);
+    int first = 0;
+    if constexpr (kOnlyCut) {
+      const unsigned cut = __ballot_sync(~0u, lane < warp && shared.cut[j % kKept][lane]);
+      if (cut) first = kLanes - 1 - __clz(cut);
+      preceding = joined_of<Wide, kParts>(shared, j, first, warp, lane);
+      if (cut) {
+        shared.resolved[j % kRound].wait(j / kRound);
+        return carried(preceding.b);
+      }
+    } else {
+      preceding = joined_of<Wide, kParts>(shared, j, first, warp, lane);
     }
   }
   shared.resolved[j % kRound].wait(j / kRound);
@@ -158,12 +182,13 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
   constexpr unsigned kInputs = input_stages<Source, Sink>();
   [[maybe_unused]] auto* const kept_marks =
       reinterpret_cast<std::uint32_t*>(kept - lane + kSteps * kLanes);
-  ChunkMarks marks;  // of the chunk that is walked next
+  using Marks = decltype(marks_of<kSteps>(source));
+  Marks marks;  // of the chunk that is walked next
   [[maybe_unused]] DrawnOf<Source> drawn;
   for (unsigned i = 0;; ++i) {
     const Place ahead = shared.places[i % kPlaces];
     [[maybe_unused]] Lifted<V> fresh_steps[kKeepsSteps ? kSteps : 1];
-    ChunkMarks fresh_marks;
+    Marks fresh_marks;
     DrawnOf<Source> fresh_drawn;
     if (ahead.tile < tiles) {
       const Index row = first_row(ahead), t = first_step(ahead);
@@ -175,12 +200,15 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
       const auto here = staged<kSteps>(in, tile, row, t, fresh_drawn);
       fresh_marks = marks_of<kSteps>(here);
       const auto total =
-          compose<Wide, kSteps>(here, unit, fresh_marks.said, [&](int k, const auto& step) {
+          compose<Wide, kSteps>(here, unit, fresh_marks, [&](int k, const auto& step) {
             if constexpr (kKeepsSteps) fresh_steps[k] = {step.a, step.b};
           });
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
         shared.totals[i % kKept][warp][lane * kParts + p] = part(total, p);
+      }
+      if constexpr (knows_cuts<Source>()) {
+        if (lane == 0) shared.cut[i % kKept][warp] = static_cast<bool>(fresh_marks);
       }
       shared.composed[i % kRound].arrive();
       if constexpr (kKeepsSteps) {
@@ -197,19 +225,19 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
       const Index row = first_row(now), t = first_step(now), left = extent.steps - t;
       const int unit = unit_of(extent, row);
       auto* const tile = ring + j % kInputs * kTile;
-      const auto state = state_before<Op, V, joins_ahead<Source>()>(shared, j, warp, lane);
+      const auto state = state_before<Op, Source>(shared, j, warp, lane);
       if (unit == lane && left > 0) {
         auto cursor = sink.line(now.line).from(row + lane, t);
         typename Wide::State last;
         if constexpr (kKeepsSteps) {
           auto here = source.line(now.line);
-          if constexpr (IsMarked<Source>::value) here.marks = here.marks.staged(kept_marks);
-          last = walk<Wide, kSteps>(KeptSteps{here, kept}, marks.said, left, cursor, state);
+          if constexpr (keeps_marks<Source>()) here.marks = here.marks.staged(kept_marks);
+          last = walk<Wide, kSteps>(KeptSteps{here, kept}, marks, left, cursor, state);
         } else {
           const auto in = source.line(now.line);
           const auto here = staged<kSteps>(in, tile, row, t, drawn);
           const auto inside = staged_inside<kSteps>(in, tile, row, t, drawn);
-          last = walk<Wide, kSteps>(TileSteps{here, inside, unit}, marks.said, left, cursor, state);
+          last = walk<Wide, kSteps>(TileSteps{here, inside, unit}, marks, left, cursor, state);
         }
         if (left <= kSteps) ends.last(now.line, row + lane, last);
       }
@@ -221,7 +249,7 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
     if constexpr (kKeepsSteps) {
 #pragma unroll
       for (int k = 0; k < kSteps; ++k) kept[k * kLanes] = fresh_steps[k];
-      if constexpr (IsMarked<Source>::value) {
+      if constexpr (keeps_marks<Source>()) {
         __syncwarp();  // every lane has walked
         if (lane < kSteps) kept_marks[lane] = fresh_marks.own;
         __syncwarp();

@@ -65,6 +65,7 @@ struct alignas(kLineBytes) Shared {
   typename Op::Element own[kKept][kLanes * kParts];   // of the tile
   typename Op::State before[kKept][kLanes * kParts];  // the state before the tile
   typename Op::Element siblings[kParts * kResolvers][kLanes];
+  bool cut[kKept][kWarps];  // whether each worker's chunk is, where knows_cuts()
   Place places[kPlaces];
   Mbarrier composed[kRound], published[kRound], joined[kRound], resolved[kRound];
 };
@@ -81,6 +82,11 @@ template <class Source, class Sink>
 constexpr bool keeps_steps() {
   return Source::kLifts && !Sink::kReadsItem;
 }
+// Whether it then keeps their marks, too, which may say what a state is.
+template <class Source>
+constexpr bool keeps_marks() {
+  return IsMarked<Source>::value && !IsOnlyCut<Source>::value;
+}
 // Tiles of inputs that a worker holds.
 template <class Source, class Sink>
 constexpr unsigned input_stages() {
@@ -94,6 +100,12 @@ constexpr bool joins_ahead() {
   return Source::kLifts;
 }
 
+// Whether workers tell one another where a line is cut.
+template <class Source>
+constexpr bool knows_cuts() {
+  return IsOnlyCut<Source>::value && !joins_ahead<Source>();
+}
+
 // Bytes of shared memory of a worker's tiles, and of a block of up to kWarps workers.
 template <class Source, class Sink>
 constexpr std::size_t worker_shared() {
@@ -101,7 +113,7 @@ constexpr std::size_t worker_shared() {
   return input_stages<Source, Sink>() * tile_elements<Source, kSteps>() *
              sizeof(typename Source::T) +
          (keeps_steps<Source, Sink>() ? kSteps * kLanes * sizeof(Lifted<typename Source::V>) +
-                                            (IsMarked<Source>::value ? kLanes * 4 : 0)
+                                            (keeps_marks<Source>() ? kLanes * 4 : 0)
                                       : 0);
 }
 template <class Op, class Source, class Sink, int kWarps>
