@@ -5,6 +5,8 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -54,6 +56,7 @@ struct Functions {
   SCANRNN_LT(cublasLtDestroy);
   SCANRNN_LT(cublasLtMatmul);
   SCANRNN_LT(cublasLtMatmulAlgoGetHeuristic);
+  SCANRNN_LT(cublasLtMatmulAlgoConfigGetAttribute);
   SCANRNN_LT(cublasLtMatmulDescCreate);
   SCANRNN_LT(cublasLtMatmulDescDestroy);
   SCANRNN_LT(cublasLtMatmulDescSetAttribute);
@@ -109,6 +112,58 @@ unsigned alignment(const void* pointer) {
   return bytes;
 }
 
+// cuBLASLt names algorithms in the order of what it expects of them. Of a small product it likes to
+// split K into more parts than there is work for: 132 parts of a K of 98 take 31 us, where another
+// of its algorithms takes 3.
+constexpr int kCandidates = 8;
+constexpr double kSmallProduct = 1e8;  // multiply-adds; the times below are of up to so many
+constexpr Index kShortPart = 8;        // where parts of K are as long, the library is right
+constexpr double kSurelyFaster = 0.6;  // of the time of the first, to take another
+
+// Microseconds that a small product is thought to take (docs/decisions/0010).
+double expected_us(const cublasLtMatmulHeuristicResult_t& candidate, Index parts, bool has_tile,
+                   Index k) {
+  const double waves = std::max(1.0, std::ceil(static_cast<double>(candidate.wavesCount)));
+  const double steps = waves * static_cast<double>((k + parts - 1) / parts);
+  if (!has_tile) return 2.0 + 0.007 * steps;
+  if (parts == 1) return 2.6 + 0.02 * steps;
+  return 3.7 + 0.028 * steps + 0.2 * static_cast<double>(parts) +
+         0.8e-6 * static_cast<double>(candidate.workspaceSize);
+}
+
+// The first algorithm, unless K is short for what it does with it and another is surely faster.
+const cublasLtMatmulAlgo_t& choose(const cublasLtMatmulHeuristicResult_t* candidates, int count,
+                                   const CudaProduct& p) {
+  const auto value_of = [](const cublasLtMatmulAlgo_t& algorithm,
+                           cublasLtMatmulAlgoConfigAttributes_t attribute) {
+    std::uint32_t value = 0;
+    std::size_t bytes = 0;
+    SCANRNN_CUBLAS(
+        cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof value, &bytes));
+    return value;
+  };
+  const double work =
+      static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  int best = 0;
+  if (p.dtype == Dtype::float64 || work > kSmallProduct) return candidates[best].algo;
+  double least = 0;
+  for (int i = 0; i < count; ++i) {
+    const auto& algorithm = candidates[i].algo;
+    const Index parts = std::max(1u, value_of(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
+    if (i == 0 && parts > 1 && p.k >= kShortPart * parts) break;
+    const bool has_tile =
+        value_of(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID) != CUBLASLT_MATMUL_TILE_UNDEFINED;
+    const double expected = expected_us(candidates[i], parts, has_tile, p.k);
+    if (i == 0) {
+      least = kSurelyFaster * expected;
+    } else if (expected < least) {
+      least = expected;
+      best = i;
+    }
+  }
+  return candidates[best].algo;
+}
+
 // Everything about a product but its pointers.
 struct Prepared {
   cublasLtMatmulDesc_t operation = nullptr;
@@ -158,7 +213,7 @@ struct Prepared {
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       return lt().cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
     };
-    cublasLtMatmulHeuristicResult_t result{};
+    cublasLtMatmulHeuristicResult_t candidates[kCandidates] = {};
     int found = 0;
     cublasStatus_t status = prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
     if (status == CUBLAS_STATUS_SUCCESS)
@@ -170,13 +225,13 @@ struct Prepared {
     if (status == CUBLAS_STATUS_SUCCESS)
       status = prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, bytes[2]);
     if (status == CUBLAS_STATUS_SUCCESS) {
-      status = lt().cublasLtMatmulAlgoGetHeuristic(handle, operation, b, a, c, c, preference, 1,
-                                                   &result, &found);
+      status = lt().cublasLtMatmulAlgoGetHeuristic(handle, operation, b, a, c, c, preference,
+                                                   kCandidates, candidates, &found);
     }
     lt().cublasLtMatmulPreferenceDestroy(preference);
     check_status(status, "cublasLtMatmulAlgoGetHeuristic");
     if (found == 0) fail("cublasLtMatmulAlgoGetHeuristic", "no algorithm for this product");
-    algorithm = result.algo;
+    algorithm = choose(candidates, found, p);
   }
 };
 
