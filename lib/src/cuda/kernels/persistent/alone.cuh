@@ -239,9 +239,8 @@ __global__ void __launch_bounds__(AloneCut<C, kBackward, kUnitBlocks>::kThreadsO
 template <class C, class T, bool kBackward, int kUnitBlocks>
 cudaError_t launch_alone(const CudaDenseArgs<T, float>& args, dim3 blocks, cudaStream_t stream) {
   using Cut = AloneCut<C, kBackward, kUnitBlocks>;
-  const auto kernel = args.lines        ? alone_kernel<C, T, kBackward, Lines::ragged, kUnitBlocks>
-                      : args.reset.data ? alone_kernel<C, T, kBackward, Lines::cut, kUnitBlocks>
-                                        : alone_kernel<C, T, kBackward, Lines::whole, kUnitBlocks>;
+  const auto kernel = by_kind_of_lines(
+      args, [](auto kind) { return alone_kernel<C, T, kBackward, kind, kUnitBlocks>; });
   constexpr int kBytes = Cut::kAlone.shared_bytes;
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

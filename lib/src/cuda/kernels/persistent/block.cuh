@@ -153,9 +153,8 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
 
 template <class C, class T, int kUnitBlocks>
 cudaError_t launch_block(const CudaDenseArgs<T, float>& args, dim3 blocks, cudaStream_t stream) {
-  const auto kernel = args.lines        ? block_kernel<C, T, Lines::ragged, kUnitBlocks>
-                      : args.reset.data ? block_kernel<C, T, Lines::cut, kUnitBlocks>
-                                        : block_kernel<C, T, Lines::whole, kUnitBlocks>;
+  const auto kernel =
+      by_kind_of_lines(args, [](auto kind) { return block_kernel<C, T, kind, kUnitBlocks>; });
   constexpr auto kBytes = BlockCut<C, T, kUnitBlocks>::kBlock.shared_bytes;
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{kBytes});

@@ -213,9 +213,8 @@ cudaError_t launch_large_forward(const CudaDenseArgs<T, float>& args,
                                  const dispatch::PersistentShape& shape, void* exchange,
                                  cudaStream_t stream) {
   const auto bytes = dispatch::large_memory(dispatch::kLargeTiles[kTile], args.hidden).all();
-  const auto kernel = args.lines        ? large_kernel<C, T, kTile, Lines::ragged>
-                      : args.reset.data ? large_kernel<C, T, kTile, Lines::cut>
-                                        : large_kernel<C, T, kTile, Lines::whole>;
+  const auto kernel =
+      by_kind_of_lines(args, [](auto kind) { return large_kernel<C, T, kTile, kind>; });
   return launch_large<T>(kernel, args, shape, bytes, 1, exchange, stream);
 }
 

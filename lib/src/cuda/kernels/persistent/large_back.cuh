@@ -339,9 +339,8 @@ cudaError_t launch_large_back(const CudaDenseArgs<T, float>& args,
                               cudaStream_t stream) {
   const auto bytes =
       dispatch::large_back_memory(dispatch::kLargeBackward[kTile], args.hidden, C::kGates).all();
-  const auto kernel = args.lines        ? large_back_kernel<C, T, kTile, Lines::ragged>
-                      : args.reset.data ? large_back_kernel<C, T, kTile, Lines::cut>
-                                        : large_back_kernel<C, T, kTile, Lines::whole>;
+  const auto kernel =
+      by_kind_of_lines(args, [](auto kind) { return large_back_kernel<C, T, kTile, kind>; });
   return launch_large<T>(kernel, args, shape, bytes, dispatch::kLargeCluster, exchange, stream);
 }
 

@@ -97,11 +97,12 @@ struct Launcher {
   // The kernel of a tile; the lines of a chain are whole.
   template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile>
   static auto kernel_of(const Args& args) {
-    if constexpr (!kChain) {
-      if (args.lines) return kernel_by<kBackward, kSplit, false, kTile, Lines::ragged>();
-      if (args.reset.data) return kernel_by<kBackward, kSplit, false, kTile, Lines::cut>();
+    if constexpr (kChain) {
+      return kernel_by<kBackward, kSplit, true, kTile, Lines::whole>();
+    } else {
+      return by_kind_of_lines(
+          args, [](auto kind) { return kernel_by<kBackward, kSplit, false, kTile, kind>(); });
     }
-    return kernel_by<kBackward, kSplit, kChain, kTile, Lines::whole>();
   }
   template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile, Lines kLines>
   static auto kernel_by() {

@@ -2,6 +2,8 @@
 // Which lines of the batch are a group's, and which units a head's.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/kernels/dense.h"
 
 namespace scanrnn::persistent {
@@ -9,6 +11,14 @@ namespace scanrnn::persistent {
 // whole: all lines have all steps. cut: so they have, and a flag of each step may say that no state
 // comes into it. ragged: those of a ragged batch, whose steps have such flags, too.
 enum class Lines { whole, cut, ragged };
+
+// use(std::integral_constant<Lines, ...>()) by what a walk's arguments say of its lines.
+template <class Args, class Use>
+auto by_kind_of_lines(const Args& args, const Use& use) {
+  if (args.lines) return use(std::integral_constant<Lines, Lines::ragged>());
+  if (args.reset.data) return use(std::integral_constant<Lines, Lines::cut>());
+  return use(std::integral_constant<Lines, Lines::whole>());
+}
 
 // Neighbours; of a ragged batch, whose longest lines come first, every so many, so that all groups
 // have as much to do. Either way `first` counts the lines of the groups before.
