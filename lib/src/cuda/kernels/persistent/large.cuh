@@ -13,6 +13,10 @@
 //             blocks' words come
 // A group of lines has 16 bytes of each line side by side in the exchange, so that they are
 // received as they came.
+//
+// A line of a ragged batch has one sequence or several behind one another, and lines end at
+// different steps. Nobody waits for words of a line that has ended, but products are made of all of
+// a block's lines until the longest one ends.
 #pragma once
 
 #include "cuda/kernels/persistent/large_items.cuh"

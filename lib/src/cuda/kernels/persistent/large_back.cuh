@@ -10,6 +10,9 @@
 //   rows      stores what this step has left, and asks for what the next one reads
 // In the exchange a unit's cotangents lie side by side by pairs, and what is left of an odd number
 // of them by pairs of units: 8 units have as many pieces of 16 bytes as they have cotangents.
+//
+// Lines of a ragged batch are as forward. What a sequence's last step has sent is multiplied a turn
+// later: where another sequence follows in the line, at the turn of that one's first step.
 #pragma once
 
 #include "cuda/kernels/cluster.cuh"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a warp group of cuda/kernels/persistent/large.cuh steps: half of its block's lines, of which
 // a thread has one unit of some. What a step reads and what it leaves pass through shared memory,
-// so that global memory is read and written by pieces of 16 bytes.
+// so that global memory is read and written by pieces of 16 bytes. States are read and written
+// where a line begins and ends, in a ragged batch where each of its sequences does.
 #pragma once
 
 #include "cuda/kernels/persistent/large_lines.cuh"
