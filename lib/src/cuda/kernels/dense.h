@@ -152,16 +152,15 @@ struct CudaDenseArgs : CudaRecurrent<T> {
     if (reverse && out.data) out.data += reset.step;
     return out;
   }
+  // The turn whose step has no such flag, in time the last one, for a line or sequence whose steps
+  // are turns from `start` on, which may be before this launch, up to `end`; -1: each has one.
+  template <class Turn>
+  SCANRNN_HD Turn turn_without_flag(Turn start, Turn end) const {
+    return !reverse ? Turn{-1} : against_time ? start : end - 1;
+  }
   // Whether step `at` of so many that a line or sequence has in all launches has such a flag.
   SCANRNN_HD bool may_reset(Index at, Index count) const {
-    if (!reset.data) return false;
-    if (!reverse) return true;
-    return against_time ? at > 0 : at + 1 < count;  // the layer's first step is the last
-  }
-  // By the same rule the turn whose step has none, of a line or sequence whose steps are turns from
-  // `start` on, which may be before this launch, up to `end`; -1: each has one.
-  SCANRNN_HD int turn_without_flag(int start, int end) const {
-    return !reverse ? -1 : against_time ? start : end - 1;
+    return reset.data && at != turn_without_flag(Index{0}, count);
   }
 };
 
