@@ -175,6 +175,18 @@ def another_control_group(world):
         assert None not in met
 
 
+def nested_groups(world):
+    """The first ranks are in a group more than the last one, and agree there before all do."""
+    with pytest.MonkeyPatch.context() as patch:
+        if world.backend == "gloo":
+            unseen(world, patch)
+        for size in (world.size - 1, world.size):
+            group = dist.new_group(list(range(size)))
+            if world.rank < size:
+                told = agree.Ranks(group).agree(lambda: {"rank": world.rank}, ["rank"])
+                assert [one["rank"] for one in told] == list(range(size))
+
+
 def order(world):
     """With NCCL's stream in mind; see in_one_order."""
 
@@ -305,7 +317,7 @@ CALLS = (
     order, without_gradients, gradients_of_some, bits, checkpoints, scans, errors, places,
     *GUESSES,
 )  # fmt: skip
-MOST = shapes, gradients_of_some, bits, order, scans, *GUESSES
+MOST = nested_groups, shapes, gradients_of_some, bits, order, scans, *GUESSES
 SUITES = {
     "all": CELLS | DROPPED | {case.__name__: case for case in CALLS},
     "most": CELLS | {case.__name__: case for case in MOST},

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _get_default_store
 
 from . import ahead
 from .lost import named
@@ -81,17 +82,17 @@ class Ranks:
         return dict(pair.split(":") for pair in pairs)
 
     def _control(self) -> Any:
-        """A group of the same ranks whose messages are in the hosts' memory."""
+        """What the hosts' processes exchange by: the group, or gloo beside it, whose messages are in
+        their memory. It is no group of torch, whose name for one that some processes make among
+        themselves has in it how many each of them has, so that those of nested groups never meet."""
         if self._backends().get("cpu") == "gloo":
             return self.group
         if self.group not in _controls:
             device = torch.device(next(iter(self._backends())))
-            _controls[self.group] = dist.new_group(
-                dist.get_process_group_ranks(self.group),
-                timeout=self.group._get_backend(device).options._timeout,
-                backend="gloo",
-                use_local_synchronization=True,
-            )
+            _controls[self.group] = dist.ProcessGroupGloo(
+                dist.PrefixStore(f"scanrnn/{self.group.group_name}", _get_default_store()),
+                self.rank, self.size, timeout=self.group._get_backend(device).options._timeout,
+            )  # fmt: skip
         return _controls[self.group]
 
     def meeting(self, device: torch.device) -> Any:
@@ -101,7 +102,7 @@ class Ranks:
             return None
         # No barrier: a group that is bound to a GPU would make it there.
         here = torch.zeros(1, device="cpu")
-        return dist.all_reduce(here, group=self._control(), async_op=True)
+        return self._control().allreduce([here])
 
     def agree(self, prepare: Callable[[], Told], differing: Sequence[str] = ()) -> list[Told]:
         """What every rank's `prepare` gives, in the order of time. A rank whose `prepare` raises

@@ -154,5 +154,7 @@ def _check_same(key: str, values: list[Any]) -> None:
 
 
 def gather(every: Tensor, own: Tensor, group: Any) -> Any:
-    """Every rank's, one behind the other, into one tensor: begins it."""
+    """Every rank's, one behind the other, into one tensor: begins it. `group` may be a backend."""
+    if not isinstance(group, dist.ProcessGroup):
+        return group._allgather_base(every, own)
     return getattr(dist, GATHER)(every, own, group, async_op=True)
