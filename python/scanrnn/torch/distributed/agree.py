@@ -82,9 +82,9 @@ class Ranks:
         return dict(pair.split(":") for pair in pairs)
 
     def _control(self) -> Any:
-        """What the hosts' processes exchange by: the group, or gloo beside it, whose messages are in
-        their memory. It is no group of torch, whose name for one that some processes make among
-        themselves has in it how many each of them has, so that those of nested groups never meet."""
+        """What the hosts' processes exchange by: the group, or gloo beside it, with messages in
+        their memory. It is no group of torch's: the name of one that some processes make among
+        themselves has in it how many each of them has, and those of nested groups never meet."""
         if self._backends().get("cpu") == "gloo":
             return self.group
         if self.group not in _controls:
