@@ -341,7 +341,7 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "cpu stacks": ("cpu-stacks", cpu_stacks),
     "gpu stacks": ("h200-stacks", gpu_stacks),
     "gpu options": ("h100-options", gpu_options),
-    "gpu ragged": ("h100-ragged", gpu_ragged),
+    "gpu ragged": ("h200-ragged", gpu_ragged),
     "gpu calls": ("h200-calls", calls),
     "cpu calls": ("cpu-calls", calls),
     "cpu memory": ("cpu-memory", memory),
