@@ -112,8 +112,8 @@ unsigned alignment(const void* pointer) {
   return bytes;
 }
 
-// cuBLASLt names algorithms in the order of what it expects of them. Of a small product it likes to
-// split K into more parts than there is work for: 132 parts of a K of 98 take 31 us, where another
+// cuBLASLt names algorithms in the order of what it expects of them. It likes to split K of a small
+// product into more parts than there is work for: 132 parts of a K of 98 take 31 us, where another
 // of its algorithms takes 3.
 constexpr int kCandidates = 8;
 constexpr double kSmallProduct = 1e8;  // multiply-adds; the times below are of up to so many
