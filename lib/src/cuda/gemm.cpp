@@ -120,12 +120,26 @@ constexpr double kSmallProduct = 1e8;  // multiply-adds; the times below are of 
 constexpr Index kShortPart = 8;        // where parts of K are as long, the library is right
 constexpr double kSurelyFaster = 0.6;  // of the time of the first, to take another
 
+std::uint32_t value_of(const cublasLtMatmulAlgo_t& algorithm,
+                       cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  std::uint32_t value = 0;
+  std::size_t bytes = 0;
+  SCANRNN_CUBLAS(
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof value, &bytes));
+  return value;
+}
+Index parts_of(const cublasLtMatmulAlgo_t& algorithm) {
+  return std::max(1u, value_of(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
+}
+
 // Microseconds that a small product is thought to take (docs/decisions/0010).
-double expected_us(const cublasLtMatmulHeuristicResult_t& candidate, Index parts, bool has_tile,
-                   Index k) {
+double expected_us(const cublasLtMatmulHeuristicResult_t& candidate, Index k) {
+  const Index parts = parts_of(candidate.algo);
   const double waves = std::max(1.0, std::ceil(static_cast<double>(candidate.wavesCount)));
   const double steps = waves * static_cast<double>((k + parts - 1) / parts);
-  if (!has_tile) return 2.0 + 0.007 * steps;
+  if (value_of(candidate.algo, CUBLASLT_ALGO_CONFIG_TILE_ID) == CUBLASLT_MATMUL_TILE_UNDEFINED) {
+    return 2.0 + 0.007 * steps;
+  }
   if (parts == 1) return 2.6 + 0.02 * steps;
   return 3.7 + 0.028 * steps + 0.2 * static_cast<double>(parts) +
          0.8e-6 * static_cast<double>(candidate.workspaceSize);
@@ -134,29 +148,16 @@ double expected_us(const cublasLtMatmulHeuristicResult_t& candidate, Index parts
 // The first algorithm, unless K is short for what it does with it and another is surely faster.
 const cublasLtMatmulAlgo_t& choose(const cublasLtMatmulHeuristicResult_t* candidates, int count,
                                    const CudaProduct& p) {
-  const auto value_of = [](const cublasLtMatmulAlgo_t& algorithm,
-                           cublasLtMatmulAlgoConfigAttributes_t attribute) {
-    std::uint32_t value = 0;
-    std::size_t bytes = 0;
-    SCANRNN_CUBLAS(
-        cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof value, &bytes));
-    return value;
-  };
   const double work =
       static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  const Index parts = parts_of(candidates[0].algo);
+  const bool splits_well = parts > 1 && p.k >= kShortPart * parts;
+  if (p.dtype == Dtype::float64 || work > kSmallProduct || splits_well) return candidates[0].algo;
+  double least = kSurelyFaster * expected_us(candidates[0], p.k);
   int best = 0;
-  if (p.dtype == Dtype::float64 || work > kSmallProduct) return candidates[best].algo;
-  double least = 0;
-  for (int i = 0; i < count; ++i) {
-    const auto& algorithm = candidates[i].algo;
-    const Index parts = std::max(1u, value_of(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
-    if (i == 0 && parts > 1 && p.k >= kShortPart * parts) break;
-    const bool has_tile =
-        value_of(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID) != CUBLASLT_MATMUL_TILE_UNDEFINED;
-    const double expected = expected_us(candidates[i], parts, has_tile, p.k);
-    if (i == 0) {
-      least = kSurelyFaster * expected;
-    } else if (expected < least) {
+  for (int i = 1; i < count; ++i) {
+    const double expected = expected_us(candidates[i], p.k);
+    if (expected < least) {
       least = expected;
       best = i;
     }
