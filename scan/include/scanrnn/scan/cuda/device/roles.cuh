@@ -119,47 +119,34 @@ __device__ __forceinline__ void resolve_states(Shared<Op, kParts, kWarps>& share
   }
 }
 
-// What workers [first, warp) add in tile j, and the state that it makes of the one before them.
-template <class Wide, int kParts, class Shared>
-__device__ __forceinline__ auto joined_of(const Shared& shared, unsigned j, int first, int warp,
-                                          int lane) {
-  auto preceding = Wide::local_identity();
-  for (int w = first; w < warp; ++w) {
-    typename Wide::Local total;
-    join_parts(&shared.totals[j % kKept][w][lane * kParts], total);
-    preceding = Wide::join(preceding, total);
-  }
-  return preceding;
-}
-
 // The state before a worker's chunk of tile j. What the workers before it add is put together while
 // the state before the tile is on its way. Where a line is only cut, all lanes are at the same
 // step, and what comes before the last of these workers whose chunk is cut is not asked for.
 template <class Op, class Source, int kParts, int kWarps>
 __device__ __forceinline__ auto state_before(Shared<Op, kParts, kWarps>& shared, unsigned j,
                                              int warp, int lane) {
-  constexpr bool kOnlyCut = knows_cuts<Source>();
-  using Wide = typename UncutOf<typename Widened<Op, typename Source::V>::Op, kOnlyCut>::Type;
+  constexpr bool kKnowsCuts = knows_cuts<Source>();
+  using Wide = typename UncutOf<typename Widened<Op, typename Source::V>::Op, kKnowsCuts>::Type;
   auto preceding = Wide::local_identity();
+  unsigned cut = 0;  // bit w: the chunk of worker w before this one
   if constexpr (joins_ahead<Source>()) {
     shared.joined[j % kRound].wait(j / kRound);
     join_parts(&shared.totals[j % kKept][warp][lane * kParts], preceding);
   } else {
     shared.composed[j % kRound].wait(j / kRound);
-    int first = 0;
-    if constexpr (kOnlyCut) {
-      const unsigned cut = __ballot_sync(~0u, lane < warp && shared.cut[j % kKept][lane]);
-      if (cut) first = kLanes - 1 - __clz(cut);
-      preceding = joined_of<Wide, kParts>(shared, j, first, warp, lane);
-      if (cut) {
-        shared.resolved[j % kRound].wait(j / kRound);
-        return carried(preceding.b);
-      }
-    } else {
-      preceding = joined_of<Wide, kParts>(shared, j, first, warp, lane);
+    if constexpr (kKnowsCuts) {
+      cut = __ballot_sync(~0u, lane < warp && shared.cut[j % kKept][lane]);
+    }
+    for (int w = cut ? kLanes - 1 - __clz(cut) : 0; w < warp; ++w) {
+      typename Wide::Local total;
+      join_parts(&shared.totals[j % kKept][w][lane * kParts], total);
+      preceding = Wide::join(preceding, total);
     }
   }
   shared.resolved[j % kRound].wait(j / kRound);
+  if constexpr (kKnowsCuts) {
+    if (cut) return carried(preceding.b);
+  }
   typename Wide::State state;
   join_parts(&shared.before[j % kKept][lane * kParts], state);
   return Wide::apply(preceding, state);
