@@ -61,6 +61,8 @@ TEST_P(RaggedTest, EveryWay) {
 TEST_P(RaggedTest, ResetsAlone) {
   Random random(1512);
   const LayerOptions& options = GetParam();
+  constexpr Dtype kTypes[][2] = {{Dtype::float64, Dtype::float32},
+                                 {Dtype::float16, Dtype::bfloat16}};
   const int cases = options.layer_norm ? 8 : 16;  // norms are compared in float64 alone
   for (const Way& way : ways_of(options)) {
     for (int bits = 0; bits < cases; ++bits) {
@@ -70,9 +72,7 @@ TEST_P(RaggedTest, ResetsAlone) {
       c.whole.layer.bidirectional = bits & 2;
       c.whole.layer.batch_first = bits & 4;
       fit(c.whole.layer);
-      const bool half = bits & 8;
-      c.whole.layer.dtype = bits & 1 ? (half ? Dtype::bfloat16 : Dtype::float32)
-                                     : (half ? Dtype::float16 : Dtype::float64);
+      c.whole.layer.dtype = kTypes[bits / 8][bits & 1];
       c.whole.h0 = kind != 3;
       reset_some(c, kind == 5 ? 1 : 0.2, random);
       expect_like_single_calls(c, random);
