@@ -101,6 +101,7 @@ test-cuda: export SCANRNN_REQUIRE_GPU := 1
 test-cuda: .venv/installed .venv/frameworks-cuda build/cuda/tests/scanrnn_tests
 	tests/in_shards.sh build/cuda/tests/scanrnn_tests --gtest_brief=1
 	ctest --preset cuda --tests-regex _on_cuda
+	tests/cuda/shared_device.sh build/cuda/tests/scanrnn_tests
 	python -m pytest
 
 # Sequences and batches over the GPUs of this host, with NCCL, which does without NVLink's multicast.
