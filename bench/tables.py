@@ -10,46 +10,28 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from asked import (
+    DENSE_MS,
+    DENSE_WHY,
+    FLOOR_RATIO,
+    LAYERS_ASKED,
+    SCANS_ASKED,
+    explained,
+    has_less,
+    is_slow,
+    layer_reasons,
+    marked,
+    why_less,
+)
 from cpu_tables import cpu_layers, cpu_ragged, cpu_scans, cpu_stacks, cpu_steps
 from how_fast import how_fast
 from losses import OTHER_WAY, WORTH, compared, list_of
 from many_tables import many_ranks
 from planned import planned
 from rows import OURS, Row, by, dtype_of, find, measured, number, shape_of, source
-from scanrnn import cells
 from scanrnn.tools import measure
 from scanrnn.tools.regret import PASSES
 from torch_tables import calls, language_models, memory, replaced
-
-# ---- what was asked for, and what is less
-
-BELOW, UNKNOWN = "†", "not explained yet"
-# The ratios and times that were set as goals before the work began.
-FLOOR_RATIO = {"forward": 1.15, "forward_backward": 1.25}
-DENSE_MS = {"forward": 1.7, "forward_backward": 5.0}  # B16 T1024 H768, 16 bits
-REASONS = {
-    "B1 T65536 H1024": "bound by the instructions of the gates, some 60 an element forward",
-    "RGLRU": "three exponentials, two reciprocals and a root for each element",
-}
-# Cells whose steps do not compose.
-WALKED = [cell.name for cell in cells() if cell.recurrence == "diagonal"]
-REASONS |= dict.fromkeys(WALKED, "each step waits for the one before it, whatever the bandwidth")
-
-
-def marked(text: str, less: bool) -> str:
-    return f"{text} {BELOW}" if less else text
-
-
-def notes(asked: str, sizes: list[str]) -> str:
-    """What the marks of a table mean, and why."""
-    return explained(asked, {size: REASONS.get(size, UNKNOWN) for size in sizes})
-
-
-def explained(asked: str, reasons: dict[str, str]) -> str:
-    if not reasons:
-        return ""
-    why = "; ".join(f"{what}: {reason}" for what, reason in reasons.items())
-    return f"\n\n{BELOW} less than was asked for, {asked}. {why}."
 
 
 def pick_and_best(rows: list[Row]) -> tuple[Row | None, Row | None]:
@@ -68,15 +50,15 @@ def pick_and_best(rows: list[Row]) -> tuple[Row | None, Row | None]:
 def gpu_layers(content: Row) -> str:
     """Linear cells: what the planner picks, in bfloat16 and [T,B,C]."""
     wanted = {"bench": "layer", "layout": "TBH", "dtype": "bfloat16"}
-    lines, below = [], []
-    for (cell, size), group in by(
-        measured(content["rows"], **wanted), lambda r: (r["cell"], shape_of(r))
-    ).items():
+    rows = measured(content["rows"], **wanted)
+    lines: list[list[str]] = []
+    below: list[Row] = []
+    for (cell, size), group in by(rows, lambda r: (r["cell"], shape_of(r))).items():
         line = [cell, size]
-        for direction, asked in FLOOR_RATIO.items():
+        for direction in FLOOR_RATIO:
             pick, best = pick_and_best(measured(group, **{"pass": direction}))
-            less = bool(pick and pick["T"] >= 1024 and pick["floor_ratio"] > asked)
-            below += [cell if cell in REASONS else size] * less
+            less = bool(pick and is_slow(pick))
+            below += [pick] if pick and less else []
             line += (
                 [number(pick["ms"]), marked(f"{pick['floor_ratio']:.2f}", less)]
                 if pick
@@ -86,8 +68,8 @@ def gpu_layers(content: Row) -> str:
         lines.append(line)
     titles = ["layer", "size", "forward, ms", "of the floor", "a faster way"]
     titles += ["forward + backward, ms", "of the floor", "a faster way"]
-    asked = "at most {forward} and {forward_backward} times the floor".format(**FLOOR_RATIO)
-    return source(content) + measure.markdown(titles, lines) + notes(asked, below)
+    why = explained(LAYERS_ASKED, layer_reasons(below, rows))
+    return source(content) + measure.markdown(titles, lines) + why
 
 
 def gpu_steps(content: Row) -> str:
@@ -106,41 +88,6 @@ def call_of_scan(row: Row) -> str:
     return call + (" and its backward" if row["pass"] == "forward_backward" else "")
 
 
-FEW_ROWS = 8
-SCANS_ASKED = (
-    "from 2^24 elements and 32 rows on 93% of a copy in float32, of scan_log 90%, 85% in 16 bits, "
-    "of scan_log 75%, 85% with backward and of complex numbers; of up to 8 rows and 2^23 elements "
-    "on 65% in float32, from 2^28 steps on 80%, by logarithms at most 1.1 times the time"
-)
-
-
-def share_asked(row: Row) -> float:
-    """What share of the bandwidth of a copy; 0 where nothing was asked for."""
-    rows, wide, log = row["B"] * row["H"], row["dtype"] == "float32", row["domain"] == "log"
-    if rows <= FEW_ROWS:
-        wide = wide and rows * row["T"] >= 1 << 23
-        return (0.8 if row["T"] >= 1 << 28 else 0.65) / (1.1 if log else 1) if wide else 0
-    if rows < 32 or rows * row["T"] < 1 << 24:
-        return 0
-    if row["pass"] == "forward_backward" or row["dtype"].startswith("complex"):
-        return 0.85
-    return {(True, False): 0.93, (True, True): 0.9, (False, True): 0.75}.get((wide, log), 0.85)
-
-
-def why_less(row: Row) -> tuple[str, str]:
-    """Which scans have less than was asked for, and why."""
-    size = shape_of(row)
-    if row["B"] * row["H"] <= FEW_ROWS:
-        return f"up to {FEW_ROWS} rows", "a tile's turn with its waits for others, not memory"
-    if size in ("B1 T1048576 H64", "B1 T524288 H32"):
-        return "H64 and H32", "tiles of so few columns wait for one another's carry, by the L2"
-    if row["domain"] == "log":
-        return "scan_log", UNKNOWN
-    if row["layout"] == "BHT" and row["dtype"] in ("bfloat16", "float16"):
-        return "BHT in 16 bits", "bound by instructions"
-    return size, UNKNOWN
-
-
 def gpu_scans(content: Row) -> str:
     """The bare recurrence, rows adjacent (TBH) or steps (BHT): share of the bandwidth of a copy."""
     rows = measured(content["rows"], bench="scan")
@@ -151,8 +98,8 @@ def gpu_scans(content: Row) -> str:
     ).items():
         group, peers = measured(every, impl=OURS), [r for r in every if r["impl"] != OURS]
         pick, best = pick_and_best(group)
-        less = bool(pick and round(pick["copy_share"], 2) < share_asked(pick))
-        below |= [why_less(pick)] if pick and less else []
+        less = bool(pick and has_less(pick))
+        below |= [why_less(pick, group)] if pick and less else []
         shown = marked(f"{pick['copy_share']:.0%}", less) if pick else "not measured"
         line = [size, layout, dtype, call, pick["strategy"] if pick else "", shown]
         line.append(f"{best['copy_share']:.0%}, {best['strategy']}" if best else "")
@@ -169,7 +116,8 @@ def gpu_dense(content: Row) -> str:
     rows = measured(content["rows"], bench="layer")
     columns = ("bfloat16", "float16", "float32", "tf32")
     titles = ["layer", "size", "bfloat16", "float16", "float32", "float32, TF32 allowed"]
-    lines, below = [], []
+    lines: list[list[str]] = []
+    below: dict[str, str] = {}
     for (cell, size), group in by(rows, lambda r: (r["cell"], shape_of(r))).items():
         line = [cell, size]
         for math in columns:
@@ -179,14 +127,14 @@ def gpu_dense(content: Row) -> str:
                 if pick is None:
                     continue
                 less = size == "B16 T1024 H768" and "16" in math and pick["ms"] > asked
-                below += [size] * less
+                below |= {size: DENSE_WHY} if less else {}
                 star = "*" if pick["strategy"] != "persistent" else ""
                 faster = f" ({number(best['ms'])} by {best['strategy']})" if best else ""
                 shown.append(marked(number(pick["ms"]) + star, less) + faster)
             line.append(" / ".join(shown))
         lines.append(line)
     asked = "{forward} and {forward_backward} ms".format(**DENSE_MS)
-    return source(content) + measure.markdown(titles, lines) + notes(asked, below)
+    return source(content) + measure.markdown(titles, lines) + explained(asked, below)
 
 
 # ---- peers

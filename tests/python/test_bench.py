@@ -55,7 +55,7 @@ def test_tables_show_the_pick_and_what_would_be_faster(bench):
     text = tables.gpu_scans(HEAD | {"rows": rows})
     assert "| B16 T2048 H768 | TBH | float16 | scan | direct | 80% † | 90%, block | 20% |" in text
     assert "† less than was asked for, from 2^24 elements and 32 rows on 93%" in text
-    assert text.endswith("1.1 times the time. B16 T2048 H768: not explained yet.")
+    assert text.endswith("\n\n- B16 T2048 H768 TBH: block has 90%, and is not picked.")
     rows[0]["copy_share"], rows[1]["ms"] = 0.86, 0.98
     text = tables.gpu_scans(HEAD | {"rows": rows})
     assert "| direct | 86% |  | 20% |" in text
@@ -64,8 +64,26 @@ def test_tables_show_the_pick_and_what_would_be_faster(bench):
     assert [way["impl"] for way in ways] == ["scanrnn", "scanrnn, not picked"]
 
 
+def test_a_layer_above_its_floor_has_a_reason_in_numbers(bench):
+    tables = bench("tables")
+    layer = {"bench": "layer", "cell": "MinGRU", "dtype": "bfloat16", "picked": True, "C": 1024}
+    layer |= {"B": 8, "T": 4096, "H": 1024, "strategy": "parallel_scan, block", "gemm_ms": 1.0}
+    longer = row("scanrnn", 1.32, **layer | {"floor_ms": 1.3, "floor_ratio": 1.02})
+    less = {"B": 16, "T": 1024, "H": 768, "C": 768, "floor_ms": 1.1, "floor_ratio": 1.18}
+    rows = [longer, row("scanrnn", 1.3, **layer | less)]
+    text = tables.gpu_layers(HEAD | {"rows": rows})
+    assert "| MinGRU | B8 T4096 H1024 | 1.32 | 1.02 |" in text
+    assert "| MinGRU | B16 T1024 H768 | 1.30 | 1.18 † |" in text
+    why = "The recurrence takes 3.0 times its bytes' time; forward 180 us more than its share of "
+    assert text.endswith(f"{why}that.")
+    rows[1] |= {"B": 17}
+    assert "- B17 T1024 H768: not explained yet." in tables.gpu_layers(HEAD | {"rows": rows})
+    rows[1] |= {"cell": "IndRNN"}
+    assert "- IndRNN: each step waits" in tables.gpu_layers(HEAD | {"rows": rows})
+
+
 def test_what_is_asked_of_a_scan_goes_by_its_size_and_numbers(bench):
-    asked = bench("tables").share_asked
+    asked = bench("asked").share_asked
     scan = {"pass": "forward", "domain": "linear", "dtype": "float32", "B": 8, "T": 4096, "H": 1536}
     log, both = {"domain": "log"}, {"pass": "forward_backward"}
     assert [asked(scan), asked(scan | log), asked(scan | both)] == [0.93, 0.9, 0.85]
