@@ -27,7 +27,11 @@ def explained(asked: str, reasons: dict[str, str]) -> str:
 # ---- linear and diagonal layers
 
 FLOOR_RATIO = {"forward": 1.15, "forward_backward": 1.25}
-LAYERS_ASKED = "at most {forward} and {forward_backward} times the floor".format(**FLOOR_RATIO)
+MID_FORWARD = 1.2  # below 1024 steps, and where x is not as wide as h
+LAYERS_ASKED = (
+    f"forward at most {FLOOR_RATIO['forward']} times the floor, or {MID_FORWARD} below 1024 steps "
+    f"or with C other than H, and with backward {FLOOR_RATIO['forward_backward']}"
+)
 BY_INSTRUCTIONS = "bound by the instructions of the gates"
 REASONS = {
     "RGLRU": "three exponentials, two reciprocals and a root for each element",
@@ -39,16 +43,32 @@ REASONS = {
     "B8 T4096 C512 H1024": "the recurrence of C1024 beside little more than half the products",
     "B2 T16384 H512": f"{BY_INSTRUCTIONS}, as B1 T65536 H1024, and by its beginning and end",
     "B16 T1024 H768": f"{BY_INSTRUCTIONS}, as B8 T4096 H1024, and by its beginning and end",
+    "B32 T512 H384": f"{BY_INSTRUCTIONS}, as B8 T4096 H1024, and by its beginning and end",
+    "B32 T128 H512": "beginning and end of its kernels: its share of B8 T4096 H1024 is a sixteenth",
+    "B128 T256 H512": "the recurrence of B64 T1024 H1024 beside products that are half as long "
+    "an element",
 }
 # Cells whose steps do not compose.
 WALKED = [cell.name for cell in cells() if cell.recurrence == "diagonal"]
 REASONS |= dict.fromkeys(WALKED, "each step waits for the one before it, whatever the bandwidth")
 # The same recurrence of more elements, of whose time a size has its share.
-LONGER = {"B2 T16384 H512": (1, 65536, 1024), "B16 T1024 H768": (8, 4096, 1024)}
+LONGER = {
+    "B2 T16384 H512": (1, 65536, 1024),
+    "B16 T1024 H768": (8, 4096, 1024),
+    "B32 T512 H384": (8, 4096, 1024),
+    "B32 T128 H512": (8, 4096, 1024),
+    "B128 T256 H512": (64, 1024, 1024),
+}
 
 
 def is_slow(row: Row) -> bool:
-    return row["T"] >= 1024 and row["floor_ratio"] > FLOOR_RATIO[row["pass"]]
+    return bool(row["floor_ratio"] > floor_ratio_asked(row))
+
+
+def floor_ratio_asked(row: Row) -> float:
+    if row["pass"] == "forward" and (row["T"] < 1024 or row["C"] != row["H"]):
+        return MID_FORWARD
+    return FLOOR_RATIO[row["pass"]]
 
 
 def layer_reasons(below: list[Row], every: list[Row]) -> dict[str, str]:

@@ -78,7 +78,9 @@ def test_a_layer_above_its_floor_has_a_reason_in_numbers(bench):
     assert text.endswith(f"{why}that.")
     rows[1] |= {"B": 17}
     assert "- B17 T1024 H768: not explained yet." in tables.gpu_layers(HEAD | {"rows": rows})
-    rows[1] |= {"cell": "IndRNN"}
+    rows[1] |= {"T": 1000}
+    assert "†" not in tables.gpu_layers(HEAD | {"rows": rows})  # up to 1.2
+    rows[1] |= {"cell": "IndRNN", "pass": "forward_backward", "floor_ratio": 1.26}
     assert "- IndRNN: each step waits" in tables.gpu_layers(HEAD | {"rows": rows})
 
 
