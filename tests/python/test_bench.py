@@ -108,6 +108,10 @@ def test_cudnn_stands_with_its_algorithm(bench):
         del found["domain"]
     text = tables.gpu_cudnn(HEAD | {"rows": rows})
     assert "| LSTM | B16 T1024 H768 | float16 | 1.50 | 2.00, standard | 9.00 |" in text
+    rows.append(rows[0] | {"impl": "scanrnn, not picked", "ms": 1.2})
+    assert "| float16 | 1.50 (best 1.20) | 2.00," in tables.gpu_cudnn(HEAD | {"rows": rows})
+    rows[-1]["ms"] = 1.49
+    assert "best 1" not in tables.gpu_cudnn(HEAD | {"rows": rows})
 
 
 def test_ranks_stand_beside_one_gpu(bench, tmp_path):
