@@ -7,10 +7,12 @@ A table stands between `<!-- NAME -->` and `<!-- end -->`, and is written anew e
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 from asked import (
+    CUDNN_RATIO,
     DENSE_MS,
     DENSE_WHY,
     FLOOR_RATIO,
@@ -169,7 +171,7 @@ def gpu_deepbench(content: Row) -> str:
 
 
 def against_cudnn(rows: list[Row]) -> str:
-    lines = []
+    lines, ratios = [], []
     dense = [row for row in rows if row.get("cell") in ("LSTM", "GRU") and "domain" not in row]
     for (cell, size, dtype), group in by(
         dense, lambda r: (r["cell"], shape_of(r), dtype_of(r))
@@ -183,6 +185,8 @@ def against_cudnn(rows: list[Row]) -> str:
                 default=None,
             )
             eager = find(here, impl="torch.nn, eager")
+            own = find(here, impl=OURS)
+            ratios += [best["ms"] / own["ms"]] if own and best else []
             line.append(pick_beside_best(here))
             line.append(f"{number(best['ms'])}, {best['algorithm']}" if best else "")
             line.append(number(eager["ms"]) if eager else "")
@@ -191,7 +195,20 @@ def against_cudnn(rows: list[Row]) -> str:
     for direction in ("forward", "forward + backward"):
         titles += [f"{direction}, ms", "cuDNN at its best", "torch.nn, eager"]
     used = [i for i in range(len(titles)) if i < 3 or any(line[i] for line in lines)]
-    return measure.markdown([titles[i] for i in used], [[line[i] for i in used] for line in lines])
+    table = measure.markdown([titles[i] for i in used], [[line[i] for i in used] for line in lines])
+    return table + in_the_median(ratios)
+
+
+def in_the_median(ratios: list[float]) -> str:
+    """What is asked for of all rows at once: a median, and that none is below a ratio."""
+    if not ratios:
+        return ""
+    less, lost = (sum(ratio < bound for ratio in ratios) for bound in (CUDNN_RATIO, 1))
+    return (
+        f"\n\nIn the median of {len(ratios)} times cuDNN at its best takes "
+        f"{statistics.median(ratios):.2f} times ours; {less} are below {CUDNN_RATIO}, and {lost} "
+        "below 1."
+    )
 
 
 def pick_beside_best(rows: list[Row]) -> str:
