@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..registry import CellInfo
-from . import sru
+from . import sru, tensorflow
 from .blocks import (
     COLUMNS,
     DIRECTIONS,
@@ -27,7 +27,6 @@ from .blocks import (
     ROWS,
     SHARED,
     SKIP,
-    X_ABOVE_H,
     Field,
     field,
     own_fields,
@@ -270,50 +269,12 @@ _KERAS = {
 }
 
 
-# ---- TensorFlow's cells of version 1: one kernel [C+H, G*H] in the order i, j, f, o, their j is g
+# ---- TensorFlow's cells of version 1
 
 
 def _of_both(first: First) -> Sizes:
     size = first.shape[1] // (first.count // 2)
     return first.shape[0] - size, size
-
-
-def _with_forget_bias(arrays: Arrays, unit: Unit) -> Arrays:
-    if not unit.cell.vectors:
-        why = "expected scanrnn.LSTM with peephole=True"
-        unit.refuse(arrays, dict.fromkeys(_PEEPHOLES, why))
-    return _f_raised(arrays, unit.forget_bias)
-
-
-def _without_forget_bias(arrays: Arrays, unit: Unit) -> Arrays:
-    return _f_raised(arrays, -unit.forget_bias)
-
-
-def _f_raised(arrays: Arrays, by: float) -> Arrays:
-    """The cell adds it in every step, so it is not in the bias."""
-    if by == 0 or "bias" not in arrays:
-        return arrays
-    bias = arrays["bias"].copy()
-    bias[bias.size // 2 : bias.size // 4 * 3] += by
-    return arrays | {"bias": bias}
-
-
-_PEEPHOLES = ("w_f_diag", "w_i_diag", "w_o_diag")
-_TENSORFLOWS_LSTM = (
-    field("kernel", X_ABOVE_H, "weight_ih.igfo", "weight_hh.igfo"),
-    field("bias", ROWS, "bias.igfo"),
-)
-_TENSORFLOW = {
-    "LSTM": _TENSORFLOWS_LSTM,
-    "PeepholeLSTM": (
-        *_TENSORFLOWS_LSTM,
-        *(field(f"w_{gate}_diag", ROWS, f"weight_ch.{gate}") for gate in "fio"),
-    ),
-    "RNN": (
-        field("kernel", X_ABOVE_H, "weight_ih.h", "weight_hh.h"),
-        field("bias", ROWS, "bias.h"),
-    ),
-}
 
 
 # ---- ONNX: a node's inputs, and the attribute that says which GRU it is
@@ -378,8 +339,8 @@ LAYOUTS = {
         coming=sru.coming, going=sru.going, says=sru.says, keeps=("projection_size", "rescale"),
     ),
     "tensorflow": Layout(
-        _TENSORFLOW, _of_both, needs_bias=True, listed=True, forget_bias=1.0,
-        coming=_with_forget_bias, going=_without_forget_bias,
+        tensorflow.CELLS, _of_both, needs_bias=True, listed=True, forget_bias=1.0,
+        coming=tensorflow.coming, going=tensorflow.going,
     ),
     "keras": Layout(
         _KERAS, _of_columns, listed=True, coming=_two_biases, going=_one_bias,
