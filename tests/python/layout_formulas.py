@@ -133,6 +133,19 @@ def tensorflow_lstm(x, kernel, bias, forget_bias=1.0, w_i_diag=0, w_f_diag=0, w_
     return run(step, x, len(bias) // 4, 2)
 
 
+def tensorflow_gru_before(x, **arrays):
+    """As the operator GRUBlockCell has it."""
+    gates, gates_bias = arrays["gates/kernel"], arrays["gates/bias"]
+    candidate, candidate_bias = arrays["candidate/kernel"], arrays["candidate/bias"]
+
+    def step(x, h):
+        r, u = np.split(sigmoid(np.concatenate([x, h], axis=-1) @ gates + gates_bias), 2, axis=-1)
+        c = np.tanh(np.concatenate([x, r * h], axis=-1) @ candidate + candidate_bias)
+        return (u * h + (1 - u) * c,)
+
+    return run(step, x, len(candidate_bias))
+
+
 def tensorflow_rnn(x, kernel, bias):
     step = lambda x, h: (np.tanh(np.concatenate([x, h], axis=-1) @ kernel + bias),)  # noqa: E731
     return run(step, x, len(bias))

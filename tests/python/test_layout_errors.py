@@ -18,6 +18,9 @@ def zeros(**shapes):
 LSTM = zeros(kernel=(C, 4 * H), recurrent_kernel=(H, 4 * H), bias=(4 * H,))
 GRU = zeros(kernel=(C, 3 * H), recurrent_kernel=(H, 3 * H), bias=(2, 3 * H))
 TF = zeros(kernel=(C + H, 4 * H), bias=(4 * H,))
+TF_GRU = {"gates/kernel": np.zeros((C + H, 2 * H)), "gates/bias": np.zeros(2 * H)}
+TF_GRU |= {"candidate/kernel": np.zeros((C + H, H)), "candidate/bias": np.zeros(H)}
+TF_GRU = {name: value.astype(np.float32) for name, value in TF_GRU.items()}
 NODE = zeros(W=(1, 4 * H, C), R=(1, 4 * H, H), B=(1, 8 * H))
 GRU_NODE = zeros(W=(1, 3 * H, C), R=(1, 3 * H, H), B=(1, 6 * H))
 SRU = zeros(weight=(C, 4 * H), weight_c=(2 * H,), bias=(2 * H,))
@@ -37,7 +40,13 @@ def refused(kind, message, weights, layout, cell="LSTM", **options):
         ("layout: expected one of 'torch', 'haste', 'flashrnn', 'asapp-sru', 'tensorflow', "
          "'keras', 'onnx', got 'caffe'", LSTM, "caffe", "LSTM"),
         ("layout: 'haste' has LSTM, GRU, IndRNN, got SRU", LSTM, "haste", "SRU"),
-        ("layout: 'tensorflow' has LSTM, PeepholeLSTM, RNN, got GRU", TF, "tensorflow", "GRU"),
+        ("layout: 'tensorflow' has LSTM, PeepholeLSTM, GRU, RNN, got SRU", TF, "tensorflow", "SRU"),
+        ("weights: missing ['candidate/bias'], unexpected ['rnn/kernel']",
+         {f"rnn/{n}": v for n, v in (TF_GRU | zeros(kernel=(C + H, H))).items()
+          if n != "candidate/bias"}, "tensorflow", "GRU"),
+        ("cell/candidate/kernel: expected shape (7, 4), as GRU of input_size 3 and hidden_size 4",
+         {f"cell/{n}": v for n, v in (TF_GRU | {"candidate/kernel": TF["kernel"]}).items()},
+         "tensorflow", "GRU"),
         ("weights: missing ['bias'], unexpected []",
          zeros(kernel=(C, 16), recurrent_kernel=(H, 16)), "haste", "LSTM"),
         ("weights: missing [], unexpected ['beta']", LSTM | zeros(beta=(2,)), "haste", "LSTM"),
@@ -136,6 +145,10 @@ def test_options(message, options):
          {"reset_after": False}),
         ("reset_after: expected False, since the arrays say so, got True", GRU_NODE, "onnx", "GRU",
          {"reset_after": True}),
+        ("reset_after: expected False, since the arrays say so, got True", TF_GRU, "tensorflow",
+         "GRU", {"reset_after": True}),
+        ("forget_bias: expected None, since GRU of 'tensorflow' adds none, got 1.0", TF_GRU,
+         "tensorflow", "GRU", {"forget_bias": 1.0}),
         ("reset_after: 'haste' has no layers of it, got False", GRU, "haste", "GRU",
          {"reset_after": False}),
         ("layer_norm: expected False, since the arrays say so, got True", LSTM, "haste", "LSTM",
@@ -187,6 +200,8 @@ def test_export():
         rnn.export("flashrnn")
     with pytest.raises(ValueError, match=r"^forget_bias: expected None, since LSTM of 'keras'"):
         rnn.export("keras", forget_bias=0.5)
+    with pytest.raises(ValueError, match=r"^reset_after: 'tensorflow' has GRU with False alone, g"):
+        make("GRU", C, H).export("tensorflow")
 
 
 def test_prefix_picks_of_a_whole_model():

@@ -132,6 +132,22 @@ def test_tensorflow(cell):
     agree(load(arrays, "tensorflow", name, **own), found.h)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_gru_of_tensorflow():
+    """Likewise, a step at a time."""
+    tensorflow = pytest.importorskip("tensorflow")
+    rnn = make("GRU", C, H, reset_after=False)
+    arrays, h, y = rnn.export("tensorflow"), np.zeros((B, H), np.float32), []
+    for x in X:
+        h = tensorflow.raw_ops.GRUBlockCell(
+            x=x, h_prev=h, w_ru=arrays["gates/kernel"], b_ru=arrays["gates/bias"],
+            w_c=arrays["candidate/kernel"], b_c=arrays["candidate/bias"],
+        ).h  # fmt: skip
+        y.append(np.asarray(h))
+    agree(rnn, y)
+    agree(load(arrays, "tensorflow", "GRU"), y)
+
+
 # ---- ONNX
 
 

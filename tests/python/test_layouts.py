@@ -11,6 +11,7 @@ from scanrnn.layouts.tables import LAYOUTS
 from support import ALL_CELLS, INFO, assert_close, make
 
 PAIRS = [(layout, cell) for layout, kind in LAYOUTS.items() for cell in kind.cells or ALL_CELLS]
+ALONE = {("tensorflow", "GRU"): {"reset_after": False}}  # options that all layers there have
 
 
 # ---- there and back
@@ -27,7 +28,7 @@ def test_there_and_back(layout, cell, input_size):
             continue
         rnn = make(
             cell, input_size, H, variant, num_layers=layers, bidirectional=bidirectional,
-            bias=bias, dtype="float64",
+            bias=bias, dtype="float64", **ALONE.get((layout, cell), {}),
         )  # fmt: skip
         if layout == "asapp-sru" and bidirectional and rnn.input_size == 2 * H:
             with pytest.raises(ValueError, match="each direction of a cell reads its half of x"):
@@ -72,7 +73,7 @@ def test_what_is_exported_is_a_copy():
 @pytest.mark.parametrize(("layout", "cell"), PAIRS)
 def test_every_dtype(layout, cell, dtype):
     variants = LAYOUTS[layout].variants.get(cell, (None,))
-    rnn = make(cell, C, H, variants[0], dtype=dtype)
+    rnn = make(cell, C, H, variants[0], dtype=dtype, **ALONE.get((layout, cell), {}))
     told = rnn.export(layout)
     assert {str(value.dtype) for value in told.values()} - {"int64"} == {dtype}
     assert load(told, layout, cell).dtype == rnn.dtype
@@ -108,6 +109,10 @@ FORMULAS = {
     },
     "tensorflow": {
         "lstm": {"kernel": (C + H, 4 * H), "bias": 4 * H},
+        "gru_before": {
+            "gates/kernel": (C + H, 2 * H), "gates/bias": 2 * H,
+            "candidate/kernel": (C + H, H), "candidate/bias": H,
+        },
         "rnn": {"kernel": (C + H, H), "bias": H},
     },
     "flashrnn": {
@@ -260,6 +265,21 @@ def test_directions_of_tensorflow():
         for field in ("kernel", "bias")
     }
     same(load(names, "tensorflow", "LSTM").export("tensorflow"), told)
+
+
+@pytest.mark.parametrize(
+    "above", ["rnn/gru_cell/", "rnn/multi_rnn_cell/cell_1/gru_cell/", "gates/"]
+)
+def test_names_of_tensorflows_gru(above):
+    """Its variables are in two scopes, whatever stands above them."""
+    arrays = draw(**FORMULAS["tensorflow"]["gru_before"])
+    wanted = formulas.tensorflow_gru_before(x_of(), **arrays)
+    agrees(load({f"{above}{name}:0": v for name, v in arrays.items()}, "tensorflow", "GRU"), wanted)
+    agrees(load([*arrays.values()], "tensorflow", "GRU"), wanted)
+    both = {f"{way}/{above}{name}": v for way in ("fw", "bw") for name, v in arrays.items()}
+    told = load(both, "tensorflow", "GRU").export("tensorflow")
+    same({name: told[f"backward_{name}"] for name in arrays}, arrays)
+    assert len(told) == 2 * len(arrays)
 
 
 def test_lists_of_keras():

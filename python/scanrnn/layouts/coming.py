@@ -36,7 +36,7 @@ class Coming:
     ) -> None:
         self.kind, self.cell, self.options = kind, cell, dict(options)
         self.fields = kind.fields(cell)
-        self.places = parsed(weights, kind.own)
+        self.places = parsed(weights, kind.own, [field.name for field in self.fields])
         values = self._on_host(weights)
         self.layers = len({place.layer for place in self.places})
         self.directions = self._directions(values)

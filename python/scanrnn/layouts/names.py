@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 _OWN = re.compile(r"(.+)_l(\d+)(_reverse)?")
 _LAYER = re.compile(r"(?:cell_)?(\d+)")
 _DIRECTION = re.compile(r"(forward|backward)(?:_.*)?|(fw|bw)")
-_PREFIXED = re.compile(r"(forward|backward)_(.+)")
+_DIRECTED = re.compile(r"^(?:forward|backward)_")
 _CELL = re.compile(r"(?:basic_)?(?:lstm|gru|rnn|simple_rnn)_cell(?:_\d+)?")  # it says nothing
 
 
@@ -20,15 +20,16 @@ class Place(NamedTuple):
     field: str
 
 
-def parsed(names: Iterable[str], own: bool) -> dict[Place, str]:
+def parsed(names: Iterable[str], own: bool, fields: Collection[str] = ()) -> dict[Place, str]:
     """The names by what they stand for; `own` as torch has them, with the layer at the end.
 
-    All of them may begin with the same words. One layer may have any number.
+    All of them may begin with the same words. One layer may have any number. A field of `fields`
+    may be two words, such as gates/kernel.
     """
     places: dict[Place, str] = {}
     prefixes: dict[str, str] = {}
     for name in names:
-        place, prefix = (_own if own else _dotted)(name)
+        place, prefix = _own(name) if own else _dotted(name, fields)
         if place in places:
             raise ValueError(f"weights: {places[place]!r} and {name!r} stand for the same array")
         places[place] = name
@@ -65,9 +66,12 @@ def _own(name: str) -> tuple[Place, str]:
     return Place(int(found[2]), int(bool(found[3])), found[1]), prefix
 
 
-def _dotted(name: str) -> tuple[Place, str]:
+def _dotted(name: str, fields: Collection[str]) -> tuple[Place, str]:
     """Such as 0.forward_kernel, rnn_lst.1.weight, rnn/backward_lstm/lstm_cell/kernel:0."""
     *above, last = re.split(r"[./]", name.removesuffix(":0"))
+    two = "/".join([*above[-1:], last])
+    if "/" in two and _DIRECTED.sub("", two) in fields:
+        above, last = above[:-1], two
     layer, direction = 0, 0
     kept: list[str] = []
     numbers = [index for index, word in enumerate(above) if _LAYER.fullmatch(word)]
@@ -79,7 +83,6 @@ def _dotted(name: str) -> tuple[Place, str]:
             direction = int((way[1] or way[2]) in ("backward", "bw"))
         elif not _CELL.fullmatch(word):
             kept.append(word)
-    prefixed = _PREFIXED.fullmatch(last)
-    if prefixed:
-        direction, last = int(prefixed[1] == "backward"), prefixed[2]
+    if _DIRECTED.match(last):
+        direction, last = int(last.startswith("backward")), _DIRECTED.sub("", last)
     return Place(layer, direction, last), ".".join(kept)

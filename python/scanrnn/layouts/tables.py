@@ -340,7 +340,8 @@ LAYOUTS = {
     ),
     "tensorflow": Layout(
         tensorflow.CELLS, _of_both, needs_bias=True, listed=True, forget_bias=1.0,
-        coming=tensorflow.coming, going=tensorflow.going,
+        coming=tensorflow.coming, going=tensorflow.going, says=tensorflow.says,
+        keeps=("reset_after",),
     ),
     "keras": Layout(
         _KERAS, _of_columns, listed=True, coming=_two_biases, going=_one_bias,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What TensorFlow's cells of version 1 have: matrices [C+H, G*H], the rows of x above those of h.
 
-LSTM has one, of i, j, f, o, where j is g, and adds a number to f in every step.
+LSTM has one, of i, j, f, o, where j is g, and adds a number to f in every step. GRU has two, of r
+and z and of n, and its r comes before the product with h; its variables are in two scopes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arguments import Array
+from ..registry import CellInfo
 from .blocks import ROWS, X_ABOVE_H, field
 from .unit import Unit
 
@@ -23,11 +25,21 @@ CELLS = {
         *_LSTM,
         *(field(f"w_{gate}_diag", ROWS, f"weight_ch.{gate}") for gate in "fio"),
     ),
+    "GRU": (
+        field("gates/kernel", X_ABOVE_H, "weight_ih.rz", "weight_hh.rz"),
+        field("gates/bias", ROWS, "bias.rz"),
+        field("candidate/kernel", X_ABOVE_H, "weight_ih.n", "weight_hh.n"),
+        field("candidate/bias", ROWS, "bias.n"),
+    ),
     "RNN": (
         field("kernel", X_ABOVE_H, "weight_ih.h", "weight_hh.h"),
         field("bias", ROWS, "bias.h"),
     ),
 }
+
+
+def says(arrays: dict[str, Any], cell: CellInfo) -> dict[str, Any]:
+    return {"reset_after": False} if cell.name == "GRU" else {}
 
 
 def coming(arrays: dict[str, Any], unit: Unit) -> dict[str, Any]:
@@ -40,6 +52,8 @@ def coming(arrays: dict[str, Any], unit: Unit) -> dict[str, Any]:
 
 def going(arrays: dict[str, Array], unit: Unit) -> dict[str, Array]:
     """Without it."""
+    if unit.cell.name == "GRU" and unit.reset_after:
+        raise ValueError("reset_after: 'tensorflow' has GRU with False alone, got True")
     return _f_raised(arrays, -unit.forget_bias)
 
 
