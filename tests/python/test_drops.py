@@ -194,6 +194,59 @@ def test_what_is_behind_a_sequence_reaches_nothing(cell):
         np.testing.assert_array_equal(got, want)
 
 
+def eight(cell, *biases, variant=None, of_h=0, **options):
+    """A layer of 8 units whose first gate is x, and whose other gates are their biases."""
+    rnn = make(cell, 8, 8, variant, bias=bool(biases), dtype="float64", **options)
+    values = {name: np.zeros_like(value) for name, value in rnn.state_dict().items()}
+    for name, value in values.items():
+        if name.startswith("weight_ih"):
+            value[:8] = np.eye(8)
+        elif name.startswith("weight_hh"):
+            value[...] = of_h
+        elif name.startswith("bias_ih"):
+            value[...] = np.repeat(biases, 8)
+    rnn.load_state_dict(values)
+    return rnn
+
+
+def drawn(kind, seed=2024, share=0.3):
+    """Which elements a kind of draw drops, or which states it leaves as they are."""
+    x, batch = np.ones((2, 4, 8)), np.zeros((1, 8, 8))
+    if kind == "dropout":
+        return eight("IndRNN", num_layers=2, dropout=share).vjp(x, seed=seed)[0][0] == 0
+    if kind == "input_dropout":
+        return eight("IndRNN", input_dropout=share).vjp(x, seed=seed)[0][0][0] == 0
+    if kind == "dropconnect":
+        rnn = eight("RNN", variant="relu", of_h=1, dropconnect=share)
+        return rnn.vjp(batch, np.eye(8)[None], seed=seed)[0][0][0] == 0
+    if kind == "state_dropout":
+        return eight("SRU", -40, 40, state_dropout=share).vjp(x, seed=seed)[0][0][0] < 0.5
+    if kind == "zoneout":
+        y = eight("IndRNN", bidirectional=True, zoneout=share).vjp(x.cumsum(0), seed=seed)[0][0]
+        ahead, back = np.split(y, 2, axis=-1)
+        steps = np.diff(ahead, axis=0, prepend=0), np.diff(back, axis=0, append=0)
+        return np.concatenate(steps, axis=-1) == 0
+    rnn = eight("LSTM", 0, -40, 0, 0, zoneout=(0, share))
+    return rnn.vjp(batch, (batch, batch + 1), seed=seed)[0][1][1][0] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"),
+    [
+        ("dropout", "112a10598050c231"),
+        ("input_dropout", "15c0d34c"),
+        ("dropconnect", "c430a5410820c41e"),
+        ("state_dropout", "2d0333b4"),
+        ("zoneout", "40080a3162b5440448083468622b42c1"),
+        ("zoneout_cell", "6e8641a3000050d4"),
+    ],
+)
+def test_a_seed_draws_the_same_bits_everywhere(kind, bits):
+    """After a restart and on another machine. Users must hear of a change that draws others."""
+    assert np.packbits(drawn(kind)).tobytes().hex() == bits
+    assert np.packbits(drawn(kind, seed=2025)).tobytes().hex() != bits
+
+
 def test_what_is_no_share_is_named():
     for name in ("input_dropout", "dropconnect", "zoneout"):
         for value in (1.0, -0.25):
