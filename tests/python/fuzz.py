@@ -3,7 +3,8 @@
 
 Layers run in every strategy, layout, dtype and array library that there is; forward, steps, also
 from a pool of states, and gradients are held to the float64 oracle. One case in five is empty, in
-steps or in sequences. More than half are ragged: of many lengths, padded or packed, or with resets.
+steps or in sequences. More than half are ragged: of many lengths, padded or packed, or with resets;
+torch's are packed as torch does it, too.
 """
 
 import functools
@@ -11,6 +12,7 @@ import importlib.util
 import math
 from typing import Any, NamedTuple
 
+import fuzz_packed
 import fuzz_pools
 import gradients
 import numpy as np
@@ -316,6 +318,8 @@ class Running:
             self.run_step()
         if fuzz_pools.takes(case):
             fuzz_pools.run(self)
+        if fuzz_packed.takes(case):
+            fuzz_packed.run(self)
         self.arrays.left_alone()
 
     def run_step(self):

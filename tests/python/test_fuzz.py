@@ -8,6 +8,7 @@ import os
 
 import fuzz
 import fuzz_errors
+import fuzz_packed
 import fuzz_pools
 import fuzz_scans
 import gradients
@@ -177,6 +178,7 @@ def test_every_kind_of_case_is_drawn():
         lambda case: case.cell, lambda case: case.strategy, lambda case: case.library,
         lambda case: case.options["dtype"], lambda case: case.options["num_layers"],
         lambda case: case.ragged, lambda case: case.resets, fuzz_pools.takes,
+        *([fuzz_packed.takes] if fuzz.there("torch") else []),
         *(lambda case, name=name: name in case.options for name in fuzz.DRAWN_OPTIONS),
     ):  # fmt: skip
         kinds = [of(case) for case in cases]
