@@ -3,73 +3,12 @@
 // needs to walk these alone and every copy of them must have the same result.
 #include "support/cases.h"
 #include "support/conform.h"
-#include "support/cuda.h"
+#include "support/repeated.h"
 
 namespace scanrnn::test {
 namespace {
 
 using dispatch::Strategy;
-
-constexpr std::int64_t kMany = std::int64_t{1} << 31;
-
-class CudaLargeTest : public CudaTest {
- protected:
-  // True where the device has not so many bytes free.
-  static bool lacks(std::size_t bytes) {
-    std::size_t free = 0, total = 0;
-    REQUIRE_CUDA(cudaMemGetInfo(&free, &total));
-    return free < bytes;
-  }
-};
-
-// `rows` rows of `from`, each `width` bytes, `copies` times beside each other.
-void repeat(const Buffer& from, std::int64_t rows, std::size_t width, std::int64_t copies,
-            void* to) {
-  const std::size_t pitch = width * static_cast<std::size_t>(copies);
-  const auto copy = [&](std::int64_t first, const void* source, std::size_t spacing,
-                        std::int64_t count) {
-    REQUIRE_CUDA(cudaMemcpy2DAsync(static_cast<char*>(to) + static_cast<std::size_t>(first) * width,
-                                   pitch, source, spacing, width * static_cast<std::size_t>(count),
-                                   static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice,
-                                   nullptr));
-  };
-  copy(0, from.data(), width, 1);
-  for (std::int64_t done = 1; done < copies; done *= 2) {
-    copy(done, to, pitch, std::min(done, copies - done));
-  }
-}
-
-// `rows` times `width` bytes, `pitch` apart and `offset` from the beginning.
-Values fetch(const void* from, std::size_t pitch, std::size_t offset, std::size_t width,
-             std::int64_t rows, Dtype dtype) {
-  std::vector<std::uint8_t> bytes(width * static_cast<std::size_t>(rows));
-  REQUIRE_CUDA(cudaMemcpy2D(bytes.data(), width, static_cast<const char*>(from) + offset, pitch,
-                            width, static_cast<std::size_t>(rows), cudaMemcpyDeviceToHost));
-  Values out;
-  for (std::size_t at = 0; at < bytes.size(); at += size_of(dtype)) {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, bytes.data() + at, size_of(dtype));
-    out.push_back(decode(bits, dtype));
-  }
-  return out;
-}
-
-// [T,B,.] with `few` sequences as the batch, repeated `copies` times.
-struct Repeated {
-  const Case& few;
-  std::int64_t copies;
-  Context& context;
-
-  Buffer place(const Values& values, std::int64_t outer, std::int64_t width) const {
-    Tensor tensor(few.layer.dtype, {outer, few.batch * width}, values);
-    const auto bytes = tensor.bits();
-    Buffer once(context, bytes.size());
-    once.upload(bytes.data(), bytes.size());
-    Buffer out(context, bytes.size() * static_cast<std::size_t>(copies));
-    repeat(once, outer, bytes.size() / static_cast<std::size_t>(outer), copies, out.data());
-    return out;
-  }
-};
 
 // Forward and backward of a layer over a batch of copies, all that they read and write on the
 // device.
@@ -234,65 +173,6 @@ std::vector<Cell> all_cells() {
 }
 INSTANTIATE_TEST_SUITE_P(Cell, CudaLargeLayerTest, testing::ValuesIn(all_cells()),
                          [](const auto& test) { return scanrnn::info(test.param).name; });
-
-// Packed tokens, one sequence again and again: the last of them is walked as the first one is.
-TEST_F(CudaLargeTest, EveryPackedSequenceIsTheSame) {
-  constexpr Dtype kDtype = Dtype::bfloat16;
-  Case one;
-  one.layer.input_size = 8;
-  one.layer.hidden_size = 512;
-  one.layer.dtype = kDtype;
-  one.steps = 61;
-  one.batch = 1;
-  one.h0 = false;
-  const std::int64_t hidden = one.layer.hidden_size;
-  const std::int64_t count = kMany / (one.steps * hidden) + 1, tokens = count * one.steps;
-  Random random(93);
-  const Data data = random_data(one, random);
-  const oracle::Answer want = oracle::run(one, data, false);
-
-  Context context = make_context(1);
-  const Layer layer(one.layer);
-  const auto plan =
-      layer.plan(context, BatchShape{tokens, count, dispatch::Batch::packed}, Mode::inference);
-  const Sizes bytes = layer.sizes(plan);
-  const std::size_t outputs = static_cast<std::size_t>(tokens * hidden) * size_of(kDtype);
-  if (lacks(bytes.workspace + outputs + (std::size_t{4} << 30))) {
-    SCANRNN_LACKS_GPUS(1, "not enough memory");
-  }
-  const Buffer workspace(context, bytes.workspace), y(context, outputs);
-  const Buffer hn(context, static_cast<std::size_t>(count * hidden) * size_of(kDtype));
-  const Buffer x = Repeated{one, count, context}.place(data.x, 1, one.steps * 8);
-  std::vector<std::int64_t> ends(static_cast<std::size_t>(count) + 1);
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    ends[i] = static_cast<std::int64_t>(i) * one.steps;
-  }
-  const Uploaded cu_seqlens(context, TensorView::of(ends.data(), Dtype::int64, {count + 1}));
-  std::vector<Tensor> params;
-  for (std::size_t i = 0; i < data.params.size(); ++i) {
-    params.emplace_back(kDtype, layer.parameters()[i].sizes, data.params[i]);
-  }
-  Mirror mirror(context);
-  ForwardArgs args;
-  for (Tensor& parameter : params) args.params.push_back(mirror.view(parameter));
-  args.x = TensorView::of(x.data(), kDtype, {tokens, 8}, test_device());
-  args.y = TensorView::of(y.data(), kDtype, {tokens, hidden}, test_device());
-  args.hn.h = TensorView::of(hn.data(), kDtype, {1, count, hidden}, test_device());
-  args.ragged.cu_seqlens = cu_seqlens.view();
-  args.workspace = workspace.span();
-  layer.forward(context, plan, args);
-
-  const std::size_t width = static_cast<std::size_t>(one.steps * hidden) * size_of(kDtype);
-  const Tolerance tolerance = forward_tolerance(kDtype, one.steps);
-  for (const std::int64_t sequence : {std::int64_t{0}, count / 2, count - 1}) {
-    const auto before = static_cast<std::size_t>(sequence);
-    const Values got = fetch(y.data(), width, before * width, width, 1, kDtype);
-    EXPECT_TRUE(close("y", got, want.y, tolerance)) << "sequence " << sequence;
-    const std::size_t row = static_cast<std::size_t>(hidden) * size_of(kDtype);
-    const Values state = fetch(hn.data(), row, before * row, row, 1, kDtype);
-    EXPECT_EQ(state, Values(got.end() - hidden, got.end())) << "sequence " << sequence;
-  }
-}
 
 // [T,N] by repeating a few columns.
 TEST_F(CudaLargeTest, EveryCopyOfARowIsTheSame) {
