@@ -3,7 +3,8 @@
 
 Lengths are uniform in [1, T]. Every way gives the same tokens and the same gradients, since no
 cotangent comes to the padding; all are held against the whole batch in float64. A row's `share` is
-its time over that of the padded batch.
+its time over that of the padded batch. Some cells run in every way, the others padded alone, with
+resets and without.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from gpu_timing import Bench, Contest, Run, at_most, run_of
 from peer_dense import BOUNDS, PASSES
 from peer_scans import DTYPES, optional
 from rows import OURS, Row
+from scanrnn.registry import cells
+from scanrnn.tools.sizes import made
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-CELLS = ("LSTM", "GRU", "MinGRU", "MinLSTM", "SRU")
+CELLS = ("LSTM", "GRU", "MinGRU", "MinLSTM", "SRU")  # in every way
+OTHERS = tuple(cell.name for cell in cells() if cell.name not in CELLS)  # padded alone
 B, T, H, DTYPE = 64, 1024, 768, "bfloat16"
 RESETS = 0.03  # of the steps
 # B, T, H of a batch of episodes, and the passes. A program of TorchRL's backward has all units of a
@@ -39,7 +43,7 @@ Call = Callable[..., Tensor]  # from x and parameters to y
 
 def module(library: Any, cell: str, hidden: int, dtype: torch.dtype) -> torch.nn.Module:
     """With the same parameters for every library and dtype."""
-    rnn: torch.nn.Module = getattr(library, cell)(hidden, hidden, device="cuda", dtype=dtype)
+    rnn: torch.nn.Module = made(library, cell, hidden, device="cuda", dtype=dtype)
     torch.manual_seed(0)
     fill(rnn, hidden)
     return rnn
@@ -68,11 +72,11 @@ class Padded:
         self.told = {
             "padded": {},
             "padded, resets": {"reset": torch.rand(T, B, device="cuda") < RESETS},
-            "lengths": {"lengths": self.lengths.cuda()},
-            "cu_seqlens": {
-                "cu_seqlens": torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0)).cuda()
-            },
         }
+        if cell in CELLS:
+            ends = torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
+            self.told["lengths"] = {"lengths": self.lengths.cuda()}
+            self.told["cu_seqlens"] = {"cu_seqlens": ends.cuda()}
         self.x, self.dy = numbers(T, B, H), numbers(T, B, H) * present.T.cuda()[..., None]
         wide = module(scanrnn.torch, cell, H, torch.float64)
         self.names = ["x", *(name for name, _ in wide.named_parameters())]
@@ -120,7 +124,10 @@ class Padded:
 
 
 def layers(bench: Bench) -> None:
-    for cell in CELLS:
+    for cell in (*CELLS, *OTHERS):
+        shown = f"ragged {cell} {' '.join(PASSES)} {B} {T} {H} {DTYPE} {OURS} torch.nn padded"
+        if not bench.wanted({"shown": shown}):
+            continue
         problem = Padded(cell)
         for direction in PASSES:
             one_pass(bench, problem, direction)
@@ -133,7 +140,7 @@ def one_pass(bench: Bench, problem: Padded, direction: str) -> None:
     contest, training = Contest(bench, row), direction != "forward"
     for way in problem.told:
         contest.enter({"impl": OURS, "way": way}, functools.partial(problem.ours, way, training))
-    if hasattr(torch.nn, problem.cell):
+    if problem.cell in CELLS and hasattr(torch.nn, problem.cell):
         make = functools.partial(problem.by_torch, training)
         contest.enter({"impl": "torch.nn", "way": "PackedSequence"}, make, graph=False)
     first = len(bench.rows)

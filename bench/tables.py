@@ -263,6 +263,8 @@ def gpu_ragged(content: Row) -> str:
     rows = measured(content["rows"], bench="ragged")
     for (cell, direction), group in by(rows, lambda r: (r["cell"], r["pass"])).items():
         ways = {row["way"]: row for row in group}
+        if "padded" not in ways:  # what failed has no time, and the others no share
+            continue
         found = (ways.get(way) for way in RAGGED_WAYS)
         shares = (f"{row['share']:.2f}" if row else "" for row in found)
         lines.append([cell, PASSES[direction], f"{ways['padded']['ms']:.2f}", *shares])

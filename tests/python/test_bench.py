@@ -181,3 +181,14 @@ def test_tables_of_torch(bench, tmp_path, capsys):
     tables.fill(page, tmp_path)  # in which no file is
     assert "as it was" in page.read_text()
     assert "no file for the table 'gpu replaced'" in capsys.readouterr().out
+
+
+def test_cells_that_are_padded_alone_have_no_share_in_other_ways(bench):
+    tables = bench("tables")
+    ragged = {"bench": "ragged", "share": 1.0}
+    rows = [row("scanrnn", 2.0, **ragged, way="padded")]
+    rows += [row("scanrnn", 2.06, **ragged | {"share": 1.03}, way="padded, resets")]
+    failed = row("scanrnn", 1.0, bench="ragged", cell="GRU", way="padded, resets")
+    text = tables.gpu_ragged(HEAD | {"rows": [*rows, failed]})
+    assert "| LSTM | forward | 2.00 | 1.03 |  |  |  |" in text
+    assert "GRU" not in text
