@@ -67,6 +67,8 @@ EVERYDAY = [
 ]
 # In float32, in which torch lets a recurrence use TF32 unless it is told otherwise.
 EVERYDAY_FLOAT32 = [Size(64, 128, 1024, layers=2)]
+# In exact float32 alone.
+EVERYDAY_EXACT = EVERYDAY[:2]
 # The LSTM and GRU problems of DeepBench: for training H, batches, T; for serving forward alone.
 DEEPBENCH = {
     "LSTM": [
@@ -264,6 +266,8 @@ def everyday(bench: Bench) -> None:
     """`--only "128 128 1024"` takes those of one size, B T H."""
     for size, cell in itertools.product(EVERYDAY_FLOAT32, ("LSTM", "GRU")):
         problem(bench, "layer", cell, size, ("float32", "tf32"))
+    for size, cell in itertools.product(EVERYDAY_EXACT, ("LSTM", "GRU")):
+        problem(bench, "layer", cell, size, ("float32",), eager=False)
     for size, cell in itertools.product(EVERYDAY, ("LSTM", "GRU")):
         problem(bench, "layer", cell, size, ("bfloat16", "float16"), eager=False)
 
