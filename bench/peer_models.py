@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,26 +13,28 @@ from torch import Tensor
 # ---- the recurrence
 
 
-class ExactScan(torch.autograd.Function):
-    """exact_scan with a derivative, which is the same recurrence against time."""
+class Scan(torch.autograd.Function):
+    """`scan` of a and b over axis 0 and its derivative, which is the same against time."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        h = doubling(a, b)
+    def forward(ctx: Any, a: Tensor, b: Tensor, scan: Callable[..., Tensor]) -> Tensor:
+        a = a.detach()
+        h = scan(a, b.detach())
         ctx.save_for_backward(a, h)
+        ctx.scan = scan
         return h
 
     @staticmethod
-    def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor, None]:
         a, h = ctx.saved_tensors
         zero = torch.zeros_like(a[:1])
-        db = doubling(torch.cat([a[1:], zero]).flip(0), dh.flip(0)).flip(0)
-        return db * torch.cat([zero, h[:-1]]), db
+        db = ctx.scan(torch.cat([a[1:], zero]).flip(0), dh.flip(0)).flip(0)
+        return db * torch.cat([zero, h[:-1]]), db, None
 
 
 def exact_scan(a: Tensor, b: Tensor) -> Tensor:
     """h_t = a_t h_{t-1} + b_t over axis 0 in float64."""
-    return ExactScan.apply(a.double(), b.double())
+    return Scan.apply(a.double(), b.double(), doubling)
 
 
 def doubling(a: Tensor, b: Tensor) -> Tensor:

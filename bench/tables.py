@@ -243,18 +243,25 @@ def gpu_stacks(content: Row) -> str:
 
 
 def gpu_options(content: Row) -> str:
-    """The first layer of a size by its time, the others as so many times that."""
+    """The first layer of a size by its time, the others as so many times that; and milliseconds of
+    formulas in PyTorch, where there are such."""
     lines = []
     groups = by(measured(content["rows"], bench="options"), lambda r: (r["B"], r["T"], r["H"]))
     for size, group in groups.items():
         for way, rows in by(group, lambda r: r["way"]).items():
-            found = {row["pass"]: row for row in rows}
-            if way in ("LSTM", "GRU", "MinGRU", "SRU"):
-                times = [f"{found[direction]['ms']:.2f} ms" for direction in PASSES]
-            else:
-                times = [f"{found[direction]['times']:.2f} x" for direction in PASSES]
-            lines.append(["B{} T{} H{}".format(*size), way, *times])
-    return source(content) + measure.markdown(["size", "layer", "forward", "with backward"], lines)
+            found = {row["pass"]: row for row in measured(rows, impl=OURS)}
+            formulas = {row["pass"]: row["ms"] for row in rows if row["impl"] != OURS}
+            unit, key = ("ms", "ms") if way in ("LSTM", "GRU", "MinGRU", "SRU") else ("x", "times")
+            line = ["B{} T{} H{}".format(*size), way]
+            line += [f"{found[one][key]:.2f} {unit}" if one in found else "" for one in PASSES]
+            lines.append(
+                line + [number(formulas[one]) if one in formulas else "" for one in PASSES]
+            )
+    titles = ["size", "layer", "forward", "with backward"]
+    if any(line[-1] or line[-2] for line in lines):
+        titles += ["by torch.compile, ms", "with backward, ms"]
+    lines = [line[: len(titles)] for line in lines]
+    return source(content) + measure.markdown(titles, lines)
 
 
 def gpu_ragged(content: Row) -> str:

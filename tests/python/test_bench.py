@@ -192,3 +192,16 @@ def test_cells_that_are_padded_alone_have_no_share_in_other_ways(bench):
     text = tables.gpu_ragged(HEAD | {"rows": [*rows, failed]})
     assert "| LSTM | forward | 2.00 | 1.03 |  |  |  |" in text
     assert "GRU" not in text
+
+
+def test_options_stand_beside_formulas_where_there_are_such(bench):
+    tables = bench("tables")
+    option = {"bench": "options", "times": 1.0}
+    rows = [row("scanrnn", 1.0, **option, way="LSTM")]
+    rows += [row("scanrnn", 1.5, **option | {"times": 1.5}, way="SLSTM")]
+    text = tables.gpu_options(HEAD | {"rows": rows})
+    assert text.endswith("| B16 T1024 H768 | SLSTM | 1.50 x |  |")
+    rows += [row("torch, compiled", 30.0, **option | {"times": 30}, way="SLSTM")]
+    text = tables.gpu_options(HEAD | {"rows": rows})
+    assert "| B16 T1024 H768 | LSTM | 1.00 ms |  |  |  |" in text
+    assert "| B16 T1024 H768 | SLSTM | 1.50 x |  | 30.0 |  |" in text
