@@ -2,8 +2,10 @@
 // Whole layers on CUDA through the public API, as the planner picks and every other way: outputs
 // and gradients against a float64 run first, then the time against the layer's floor, which is its
 // matrix products alone and the fewest bytes of its recurrence at the bandwidth of a copy. All of
-// it takes turns.
+// it takes turns. What a layer takes beside its products is its recurrence, whose share of a copy's
+// bandwidth a row has as rest_share.
 //   layer_cuda [--json FILE] [--cell NAME] [--size PART]
+#include <algorithm>
 #include <memory>
 
 #include "layer_cuda.cuh"
@@ -70,27 +72,30 @@ void report_way(const CellInfo& cell, const Shape& s, bool batch_first, bool bac
   const Timing time = turns.time(way.turns[backward]);
   const Index n = s.batch * s.steps * s.hidden;
   const double moved = elements(cell, backward) * static_cast<double>(n) * sizeof(T);
-  const double floor = products + moved / copy_gbps / 1e6;
+  const double copied = moved / copy_gbps / 1e6, floor = products + copied;
+  // Products that take longer alone than within the layer leave nothing that could be judged.
+  const double rest = std::max(time.ms - products, 0.0), share = rest > 0 ? copied / rest : 0;
   const std::string name = way_of(backward ? p.training : p.inference);
   const bool picked = way.picked[backward];
   std::printf(
       "%-8s B%-2d T%-6d C%-5d H%-5d %-8s %s %-21s %-3s %8.4f ms, products %.4f, floor %.4f: %.2f "
-      "x%s\n",
+      "x, rest %.0f %% of a copy%s\n",
       cell.name.c_str(), (int)s.batch, (int)s.steps, (int)s.input(), (int)s.hidden, name_of<T>(),
       batch_first ? "BTH" : "TBH", name.c_str(), backward ? "f+b" : "f", time.ms, products, floor,
-      time.ms / floor, picked ? " (picked)" : "");
+      time.ms / floor, 100 * share, picked ? " (picked)" : "");
   report.add(
       format("{\"bench\": \"layer\", \"cell\": \"%s\", \"impl\": \"scanrnn\", \"strategy\": "
              "\"%s\", \"domain\": \"log\", \"pass\": \"%s\", \"layout\": \"%s\", \"B\": %d, "
              "\"T\": %d, \"C\": %d, \"H\": %d, \"dtype\": \"%s\", \"ms\": %.5f, "
              "\"ms_spread\": %.5f, \"gemm_ms\": %.5f, \"copy_gbps\": %.0f, \"floor_ms\": %.5f, "
-             "\"floor_ratio\": %.3f, \"peak_bytes\": %.0f, \"max_error\": %.2e, "
+             "\"floor_ratio\": %.3f, \"rest_ms\": %.5f, \"rest_share\": %.3f, "
+             "\"peak_bytes\": %.0f, \"max_error\": %.2e, "
              "\"gradient_error\": %.2e, \"picked\": %s, %s}",
              cell.name.c_str(), name.c_str(), backward ? "forward_backward" : "forward",
              batch_first ? "BTH" : "TBH", (int)s.batch, (int)s.steps, (int)s.input(), (int)s.hidden,
-             name_of<T>(), time.ms, time.spread, products, copy_gbps, floor, time.ms / floor,
-             double(p.workspace.size() + p.reserve.size()), way.errors.y, way.errors.gradients,
-             picked ? "true" : "false", turns.clocks().c_str()));
+             name_of<T>(), time.ms, time.spread, products, copy_gbps, floor, time.ms / floor, rest,
+             share, double(p.workspace.size() + p.reserve.size()), way.errors.y,
+             way.errors.gradients, picked ? "true" : "false", turns.clocks().c_str()));
 }
 
 template <class T>
