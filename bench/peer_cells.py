@@ -76,7 +76,8 @@ def walk(
     y = torch.zeros_like(states[0], dtype=pre.dtype).requires_grad_()
     ys = []
     for sums in pre.unbind(0):
-        y, *states = compiled(step)(sums, y, *states, *params)
+        y, *after = compiled(step)(sums, y, *states, *params)
+        states = tuple(after)
         ys.append(y)
     return torch.stack(ys)
 
