@@ -85,6 +85,21 @@ def gpu_steps(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
+def gpu_stack_steps(content: Row) -> str:
+    """A step of four layers in one launch and layer by layer; in place: the new state in the place
+    of the old one."""
+    lines = []
+    rows = measured(content["rows"], bench="stack_step")
+    for (cell, B, H, dtype), group in by(
+        rows, lambda r: (r["cell"], r["B"], r["H"], r["dtype"])
+    ).items():
+        us = {(row["way"], row["in_place"]): f"{1e3 * row['ms']:.1f}" for row in group}
+        keys = [(way, place) for place in (False, True) for way in ("one launch", "one by one")]
+        lines.append([cell, f"B{B} H{H}, {dtype}", *(us.get(key, "") for key in keys)])
+    titles = ["a step of 4 layers", "size", "one launch, us", "one by one", "in place, one launch"]
+    return source(content) + measure.markdown([*titles, "one by one"], lines)
+
+
 def call_of_scan(row: Row) -> str:
     call = {"linear": "scan", "log": "scan_log"}[row["domain"]]
     return call + (" and its backward" if row["pass"] == "forward_backward" else "")
@@ -280,15 +295,15 @@ def gpu_ragged(content: Row) -> str:
 
     lines = []
     rows = measured(content["rows"], bench="episodes")
-    for (cell, dtype, direction), group in by(
-        rows, lambda r: (r["cell"], r["dtype"], r["pass"])
+    for (size, cell, dtype, direction), group in by(
+        rows, lambda r: (shape_of(r), r["cell"], r["dtype"], r["pass"])
     ).items():
         ms = {row["impl"]: row["ms"] for row in group}
         theirs = next((value for impl, value in ms.items() if impl != OURS), None)
         ratio = f"{theirs / ms[OURS]:.1f} x" if theirs and OURS in ms else ""
         times = [number(ms[OURS]), number(theirs) if theirs else ""]
-        lines.append([cell, dtype, PASSES[direction], *times, ratio])
-    titles = ["resets at 3 % of the steps", "products", "pass", "ms", "TorchRL, Triton, ms", ""]
+        lines.append([cell, size, dtype, PASSES[direction], *times, ratio])
+    titles = ["resets at 3 %", "size", "products", "pass", "ms", "TorchRL, Triton, ms", ""]
     if lines:
         text += "\n\n" + measure.markdown(titles, lines)
 
@@ -314,6 +329,7 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "gpu scans": ("h100-scan", gpu_scans),
     "gpu dense": ("h200-dense", gpu_dense),
     "gpu dense steps": ("h200-dense", gpu_steps),
+    "gpu stack steps": ("h200-dense", gpu_stack_steps),
     "gpu cudnn": ("h200-peers", gpu_cudnn),
     "gpu cudnn since": ("h100-peers", gpu_cudnn),
     "gpu deepbench": ("h200-peers", gpu_deepbench),
