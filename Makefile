@@ -170,11 +170,9 @@ profiles: .venv/installed
 	python -m scanrnn tune --from bench/results/cpu-crossover-epyc.json \
 	  bench/results/cpu-crossover.json \
 	  --out dispatch/profiles/cpu-generic.json
-	for name in sm_90 cuda-generic; do python -m scanrnn tune \
-	  --from bench/results/h200-random.json bench/results/h200-random-scans.json \
-	  bench/results/h200-crossover.json --out dispatch/profiles/$$name.json; \
-	  python -m scanrnn tune --from bench/results/h100-random-tf32.json \
-	  --add-to dispatch/profiles/$$name.json --out dispatch/profiles/$$name.json; done
+	for name in sm_90 cuda-generic; do python -m scanrnn tune --from $(patsubst %, \
+	  bench/results/%.json,h200-random-tf32 h100-random-scans h200-random-scans h200-random \
+	  h200-crossover) --out dispatch/profiles/$$name.json; done
 
 figures: .venv/installed
 	python bench/figures.py

@@ -140,10 +140,6 @@ def parser() -> argparse.ArgumentParser:
         help="JSON of bench crossover to fit to, on whatever device: nothing is measured; of "
         "several machines with as many threads each, rules that are good on all",
     )  # fmt: skip
-    tune.add_argument(
-        "--add-to", type=Path, metavar="PROFILE",
-        help="a profile's file, to which only costs of kinds of problems are added that it lacks",
-    )  # fmt: skip
 
     source = regret.add_mutually_exclusive_group(required=True)
     source.add_argument("sweep", type=Path, nargs="?", help="JSON of bench crossover")
@@ -238,7 +234,6 @@ def run(chosen: argparse.Namespace) -> None:
 
         tune.run(
             chosen.grid, chosen.cells, chosen.device, chosen.out, chosen.minutes, chosen.measured,
-            chosen.add_to,
         )  # fmt: skip
     elif chosen.kind == "crossover":
         from .tools import crossover

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scanrnn import __main__, _core, profile
+from scanrnn import _core, profile
 from scanrnn.tools import costs, crossover, fit, measure, regret, sizes, tune
 
 ROOT = Path(__file__).parents[2]
@@ -139,29 +139,6 @@ def test_the_better_of_rules_and_costs_is_kept(capsys, monkeypatch):
     assert "costs" not in tune.fitted([content], "mine")
 
 
-def test_costs_of_new_problems_are_added(tmp_path):
-    pytest.importorskip("scipy")
-    profile_file, sweep, out = (tmp_path / f"{name}.json" for name in ("old", "sweep", "new"))
-    old = tune.fitted([drawn_sweep(count=80) | MACHINE], "old")
-    measure.save(profile_file, old)
-    content = drawn_sweep(count=80, seed=3) | MACHINE | {"commit": "later"}
-    for row in content["rows"][::2]:  # those of the others are known
-        row["dtype"] = sizes.TF32
-    measure.save(sweep, content)
-    command = ["tune", "--from", str(sweep), "--add-to", str(profile_file), "--out", str(out)]
-    __main__.main(command)
-    new = measure.load(out)
-    assert [cost for cost in new["costs"] if not cost["tf32"]] == old["costs"]
-    assert {cost["strategy"] for cost in new["costs"] if cost["tf32"]} >= {"direct"}
-    assert new["and"] == ["a GPU, commit later"]
-    assert new["name"] == "old"
-    with pytest.raises(SystemExit, match=r"^--add-to: expected sweeps, which --from names"):
-        __main__.main(["tune", "--add-to", str(profile_file)])
-    measure.save(profile_file, {key: value for key, value in old.items() if key != "costs"})
-    with pytest.raises(SystemExit, match=r"^--add-to: expected a profile with costs"):
-        __main__.main(command)
-
-
 def test_drawn_problems_are_the_seeds():
     names = ["MinGRU", "LSTM", "scan"]
     first = list(sizes.drawn(200, 3, names, "cuda"))
@@ -207,7 +184,7 @@ def test_sizes_that_people_quote_are_picked_as_measured():
 
 
 def test_the_built_in_costs_where_products_round_to_tf32():
-    content = measure.load_sweep(ROOT / "bench" / "results" / "h100-random-tf32.json")
+    content = measure.load_sweep(ROOT / "bench" / "results" / "h200-random-tf32.json")
     found = [p for p in fit.problems(content) if p.dtype == sizes.TF32]
     pick = regret.picker(content, _core.built_in_profile("sm_90"))
     regrets = np.array([p.regret(pick(p)) for p in found])
@@ -219,9 +196,10 @@ def test_the_built_in_costs_where_products_round_to_tf32():
 # The share of picks within 5 % of the best, the most that one loses, and the median error of the
 # microseconds.
 PROMISED = {
-    "h200-random": (0.97, 0.42, 0.06),
+    "h200-random": (0.975, 0.28, 0.06),
     "h200-random-99": (0.975, 0.26, 0.07),
     "h200-random-scans": (0.98, 0.25, 0.03),
+    "h100-random-scans": (0.965, 0.2, 0.035),
 }
 
 

@@ -43,27 +43,6 @@ def fitted(sweeps: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return out
 
 
-def added(kept: dict[str, Any], sweeps: list[dict[str, Any]]) -> dict[str, Any]:
-    """The file `kept` with the costs of the classes of problems that it lacks and these have."""
-    content = sweeps[-1]
-    if content["device"] != "cuda" or "costs" not in kept:
-        raise SystemExit("--add-to: expected a profile with costs, and sweeps of a GPU")
-    known = {_class(cost) for cost in kept["costs"]}
-    found = [p for sweep in sweeps for p in fit.problems(sweep)]
-    fits = costs.fit(found, fit.units_of(content), content.get("shared_bytes", 0))
-    new = [cost for cost in fits if _class(cost) not in known]
-    others = [f"{s['processor']}, commit {s['commit']}" for s in sweeps]
-    return kept | {
-        "fitted": f"{kept['fitted']}; {measure.command()}",
-        "and": [*kept.get("and", []), *others],
-        "costs": sorted(kept["costs"] + new, key=_class),
-    }
-
-
-def _class(cost: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(cost[name] for name in profile.CLASS)
-
-
 def run(
     grid: str,
     names: list[str],
@@ -71,11 +50,8 @@ def run(
     out: Path | None,
     minutes: float | None = None,
     measured: list[Path] | None = None,
-    add_to: Path | None = None,
 ) -> None:
     now = None
-    if add_to is not None and measured is None:
-        raise SystemExit("--add-to: expected sweeps, which --from names")
     if measured is not None:
         sweeps = [measure.load_sweep(path) for path in measured]
     else:
@@ -88,7 +64,7 @@ def run(
         print(f"now [profile {now.name}]:\n{_summary(sweeps[0], now)}")
     path = out or profile.user_file(sweeps[0]["device"])
     name = out.stem if out else "tuned"
-    described = fitted(sweeps, name) if add_to is None else added(measure.load(add_to), sweeps)
+    described = fitted(sweeps, name)
     found = profile.parse(described, str(path))
     for sweep in sweeps:
         print(f"tuned, on {sweep['processor']}:\n{_summary(sweep, found)}")
