@@ -162,7 +162,7 @@ TEST(LargeShapes, ArePlannedWhereTheyBeatStepsInALoop) {
     bool training;
   };
   for (const Size& one :
-       {Size{4, 512, 512, false}, Size{4, 768, 256, false}, Size{3, 1024, 256, false},
+       {Size{4, 512, 512, false}, Size{3, 512, 512, false}, Size{3, 1024, 256, false},
         Size{4, 512, 512, true}, Size{4, 768, 128, true}, Size{4, 1024, 128, true},
         Size{3, 512, 512, true}, Size{3, 1024, 128, true}}) {
     Problem p = lstm(one.batch, one.hidden, one.gates);
@@ -170,7 +170,8 @@ TEST(LargeShapes, ArePlannedWhereTheyBeatStepsInALoop) {
     p.training = one.training;
     const Plan planned = plan(p, device(), *measured);
     EXPECT_EQ(planned.strategy, Strategy::persistent) << explain(planned);
-    EXPECT_EQ(plan(p, without, *measured).strategy, Strategy::step_loop);
+    const Plan by_others = plan(p, without, *measured);
+    EXPECT_EQ(by_others.strategy, Strategy::step_loop) << explain(by_others);
     EXPECT_EQ(planned.persistent_vjp.large, one.training);
   }
 }
