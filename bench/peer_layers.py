@@ -234,7 +234,8 @@ def one_step(bench: Bench, cell: str, B: int) -> None:
         add("torch", lambda: models.step(x, h, *params))
         compiled = torch.compile(models.step)
         add("torch, compiled", lambda: compiled(x, h, *params))
-    matrices = [p.detach() for n, p in rnn.named_parameters() if n.startswith("weight")]
+    weights = [p.detach() for n, p in rnn.named_parameters() if n.startswith("weight")]
+    matrices = [weight for weight in weights if weight.ndim == 2]
     products = lambda: [torch.nn.functional.linear(x, matrix) for matrix in matrices]  # noqa: E731
     contest.yardstick("products", products)
     contest.measure(lambda row, sticks: row | {"gemm_ms": round(sticks["products"], 6)})
