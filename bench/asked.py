@@ -8,8 +8,6 @@ from scanrnn import cells
 from scanrnn.tools.regret import PASSES
 
 BELOW, UNKNOWN = "†", "not explained yet"
-DENSE_MS = {"forward": 1.7, "forward_backward": 5.0}  # B16 T1024 H768, 16 bits
-DENSE_WHY = "a step waits for what other blocks send; neither bytes nor products bound it"
 CUDNN_RATIO = 1.3  # times ours, at least, by cuDNN at its best
 
 

@@ -11,8 +11,8 @@ from scanrnn import cells
 CLOSE = 1.25  # times its products, which a CPU layer should cost at most
 
 
-def how_fast(layers: Row, dense: Row, peers: Row, cpu: Row) -> str:
-    text = [linear_cells(layers["rows"]), dense_cells(dense["rows"], peers["rows"])]
+def how_fast(layers: Row, peers: Row, cpu: Row) -> str:
+    text = [linear_cells(layers["rows"]), dense_cells(peers["rows"])]
     own = measured(cpu["rows"], bench="layer", impl=OURS)
     close = sum(row["floor_ratio"] <= CLOSE for row in own)
     text.append(
@@ -40,7 +40,7 @@ def linear_cells(rows: list[Row]) -> str:
     )
 
 
-def dense_cells(rows: list[Row], peers: list[Row]) -> str:
+def dense_cells(peers: list[Row]) -> str:
     size = {"B": 16, "T": 1024, "H": 768, "dtype": "bfloat16"}
     both = {}
     for cell in ("LSTM", "GRU"):
@@ -49,15 +49,9 @@ def dense_cells(rows: list[Row], peers: list[Row]) -> str:
         both[cell] = " ms and with backward ".join(f"{ms:.1f}" for ms in times)
     beside = measured(peers, bench="layer", cell="LSTM", **{"pass": "forward"}, **size)
     own = need(beside, impl=OURS)
-    one = {"bench": "step", "B": 1, "dtype": "bfloat16"}
-    steps = {cell: find(rows, cell=cell, **one) for cell in ("LSTM", "GRU")}
-    steps = {cell: row for cell, row in steps.items() if row is not None}
-    said = " and ".join(f"{1e3 * row['ms']:.1f} us ({cell})" for cell, row in steps.items())
-    alone = " and ".join(f"{1e3 * row['gemm_ms']:.1f}" for row in steps.values())
     return (
         f"LSTM at B16 T1024 H768 takes {both['LSTM']}, GRU {both['GRU']}: an LSTM's step "
-        f"{1e3 * own['ms'] / 1024:.1f} us{others(beside)}; one step of one sequence "
-        f"{said}, where the launches of its products take {alone}."
+        f"{1e3 * own['ms'] / 1024:.1f} us{others(beside)}."
     )
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from asked import (
     CUDNN_RATIO,
-    DENSE_MS,
-    DENSE_WHY,
     FLOOR_RATIO,
     LAYERS_ASKED,
     SCANS_ASKED,
@@ -85,21 +83,6 @@ def gpu_steps(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
-def gpu_stack_steps(content: Row) -> str:
-    """A step of four layers in one launch and layer by layer; in place: the new state in the place
-    of the old one."""
-    lines = []
-    rows = measured(content["rows"], bench="stack_step")
-    for (cell, B, H, dtype), group in by(
-        rows, lambda r: (r["cell"], r["B"], r["H"], r["dtype"])
-    ).items():
-        us = {(row["way"], row["in_place"]): f"{1e3 * row['ms']:.1f}" for row in group}
-        keys = [(way, place) for place in (False, True) for way in ("one launch", "one by one")]
-        lines.append([cell, f"B{B} H{H}, {dtype}", *(us.get(key, "") for key in keys)])
-    titles = ["a step of 4 layers", "size", "one launch, us", "one by one", "in place, one launch"]
-    return source(content) + measure.markdown([*titles, "one by one"], lines)
-
-
 def call_of_scan(row: Row) -> str:
     call = {"linear": "scan", "log": "scan_log"}[row["domain"]]
     return call + (" and its backward" if row["pass"] == "forward_backward" else "")
@@ -126,35 +109,6 @@ def gpu_scans(content: Row) -> str:
         titles.append("cub::DeviceScan")
     lines = [line[: len(titles)] for line in lines]
     return source(content) + measure.markdown(titles, lines) + explained(SCANS_ASKED, below)
-
-
-def gpu_dense(content: Row) -> str:
-    """LSTM and GRU: what the planner picks; a star where backward goes step by step."""
-    rows = measured(content["rows"], bench="layer")
-    columns = ("bfloat16", "float16", "float32", "tf32")
-    titles = ["layer", "size", "bfloat16", "float16", "float32", "float32, TF32 allowed"]
-    lines: list[list[str]] = []
-    below: dict[str, str] = {}
-    for (cell, size), group in by(rows, lambda r: (r["cell"], shape_of(r))).items():
-        line = [cell, size]
-        for math in columns:
-            shown = []
-            for direction, asked in DENSE_MS.items():
-                pick, best = pick_and_best(measured(group, math=math, **{"pass": direction}))
-                if pick is None:
-                    continue
-                less = size == "B16 T1024 H768" and "16" in math and pick["ms"] > asked
-                below |= {size: DENSE_WHY} if less else {}
-                star = "*" if pick["strategy"] != "persistent" else ""
-                faster = f" ({number(best['ms'])} by {best['strategy']})" if best else ""
-                shown.append(marked(number(pick["ms"]) + star, less) + faster)
-            line.append(" / ".join(shown))
-        lines.append(line)
-    asked = "{forward} and {forward_backward} ms".format(**DENSE_MS)
-    return source(content) + measure.markdown(titles, lines) + explained(asked, below)
-
-
-# ---- peers
 
 
 def where_we_lose(content: Row, *others: Row) -> str:
@@ -192,7 +146,7 @@ def against_cudnn(rows: list[Row]) -> str:
         dense, lambda r: (r["cell"], shape_of(r), dtype_of(r))
     ).items():
         line = [cell, size, dtype]
-        for direction in DENSE_MS:
+        for direction in PASSES:
             here = measured(group, **{"pass": direction})
             best = min(
                 (r for r in here if "algorithm" in r),
@@ -322,25 +276,22 @@ RAGGED_WAYS = ("padded, resets", "lengths", "cu_seqlens", "PackedSequence")
 
 # Each with the files that it is made from.
 TABLES: dict[str, tuple[str, Callable[..., str]]] = {
-    "how fast": ("h200-layer h200-dense h200-peers cpu-layer", how_fast),
-    "where we lose": ("h200-peers h200-layer h200-dense h100-scan", where_we_lose),
-    "gpu layers": ("h200-layer", gpu_layers),
-    "gpu steps": ("h200-layer", gpu_steps),
+    "how fast": ("h100-layer h100-peers cpu-layer", how_fast),
+    "where we lose": ("h100-peers h100-layer h100-scan", where_we_lose),
+    "gpu layers": ("h100-layer", gpu_layers),
+    "gpu steps": ("h100-layer", gpu_steps),
     "gpu scans": ("h100-scan", gpu_scans),
-    "gpu dense": ("h200-dense", gpu_dense),
     "gpu dense steps": ("h200-dense", gpu_steps),
-    "gpu stack steps": ("h200-dense", gpu_stack_steps),
-    "gpu cudnn": ("h200-peers", gpu_cudnn),
-    "gpu cudnn since": ("h100-peers", gpu_cudnn),
-    "gpu deepbench": ("h200-peers", gpu_deepbench),
+    "gpu cudnn": ("h100-peers", gpu_cudnn),
+    "gpu deepbench": ("h100-peers", gpu_deepbench),
     "cpu layers": ("cpu-layer", cpu_layers),
     "cpu steps": ("cpu-layer", cpu_steps),
     "cpu scans": ("cpu-scan", cpu_scans),
     "cpu ragged": ("cpu-ragged", cpu_ragged),
     "cpu stacks": ("cpu-stacks", cpu_stacks),
-    "gpu stacks": ("h200-stacks", gpu_stacks),
+    "gpu stacks": ("h100-stacks", gpu_stacks),
     "gpu options": ("h100-options", gpu_options),
-    "gpu ragged": ("h200-ragged", gpu_ragged),
+    "gpu ragged": ("h100-ragged", gpu_ragged),
     "gpu calls": ("h200-calls", calls),
     "cpu calls": ("cpu-calls", calls),
     "cpu memory": ("cpu-memory", memory),
