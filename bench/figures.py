@@ -161,7 +161,8 @@ def peers(content: Row, figures: Path, stem: str) -> None:
     steps = [row | {"us": 1e3 * row["ms"]} for row in measured(rows, bench="step")]
     title = "One step of one sequence, C = H = 1024, bfloat16"
     draw("step", title, steps, "us", "microseconds")
-    growth(measured(rows, bench="growth"), where, colours, figures / f"{stem}-growth.svg")
+    if grown := measured(rows, bench="growth"):
+        growth(grown, where, colours, figures / f"{stem}-growth.svg")
 
 
 def growth(rows: list[Row], where: str, colours: Colours, path: Path) -> None:

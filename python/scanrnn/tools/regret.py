@@ -95,7 +95,9 @@ def draw(content: dict[str, Any], profile: _core.Profile, cell: str, path: Path)
     """A heat map: the regret over T and B*H, and a letter for what is picked."""
     plt = optional.plots()
     pick = picker(content, profile)
-    found = [p for p in problems(content) if p.cell == cell and p.domain == "log"]
+    found = [p for p in problems(content) if p.cell == cell]
+    domain = "log" if any(p.domain == "log" for p in found) else "linear"
+    found = [p for p in found if p.domain == domain]
     dtypes = sorted({p.dtype for p in found}, reverse=True)
     passes = {key: title for key, title in PASSES.items() if any(p.direction == key for p in found)}
     size = 6 * len(passes), 1 + 4 * len(dtypes)
