@@ -91,6 +91,7 @@ def reason_of(what: str, rows: list[Row], every: list[Row]) -> str:
             for row in measured(rows, **{"pass": direction})
             if (us := beyond_longer(what, row, every)) is not None
         ]
+        beyond = [us for us in beyond if us > 0]  # a shorter size may do better than the longer one
         text += f"; {title} {span(beyond, '.0f')} us more than its share of that" if beyond else ""
     return text
 

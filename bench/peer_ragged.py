@@ -209,16 +209,20 @@ class Episodes:
 def episodes(bench: Bench) -> None:
     kernels = optional("torchrl.modules.tensordict_module._rnn_triton")
     for sizes, directions in LEARNING:
-        for problem in [Episodes(cell, *sizes) for cell in ("LSTM", "GRU")]:
+        for cell in ("LSTM", "GRU"):
+            problem = Episodes(cell, *sizes)
             for math, direction in itertools.product(("bfloat16", "tf32"), directions):
                 torch.backends.cuda.matmul.allow_tf32 = math == "tf32"
-                row: Row = {"bench": "episodes", "cell": problem.cell, "pass": direction}
+                row: Row = {"bench": "episodes", "cell": cell, "pass": direction}
                 row |= {"dtype": math, **dict(zip("BTH", sizes, strict=True)), "C": sizes[-1]}
                 contest, training = Contest(bench, row), direction != "forward"
-                contest.enter({"impl": OURS}, functools.partial(problem.ours, math, training))
+                ours = functools.partial(problem.ours, math, training)
+                # A capture with backward has failed here, which was not looked into, and after one
+                # that fails torch draws no more.
+                contest.enter({"impl": OURS}, ours, graph=not training)
                 if kernels is not None:
                     make = functools.partial(problem.in_time, kernels, math, training)
-                    contest.enter({"impl": "TorchRL, Triton"}, make)
+                    contest.enter({"impl": "TorchRL, Triton"}, make, graph=not training)
                 contest.measure()
     torch.backends.cuda.matmul.allow_tf32 = False
 
