@@ -83,6 +83,26 @@ def test_a_replay_reads_what_is_there_then(cell, form):
         assert not torch.equal(one, two)
 
 
+@pytest.mark.parametrize("hidden", [128, 256])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_a_graph_of_episodes(cell, hidden):
+    """Training of a batch as reinforcement learning has it, and again with other resets."""
+    rnn = module(cell, hidden, hidden, dtype=torch.bfloat16)
+    x = tensor(128, 256, hidden, dtype=torch.bfloat16, grad=True)
+    reset = torch.rand(128, 256, device="cuda") < 0.03
+    leaves = [x, *rnn.parameters()]
+
+    def run():
+        y = rnn(x, reset=reset)[0]
+        return [y, *torch.autograd.grad(y.square().sum(), leaves)]
+
+    graph, out = graph_of(run)
+    for _ in range(2):
+        graph.replay()
+        same([value.clone() for value in out], run(), 0)
+        reset.copy_(torch.rand(128, 256, device="cuda") < 0.03)
+
+
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_a_graph_of_steps_from_a_pool(cell):
     rnn = make(cell, 16, 64, num_layers=2)
