@@ -178,7 +178,7 @@ def peers() -> list[tuple[str, str, Call, Call]]:
     found: list[tuple[str, str, Call, Call]] = []
     if (warp := optional("accelerated_scan.warp")) is not None:
         found.append(("accelerated-scan warp", "BHT", as_they_are, warp.scan))
-    if (triton := optional("accelerated_scan.triton")) is not None:
+    if (triton := optional("accelerated_scan.scalar")) is not None:
         found.append(("accelerated-scan Triton", "BHT", as_they_are, triton.scan))
     if (mamba := optional("mamba_ssm.ops.selective_scan_interface")) is not None:
         found.append(("mamba selective_scan", "BHT", *through_mamba(mamba.selective_scan_fn)))
