@@ -86,12 +86,8 @@ def reason_of(what: str, rows: list[Row], every: list[Row]) -> str:
     times = [recurrence_ms(row) / (row["floor_ms"] - row["gemm_ms"]) for row in rows]
     text += f". The recurrence takes {span(times, '.1f')} times its bytes' time"
     for direction, title in PASSES.items():
-        beyond = [
-            us
-            for row in measured(rows, **{"pass": direction})
-            if (us := beyond_longer(what, row, every)) is not None
-        ]
-        beyond = [us for us in beyond if us > 0]  # a shorter size may do better than the longer one
+        here = measured(rows, **{"pass": direction})
+        beyond = [us for row in here if (us := beyond_longer(what, row, every)) > 0]
         text += f"; {title} {span(beyond, '.0f')} us more than its share of that" if beyond else ""
     return text
 
@@ -100,15 +96,16 @@ def recurrence_ms(row: Row) -> float:
     return float(row["ms"] - row["gemm_ms"])
 
 
-def beyond_longer(what: str, row: Row, every: list[Row]) -> float | None:
-    """Microseconds that a recurrence takes beyond its share of a longer one's time."""
+def beyond_longer(what: str, row: Row, every: list[Row]) -> float:
+    """Microseconds that a recurrence takes beyond its share of a longer one's time: 0 where there
+    is none, less where the longer one does worse."""
     if what not in LONGER:
-        return None
+        return 0
     B, T, H = LONGER[what]
     same = {key: row[key] for key in ("cell", "pass", "layout", "dtype", "picked")}
     longer = find(every, B=B, T=T, H=H, C=H, **same)
     if longer is None:
-        return None
+        return 0
     share = row["B"] * row["T"] * row["H"] / (B * T * H)
     return 1e3 * (recurrence_ms(row) - share * recurrence_ms(longer))
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from rows import Row
@@ -27,6 +27,15 @@ def fill(rnn: torch.nn.Module, hidden: int) -> None:
 def shift_of(hidden: int) -> int:
     """That of numbers() of at most 1 / sqrt(hidden)."""
     return ((hidden - 1).bit_length() + 1) // 2
+
+
+def gradients(
+    call: Callable[..., Tensor], leaves: list[Tensor], names: list[str], dy: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """y of the leaves, and their gradients by their names."""
+    y = call(*leaves)
+    found = torch.autograd.grad(y, leaves, dy)
+    return y.detach(), dict(zip(names, found, strict=True))
 
 
 def finite(error: Tensor) -> float:

@@ -257,7 +257,8 @@ def take_turns(turns: list[Taken], seconds: float = 0.25) -> tuple[list[measure.
 
 @contextlib.contextmanager
 def at_most(seconds: int) -> Iterator[None]:
-    """A TimeoutError in what takes longer in the main thread, as compilers may."""
+    """A TimeoutError in what takes longer in the main thread, as compilers may. Backward runs
+    there, too, since no other thread hears that the time is over."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"not ready within {seconds} s")
@@ -265,7 +266,8 @@ def at_most(seconds: int) -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)
     try:
-        yield
+        with torch.autograd.set_multithreading_enabled(False):
+            yield
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)

@@ -22,7 +22,8 @@ from checks import check
 from gpu_timing import GPU, Bench, Contest, Run
 from peer_dense import BOUNDS, PASSES, Dense, Size, enter_ours
 from rows import Row
-from scanrnn.description import Description
+from scanrnn.description import Description, options_text
+from scanrnn.tools.sizes import cell_of
 from torch import Tensor
 from torch.nn.functional import linear
 
@@ -114,7 +115,8 @@ class Headed(Dense):
 
     def pick(self, math: str, training: bool) -> str:
         B, T, H, *_ = self.size
-        described = Description(self.cell, H, options=f"num_heads={float(self.heads)!r}")
+        options = options_text(cell_of(self.cell), {"num_heads": self.heads})
+        described = Description(self.cell, H, options=options)
         return described.layer(H, math).plan(GPU, T, B, training, None).strategy
 
     def checked(self, math: str, y: Tensor, gradients: Mapping[str, Tensor]) -> Row:

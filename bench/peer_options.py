@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import scanrnn.torch
 import torch
-from checks import check, fill, numbers
+from checks import check, fill, gradients, numbers
 from gpu_timing import Bench, Contest, Run, at_most, run_of
 from peer_cells import FORMULA, FORMULAS
 from peer_dense import BOUNDS, PASSES
@@ -91,6 +91,7 @@ class Layer:
         self.x = numbers(T, B, H).to(dtype).requires_grad_()
         self.params = dict(self.rnn.named_parameters())
         self.names = [name.removesuffix("_l0") for name in self.params]
+        self.leaves = [self.x, *self.params.values()]
         self.dy = numbers(*self.call(self.x).shape).to(dtype)
 
     def call(self, x: Tensor, *_: Tensor) -> Tensor:
@@ -100,10 +101,8 @@ class Layer:
     def by_formula(self, formula: Callable[..., Tensor], x: Tensor, *params: Tensor) -> Tensor:
         return formula(x, **dict(zip(self.names, params, strict=True)))
 
-    def gradients(self, call: Callable[..., Tensor]) -> dict[str, Tensor]:
-        leaves = [self.x, *self.params.values()]
-        found = torch.autograd.grad(call(*leaves), leaves, self.dy)
-        return dict(zip(("x", *self.names), found, strict=True))
+    def gradients(self, call: Callable[..., Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return gradients(call, self.leaves, ["x", *self.names], self.dy)
 
 
 Exact = Callable[[], tuple[Tensor, dict[str, Tensor]]]
@@ -111,7 +110,7 @@ Exact = Callable[[], tuple[Tensor, dict[str, Tensor]]]
 
 def exact(problem: Problem, way: str) -> tuple[Tensor, dict[str, Tensor]]:
     layer = Layer(problem, way, torch.float64)
-    return layer.call(layer.x).detach(), layer.gradients(layer.call)
+    return layer.gradients(layer.call)
 
 
 def made(
@@ -120,25 +119,27 @@ def made(
     """The layer, or a formula of it. What has a formula is held against float64."""
     layer = Layer(problem, way, DTYPES["bfloat16"])
     call = layer.call if formula is None else functools.partial(layer.by_formula, formula)
-    leaves = [layer.x, *layer.params.values()]
-    y, said = call(*leaves), Row()
+    got: dict[str, Tensor] = {}
+    if way in FORMULAS and training:
+        y, got = layer.gradients(call)
+    else:
+        y = call(*layer.leaves)
     if not y.isfinite().all():
         raise AssertionError("wrong result: it is not finite")
+    said: Row = {}
     if way in FORMULAS:
         y_want, wanted = want()
         bounds = BOUNDS["bfloat16"] if formula is None else LOOSE
-        got = layer.gradients(call) if training else {}
         said = check(y, y_want, got, wanted if training else {}, bounds)
     if not training:
-        return lambda: call(*leaves), said
-    return run_of(call, leaves, layer.dy, training), said
+        return lambda: call(*layer.leaves), said
+    return run_of(call, layer.leaves, layer.dy, training), said
 
 
 def in_time(
     problem: Problem, way: str, training: bool, formula: Callable[..., Tensor], want: Exact
 ) -> tuple[Run, Row]:
-    # Backward of this thread, which alone hears that the time is over.
-    with at_most(COMPILING), torch.autograd.set_multithreading_enabled(False):
+    with at_most(COMPILING):
         return made(problem, way, training, formula, want)
 
 

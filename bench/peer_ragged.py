@@ -16,7 +16,7 @@ from typing import Any
 
 import scanrnn.torch
 import torch
-from checks import check, fill, numbers
+from checks import check, fill, gradients, numbers
 from cudnn import MATHS
 from gpu_timing import Bench, Contest, Run, at_most, run_of
 from peer_dense import BOUNDS, PASSES
@@ -49,12 +49,9 @@ def module(library: Any, cell: str, hidden: int, dtype: torch.dtype) -> torch.nn
     return rnn
 
 
-def gradients(
-    call: Call, leaves: list[Tensor], names: list[str], dy: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
-    y = call(*leaves)
-    found = torch.autograd.grad(y, leaves, dy)
-    return y.detach(), dict(zip(names, found, strict=True))
+def names_of(rnn: torch.nn.Module) -> list[str]:
+    """Of x and the parameters, which are the leaves."""
+    return ["x", *(name for name, _ in rnn.named_parameters())]
 
 
 # ---- a batch of sequences, padded or packed
@@ -78,9 +75,11 @@ class Padded:
             self.told["lengths"] = {"lengths": self.lengths.cuda()}
             self.told["cu_seqlens"] = {"cu_seqlens": ends.cuda()}
         self.x, self.dy = numbers(T, B, H), numbers(T, B, H) * present.T.cuda()[..., None]
-        wide = module(scanrnn.torch, cell, H, torch.float64)
-        self.names = ["x", *(name for name, _ in wide.named_parameters())]
-        self.wants = {
+
+    @functools.cached_property
+    def wants(self) -> dict[str, tuple[Tensor, dict[str, Tensor]]]:
+        wide = module(scanrnn.torch, self.cell, H, torch.float64)
+        return {
             way: self.as_tokens(*gradients(*self.parts(wide, way), self.dy.double()))
             for way in ("padded", "padded, resets")
         }
@@ -90,7 +89,7 @@ class Padded:
         x = self.x[self.token] if way == "cu_seqlens" else self.x
         told = self.told[way]
         call = lambda x, *_: rnn(x, **told)[0]  # noqa: E731
-        return call, [x.to(params[0].dtype).requires_grad_(), *params], self.names
+        return call, [x.to(params[0].dtype).requires_grad_(), *params], names_of(rnn)
 
     def as_tokens(self, y: Tensor, found: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         return y[self.token], found | {"x": found["x"][self.token]}
@@ -112,7 +111,7 @@ class Padded:
         x, dy = (pack(value.to(DTYPES[DTYPE])) for value in (self.x, self.dy))
         call = lambda data, *_: rnn(PackedSequence(data, *x[1:]))[0].data  # noqa: E731
         leaves = [x.data.requires_grad_(), *rnn.parameters()]
-        y, found = gradients(call, leaves, self.names, dy.data)
+        y, found = gradients(call, leaves, names_of(rnn), dy.data)
         unpack = lambda data: pad_packed_sequence(PackedSequence(data, *x[1:]))[0]  # noqa: E731
         found["x"] = unpack(found["x"])
         said = self.checked("padded", *self.as_tokens(unpack(y), found), training)
@@ -125,9 +124,6 @@ class Padded:
 
 def layers(bench: Bench) -> None:
     for cell in (*CELLS, *OTHERS):
-        shown = f"ragged {cell} {' '.join(PASSES)} {B} {T} {H} {DTYPE} {OURS} torch.nn padded"
-        if not bench.wanted({"shown": shown}):
-            continue
         problem = Padded(cell)
         for direction in PASSES:
             one_pass(bench, problem, direction)
@@ -162,13 +158,12 @@ class Episodes:
         self.reset = torch.rand(steps, batch, device="cuda") < RESETS
         self.x, self.dy = numbers(steps, batch, hidden), numbers(steps, batch, hidden)
         wide = module(scanrnn.torch, cell, hidden, torch.float64)
-        self.names = ["x", *(name for name, _ in wide.named_parameters())]
         self.want, self.wanted = gradients(*self.parts(wide), self.dy.double())
 
     def parts(self, rnn: torch.nn.Module) -> tuple[Call, list[Tensor], list[str]]:
         params = list(rnn.parameters())
         call = lambda x, *_: rnn(x, reset=self.reset)[0]  # noqa: E731
-        return call, [self.x.to(params[0].dtype).requires_grad_(), *params], self.names
+        return call, [self.x.to(params[0].dtype).requires_grad_(), *params], names_of(rnn)
 
     def ours(self, math: str, training: bool) -> tuple[Run, Row]:
         rnn = module(scanrnn.torch, self.cell, self.hidden, MATHS[math][0])
@@ -191,8 +186,7 @@ class Episodes:
         return self.run(math, training, call, leaves, names)
 
     def in_time(self, kernels: Any, math: str, training: bool) -> tuple[Run, Row]:
-        # Backward of this thread, which alone hears that the time is over.
-        with at_most(COMPILING), torch.autograd.set_multithreading_enabled(False):
+        with at_most(COMPILING):
             return self.theirs(kernels, math, training)
 
     def run(
