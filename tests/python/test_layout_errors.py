@@ -18,9 +18,8 @@ def zeros(**shapes):
 LSTM = zeros(kernel=(C, 4 * H), recurrent_kernel=(H, 4 * H), bias=(4 * H,))
 GRU = zeros(kernel=(C, 3 * H), recurrent_kernel=(H, 3 * H), bias=(2, 3 * H))
 TF = zeros(kernel=(C + H, 4 * H), bias=(4 * H,))
-TF_GRU = {"gates/kernel": np.zeros((C + H, 2 * H)), "gates/bias": np.zeros(2 * H)}
-TF_GRU |= {"candidate/kernel": np.zeros((C + H, H)), "candidate/bias": np.zeros(H)}
-TF_GRU = {name: value.astype(np.float32) for name, value in TF_GRU.items()}
+TF_GRU = zeros(**{"gates/kernel": (C + H, 2 * H), "gates/bias": (2 * H,)})
+TF_GRU |= zeros(**{"candidate/kernel": (C + H, H), "candidate/bias": (H,)})
 NODE = zeros(W=(1, 4 * H, C), R=(1, 4 * H, H), B=(1, 8 * H))
 GRU_NODE = zeros(W=(1, 3 * H, C), R=(1, 3 * H, H), B=(1, 6 * H))
 SRU = zeros(weight=(C, 4 * H), weight_c=(2 * H,), bias=(2 * H,))
