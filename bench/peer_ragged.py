@@ -50,7 +50,7 @@ def module(library: Any, cell: str, hidden: int, dtype: torch.dtype) -> torch.nn
 
 
 def names_of(rnn: torch.nn.Module) -> list[str]:
-    """Of x and the parameters, which are the leaves."""
+    """The leaves: x and the parameters."""
     return ["x", *(name for name, _ in rnn.named_parameters())]
 
 
