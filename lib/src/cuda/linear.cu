@@ -179,11 +179,11 @@ struct LayerRun : CudaRun<T> {
     if (call.dprojected.rank == 0) dgates = take(tokens() * width());
     T* dskip = skip_aside ? take(tokens() * call.hidden) : nullptr;
     const Index vector_values = call.vector_values();
-    // A diagonal cell's walk leaves the sums of lines in place of what each token has, where it is
-    // given a place for them.
-    const bool summed = call.is_diagonal() && !s.ragged && !s.drawn;
+    // A diagonal cell's walk leaves the sums of lines, or of sequences, in place of what each token
+    // has.
+    const bool summed = call.is_diagonal() && !s.drawn;
     const Index own_gates = info(call.cell).gates * call.hidden, sums = own_gates + vector_values;
-    V* line_sums = summed ? this->template take<V>(call.batch * sums) : nullptr;
+    V* line_sums = summed ? this->template take<V>(call.sequences * sums) : nullptr;
     s.sums = line_sums;
     T* dvectors = vector_values > 0 && !summed ? take(tokens() * vector_values) : nullptr;
     void* gemm_space = arena.take(CudaGemm::kWorkspace);
@@ -226,14 +226,14 @@ struct LayerRun : CudaRun<T> {
       const auto [first, last] = call.biased();
       const Index from = first * call.hidden, columns = (last - first) * call.hidden;
       if (summed) {
-        this->sum(line_sums + from, call.batch, sums, columns, parts, call.dbias.data);
+        this->sum(line_sums + from, call.sequences, sums, columns, parts, call.dbias.data);
       } else {
         this->sum_tokens(dgates + from, width(), columns, parts, call.dbias.data);
       }
     }
     if (call.dvectors) {
       if (summed) {
-        this->sum(line_sums + own_gates, call.batch, sums, vector_values, parts,
+        this->sum(line_sums + own_gates, call.sequences, sums, vector_values, parts,
                   call.dvectors.data);
       } else {
         this->sum_tokens(dvectors, vector_values, vector_values, parts, call.dvectors.data);

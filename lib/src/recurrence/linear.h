@@ -155,6 +155,7 @@ struct ForwardSink {
   Index hidden;
 
   SCANRNN_HD ForwardSink line(Index i) const { return {y.at_line(i), states.at_line(i), hidden}; }
+  SCANRNN_HD ForwardSink part(Index i, Index, Index first) const { return line(i).from(0, first); }
   SCANRNN_HD ForwardSink from(Index row, Index t) const {
     return {y.from(row, t), states.from(row, t), hidden};
   }

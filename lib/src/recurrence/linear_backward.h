@@ -175,6 +175,7 @@ struct BackwardSink {
   SCANRNN_HD BackwardSink line(Index i) const {
     return {dpreactivations.at_line(i), dskip.at_line(i), dvectors.at_line(i), hidden};
   }
+  SCANRNN_HD BackwardSink part(Index i, Index, Index first) const { return line(i).from(0, first); }
   SCANRNN_HD BackwardSink from(Index row, Index t) const {
     return {dpreactivations.from(row, t), dskip.from(row, t), dvectors.from(row, t), hidden};
   }
@@ -202,6 +203,7 @@ struct BackwardSink {
     }
     if constexpr (kReadsX<Cell>) Memory::write(dskip.at(t), row, hidden, d.own.x);
   }
+  SCANRNN_HD void close() const {}
   // A step that there is not.
   SCANRNN_HD void store_zeros(Index row, Index t) const {
     for (int gate = 0; gate < Cell::kGates; ++gate) {
@@ -222,34 +224,38 @@ struct Sum {
   SCANRNN_HD void add(V value) { all = scan::apply(scan::Affine<V>{V(1), V(0), value}, all); }
 };
 
-// Where a line is walked from end to end by one thread a unit, as of a diagonal cell: the
-// cotangents of its biases and vectors are summed on the way, [lines, (kGates + kVectors) * H].
+// Where a line or a sequence is walked from end to end by one thread a unit, as of a diagonal cell:
+// the cotangents of its biases and vectors are summed on the way, [lines, (kGates + kVectors) * H].
 template <class Cell, class Memory>
-struct SummingSink {
+struct SummingSink : BackwardSink<Cell, Memory> {
+  using Plain = BackwardSink<Cell, Memory>;
   using V = typename Memory::V;
-  using T = typename Memory::T;
-  static constexpr bool kReadsItem = true;
   static constexpr int kSums = Cell::kGates + Cell::kVectors;
-  BackwardSink<Cell, Memory> plain;
   V* sums;
   Sum<V> sum[kSums] = {};
 
-  SCANRNN_HD SummingSink line(Index i) const {
-    return {plain.line(i), sums + i * kSums * plain.hidden};
+  SCANRNN_HD SummingSink(const Plain& plain, V* sums) : Plain(plain), sums(sums) {}
+  SCANRNN_HD SummingSink line(Index i) const { return {Plain::line(i), sums_of(i)}; }
+  SCANRNN_HD SummingSink part(Index i, Index sequence, Index first) const {
+    return {Plain::part(i, sequence, first), sums_of(sequence)};
   }
-  SCANRNN_HD SummingSink from(Index row, Index t) const { return {plain.from(row, t), sums + row}; }
-  SCANRNN_HD void next() { plain.next(); }
+  SCANRNN_HD SummingSink from(Index row, Index t) const {
+    return {Plain::from(row, t), sums + row};
+  }
   SCANRNN_HD void store(Index row, Index t, const BackwardItem<Cell, Memory, false>& item,
                         const scan::Carried<V>& before, const scan::Carried<V>&) {
     const auto d = item.cotangents(before);
-    plain.store_inputs(row, t, d);
+    this->store_inputs(row, t, d);
     for (int gate = 0; gate < Cell::kGates; ++gate) sum[gate].add(d.gates[gate]);
     for (int k = 0; k < Cell::kVectors; ++k) sum[Cell::kGates + k].add(d.own.vector[k]);
   }
   // Behind the last step.
   SCANRNN_HD void close() const {
-    for (int k = 0; k < kSums; ++k) sums[k * plain.hidden] = sum[k].all.h;
+    for (int k = 0; k < kSums; ++k) sums[k * this->hidden] = sum[k].all.h;
   }
+
+ private:
+  SCANRNN_HD V* sums_of(Index line) const { return sums + line * kSums * this->hidden; }
 };
 
 }  // namespace scanrnn

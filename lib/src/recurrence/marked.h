@@ -41,7 +41,7 @@ struct SequenceSink {
   Source source;
 
   SCANRNN_HD PlainSink line(Index n) const {
-    return whole.line(source.all.packed ? 0 : n).from(0, source.first_step(n));
+    return whole.part(source.all.packed ? 0 : n, n, source.first_step(n));
   }
 };
 
@@ -111,6 +111,9 @@ struct MarkedForwardSink {
   SequenceStates<T> final;
 
   SCANRNN_HD MarkedForwardSink line(Index i) const { return {plain.line(i), marks, final}; }
+  SCANRNN_HD MarkedForwardSink part(Index i, Index n, Index first) const {
+    return {plain.part(i, n, first), marks, final};
+  }
   SCANRNN_HD MarkedForwardSink from(Index row, Index t) const {
     return {plain.from(row, t), marks, final.from(row)};
   }
@@ -183,30 +186,33 @@ struct MarkedBackwardSource {
   }
 };
 
-template <class Cell, class Memory>
+template <class Plain, class Memory>
 struct MarkedBackwardSink {
   using V = typename Memory::V;
   using T = typename Memory::T;
   static constexpr bool kReadsItem = true;
-  BackwardSink<Cell, Memory> plain;
+  Plain plain;
   Marks marks;
   SequenceStates<T> dinitial;
 
   SCANRNN_HD MarkedBackwardSink line(Index i) const { return {plain.line(i), marks, dinitial}; }
+  SCANRNN_HD MarkedBackwardSink part(Index i, Index n, Index first) const {
+    return {plain.part(i, n, first), marks, dinitial};
+  }
   SCANRNN_HD MarkedBackwardSink from(Index row, Index t) const {
     return {plain.from(row, t), marks, dinitial.from(row)};
   }
   SCANRNN_HD void next() { plain.next(); }
   template <class Item>
   SCANRNN_HD void store_marked(std::uint32_t m, Index row, Index t, const Item& item,
-                               const scan::Carried<V>& before,
-                               const scan::Carried<V>& after) const {
+                               const scan::Carried<V>& before, const scan::Carried<V>& after) {
     if (Marks::absent(m)) return plain.store_zeros(row, t);
     plain.store(row, t, item, before, after);
     if (marks.enters(m) && dinitial) {
       Memory::write(dinitial.of(m), row, plain.hidden, marks.cut(m) ? V(0) : after.h);
     }
   }
+  SCANRNN_HD void close() const { plain.close(); }
 };
 
 // ---- the bare recurrence, where all rows of a line are cut at the same steps

@@ -52,9 +52,9 @@ cudaError_t forward(const CudaSchedule& s, const ForwardKernelArgs<T>& a) {
   if (s.drawn) return launch_drawn<Memory>(s, source, sink);
   return launch<Memory>(s, source.undrawn(), sink);
 }
-template <class C, bool kMasked>
+template <class C, bool kMasked, class Sink>
 cudaError_t backward_by(const CudaSchedule& s, BackwardSource<C, Memory, kMasked> source,
-                        const BackwardSink<C, Memory>& sink) {
+                        const Sink& sink) {
   const auto ends = ends_of<Memory>(s);
   const auto status = launch_sequences<Memory>(s, s.tables.ways, source, sink);
   if (status != cudaSuccess || !s.tables.ways.tokens) return status;
@@ -63,30 +63,31 @@ cudaError_t backward_by(const CudaSchedule& s, BackwardSource<C, Memory, kMasked
   return launch_marked<Memory>(s,
                                MarkedBackwardSource<C, Memory, kMasked>{
                                    source, s.marks, initial, {ends.initial}, s.tables.ways},
-                               MarkedBackwardSink<C, Memory>{sink, s.marks, {ends.final}});
+                               MarkedBackwardSink<Sink, Memory>{sink, s.marks, {ends.final}});
 }
 template <class C>
 cudaError_t backward(const CudaSchedule& s, const BackwardKernelArgs<T>& a) {
   const auto source = backward_source<C>(s, a);
   const BackwardSink<C, Memory> sink{a.dpreactivations, a.dskip, a.dvectors, s.extent.rows};
-  if (s.ragged) {
-    return s.drawn ? backward_by<C>(s, source, sink) : backward_by<C>(s, source.undrawn(), sink);
+  if (s.drawn) {
+    return s.ragged ? backward_by<C>(s, source, sink) : launch_drawn<Memory>(s, source, sink);
   }
+  const auto walk = [&](const auto& to) {
+    return s.ragged ? backward_by<C>(s, source.undrawn(), to)
+                    : launch<Memory>(s, source.undrawn(), to);
+  };
   if constexpr (C::kDiagonal) {
-    if (s.sums) {
-      const SummingSink<C, Memory> summing{sink, static_cast<typename Memory::V*>(s.sums)};
-      return launch<Memory>(s, source.undrawn(), summing);
-    }
+    return walk(SummingSink<C, Memory>(sink, static_cast<typename Memory::V*>(s.sums)));
   } else {
-    if (!s.drawn) return launch<Memory>(s, source.undrawn(), sink);
+    return walk(sink);
   }
-  return launch_drawn<Memory>(s, source, sink);
 }
 template <class C, bool kMasked>
 std::size_t ragged_workspace(const CudaSchedule& s) {
   return std::max(
       marked_workspace<MarkedForwardSource<C, Memory, kMasked>, MarkedForwardSink<C, Memory>>(s),
-      marked_workspace<MarkedBackwardSource<C, Memory, kMasked>, MarkedBackwardSink<C, Memory>>(s));
+      marked_workspace<MarkedBackwardSource<C, Memory, kMasked>,
+                       MarkedBackwardSink<BackwardSink<C, Memory>, Memory>>(s));
 }
 template <class C>
 std::size_t workspace(const CudaSchedule& s) {
