@@ -75,6 +75,10 @@ SCANRNN_HD Affine<float> part(const Affine<Pair>& f, int i) {
 SCANRNN_HD Carried<float> part(const Carried<Pair>& s, int i) {
   return i == 0 ? Carried<float>{s.h.x, s.c.x} : Carried<float>{s.h.y, s.c.y};
 }
+template <int kParts, class T, class Part>
+SCANRNN_HD void split_parts(const T& whole, Part* parts) {
+  for (int i = 0; i < kParts; ++i) parts[i] = part(whole, i);
+}
 template <class T>
 SCANRNN_HD void join_parts(const T* parts, T& whole) {
   whole = *parts;

@@ -133,7 +133,7 @@ struct Feed {
     } else {
       copy_singly(line, tile, row, t);
     }
-    if constexpr (IsMarked<Source>::value) copy_marks(line, tile, t);
+    if constexpr (IsMarked<Source>::value) copy_marks(line, tile, t, extent.steps);
     commit_copies();
   }
 
@@ -142,18 +142,20 @@ struct Feed {
     return static_cast<int>(min(stream.steps - t, Index{kSteps}));
   }
 
- private:
-  // A lane copies the mark of one step; those past the last are zeros.
-  __device__ __forceinline__ void copy_marks(const Source& line, T* tile, Index t) const {
+  // A lane copies the mark of one step; those past a line's end are zeros.
+  __device__ __forceinline__ static void copy_marks(const Source& line, T* tile, Index t,
+                                                    Index end) {
     const int lane = fresh_lane();
     if (lane >= kSteps) return;
     auto* to = reinterpret_cast<std::uint32_t*>(tile + Source::kStreams * kSteps * kLanes) + lane;
-    if (t + lane < extent.steps) {
+    if (t + lane < end) {
       copy_async<sizeof *to>(to, line.marks.data + (t + lane) * line.marks.step);
     } else {
       *to = 0;
     }
   }
+
+ private:
   // Element by element: any alignment.
   __device__ __forceinline__ void copy_singly(const Source& line, T* tile, Index row,
                                               Index t) const {

@@ -52,24 +52,20 @@ __device__ __forceinline__ typename Op::State after_whole(const typename Op::Loc
 }
 
 // Copies one chunk after the other, by vectors, without a branch: of rows that fill the warp, and
-// of streams that are there. kBounded: to the line's end, of lines without marks. If not, of whole
-// chunks alone, with the marks of kLanes steps, which there must be.
+// of streams that are there. kBounded: to the line's end; if not, of whole chunks alone.
 template <class Source, int kSteps, bool kBounded>
 struct SteadyFeed {
   using T = typename Source::T;
   using Any = Feed<Source, kSteps>;
-  static constexpr bool kMarked = IsMarked<Source>::value;
-  static_assert(!(kMarked && kBounded));
-  static constexpr int kReach = kMarked ? kLanes : kSteps;  // steps that a copy may read
-  const T* from[Source::kStreams];                          // this lane's next piece of each
-  int place;                                                // in a tile
-  Index t;                                                  // of the next chunk
-  const std::uint32_t* mark = nullptr;
+  static_assert(kBounded || !IsMarked<Source>::value);
+  const T* from[Source::kStreams];  // this lane's next piece of each
+  int place;                        // in a tile
+  Index t;                          // of the next chunk
+  const Index end;                  // of the line
 
-  __device__ __forceinline__ SteadyFeed(const Source& line, Index row, Index t)
-      : place(threadIdx.x % kLanes * Any::kPiece), t(t) {
+  __device__ __forceinline__ SteadyFeed(const Source& line, Index row, Index t, Index end)
+      : place(threadIdx.x % kLanes * Any::kPiece), t(t), end(end) {
     const int lane = threadIdx.x % kLanes;
-    if constexpr (kMarked) mark = line.marks.data + (t + lane) * line.marks.step;
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
       const auto stream = line.stream(i);
@@ -104,11 +100,7 @@ struct SteadyFeed {
         from[i] += pass;
       }
     }
-    if constexpr (kMarked) {
-      auto* to = reinterpret_cast<std::uint32_t*>(tile + Source::kStreams * kSteps * kLanes) + lane;
-      copy_async<sizeof *to>(to, mark);
-      mark += kSteps * line.marks.step;
-    }
+    if constexpr (IsMarked<Source>::value) Any::copy_marks(line, tile, t, end);
     t += kSteps;
     commit_copies();
   }
@@ -140,22 +132,23 @@ struct UncutOf<Op, true> {
 // Walks whole chunks from t on, to the first one in which a sequence begins or ends, or to that of
 // a last step which differs; returns the time that it came to. The next kStages chunks are on their
 // way, and so they are when it returns. In a deep ring copies ask for bounds: there are few warps,
-// which have the time. In others chunks end where copies would have to.
+// which have the time. So they do with marks, since what the steady walk leaves is slow there. In
+// others chunks end where copies would have to.
 template <class Op, int kSteps, int kStages, class Line, class Cursor>
 __device__ __forceinline__ Index walk_steadily(const Line& in, const Extent& extent, Index row,
                                                Index t, const Ring<Line, kSteps, kStages>& ring,
                                                int& stage, Cursor& cursor,
                                                typename Op::State& state) {
-  constexpr bool kBounded = kStages == kDeepStages;
-  using Whole = SteadyFeed<Line, kSteps, kBounded>;
   constexpr bool kMarked = IsMarked<Line>::value;
+  constexpr bool kBounded = kMarked || kStages == kDeepStages;
+  using Whole = SteadyFeed<Line, kSteps, kBounded>;
   using Plain = typename Unmarked<Line>::Source;
   using Steps = typename UncutOf<Op, kMarked>::Type;
   if (!Whole::serves(in)) return t;
   const int lane = threadIdx.x % kLanes;
-  constexpr Index kAfter = kBounded ? kSteps : kStages * kSteps + Whole::kReach;
+  constexpr Index kAfter = kBounded ? kSteps : (kStages + 1) * kSteps;
   const Index end = Whole::steps(in, extent.steps - Plain::kLastDiffers) - kAfter;
-  Whole feed(in, row, t + kStages * kSteps);
+  Whole feed(in, row, t + kStages * kSteps, extent.steps);
   for (; t <= end; t += kSteps) {
     const auto drawn = draw<kSteps>(in, row + lane, t, extent);
     await_copies<kStages - 1>();

@@ -152,6 +152,25 @@ __device__ __forceinline__ auto state_before(Shared<Op, kParts, kWarps>& shared,
   return Wide::apply(preceding, state);
 }
 
+// The marks that a lane keeps behind the steps of all lanes.
+template <int kSteps, class V>
+__device__ __forceinline__ std::uint32_t* kept_marks(Lifted<V>* kept, int lane) {
+  return reinterpret_cast<std::uint32_t*>(kept - lane + kSteps * kLanes);
+}
+// Keeps the steps of a composed chunk, and its marks, until it is walked.
+template <class Source, int kSteps, class Marks>
+__device__ __forceinline__ void keep(const Lifted<typename Source::V> (&steps)[kSteps],
+                                     const Marks& marks, Lifted<typename Source::V>* kept,
+                                     int lane) {
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) kept[k * kLanes] = steps[k];
+  if constexpr (keeps_marks<Source>()) {
+    __syncwarp();  // every lane has walked
+    if (lane < kSteps) kept_marks<kSteps>(kept, lane)[lane] = marks.own;
+    __syncwarp();
+  }
+}
+
 // A worker: composes a chunk of the next tile, then walks that of the tile before.
 // first_step(place) is where its chunk begins, ask_for(place, tile) sends for one; `ring` has the
 // tiles of inputs.
@@ -167,8 +186,6 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
   constexpr int kSteps = device_steps<Source>(), kTile = tile_elements<Source, kSteps>();
   constexpr bool kKeepsSteps = keeps_steps<Source, Sink>();
   constexpr unsigned kInputs = input_stages<Source, Sink>();
-  [[maybe_unused]] auto* const kept_marks =
-      reinterpret_cast<std::uint32_t*>(kept - lane + kSteps * kLanes);
   using Marks = decltype(marks_of<kSteps>(source));
   Marks marks;  // of the chunk that is walked next
   [[maybe_unused]] DrawnOf<Source> drawn;
@@ -190,10 +207,7 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
           compose<Wide, kSteps>(here, unit, fresh_marks, [&](int k, const auto& step) {
             if constexpr (kKeepsSteps) fresh_steps[k] = {step.a, step.b};
           });
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) {
-        shared.totals[i % kKept][warp][lane * kParts + p] = part(total, p);
-      }
+      split_parts<kParts>(total, &shared.totals[i % kKept][warp][lane * kParts]);
       if constexpr (knows_cuts<Source>()) {
         if (lane == 0) shared.cut[i % kKept][warp] = static_cast<bool>(fresh_marks);
       }
@@ -218,7 +232,9 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
         typename Wide::State last;
         if constexpr (kKeepsSteps) {
           auto here = source.line(now.line);
-          if constexpr (keeps_marks<Source>()) here.marks = here.marks.staged(kept_marks);
+          if constexpr (keeps_marks<Source>()) {
+            here.marks = here.marks.staged(kept_marks<kSteps>(kept, lane));
+          }
           last = walk<Wide, kSteps>(KeptSteps{here, kept}, marks, left, cursor, state);
         } else {
           const auto in = source.line(now.line);
@@ -233,15 +249,7 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
         ask_for(shared.places[(j + kStages) % kPlaces], tile);
       }
     }
-    if constexpr (kKeepsSteps) {
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) kept[k * kLanes] = fresh_steps[k];
-      if constexpr (keeps_marks<Source>()) {
-        __syncwarp();  // every lane has walked
-        if (lane < kSteps) kept_marks[lane] = fresh_marks.own;
-        __syncwarp();
-      }
-    }
+    if constexpr (kKeepsSteps) keep<Source>(fresh_steps, fresh_marks, kept, lane);
     marks = fresh_marks;
     drawn = fresh_drawn;
   }
