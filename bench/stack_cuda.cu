@@ -40,12 +40,18 @@ std::unique_ptr<Lines> shared(const CellInfo& cell, const Shape& s, const Stack&
   return out;
 }
 
-// How a plan's layer calls run.
-std::string how(const dispatch::Plan& plan) {
-  const std::string count = std::to_string(plan.at_once);
-  if (plan.at_once == 1) return "one by one";
-  if (plan.part_steps > 0) return count + " by parts of " + std::to_string(plan.part_steps);
+// How the layer calls of a plan's pass run.
+std::string how_pass(const dispatch::Plan& plan, bool backward) {
+  const auto [calls, part_steps] = dispatch::together(plan, backward);
+  const std::string count = std::to_string(calls);
+  if (calls == 1) return "one by one";
+  if (part_steps > 0) return count + " by parts of " + std::to_string(part_steps);
   return count + (plan.problem.chained ? " in a launch" : " at once");
+}
+std::string how(const dispatch::Plan& plan) {
+  const std::string forward = how_pass(plan, false);
+  const std::string backward = plan.problem.training ? how_pass(plan, true) : forward;
+  return forward == backward ? forward : forward + ", backward " + backward;
 }
 
 std::vector<Way> ways(const CellInfo& cell, const Shape& s, const Stack& stack,

@@ -9,47 +9,57 @@
 namespace scanrnn::dispatch {
 namespace {
 
-// Clocks of all layer calls of a plan, in the passes that it has. Each part of a chain takes its
-// launches, its product with the input and the loading of R: 14 to 20 us forward were measured.
-double clocks(const Plan& plan) {
-  const Problem& p = plan.problem;
-  const auto pass = [&](const PersistentShape& shape, bool backward) {
-    const double step = clocks(p, plan.device, shape, backward);
-    const double calls = static_cast<double>(ceiling(p.at_once, plan.at_once));
-    const std::int64_t later = p.chained ? plan.at_once - 1 : 0;  // parts, or steps
-    if (plan.part_steps == 0) return calls * static_cast<double>(p.steps + later) * step;
-    return calls * static_cast<double>(ceiling(p.steps, plan.part_steps) + later) *
-           (static_cast<double>(plan.part_steps) * step + (backward ? 45000 : 30000));
-  };
-  return pass(plan.persistent, false) + (p.training ? pass(plan.persistent_vjp, true) : 0);
+// What a pass of a plan has.
+struct Pass {
+  PersistentShape& shape;
+  int& at_once;
+  std::int64_t& part_steps;
+};
+Pass pass_of(Plan& plan, bool backward) {
+  if (backward) return {plan.persistent_vjp, plan.at_once_vjp, plan.part_steps_vjp};
+  return {plan.persistent, plan.at_once, plan.part_steps};
 }
 
-// Puts shapes for `count` calls at the same time into a plan, in one launch or each for itself; not
-// where a share of the device has no room for one.
-bool share_out(Plan& plan, int count, bool one_launch) {
+// Clocks of all layer calls of a pass. Each part of a chain takes its launches, its product with
+// the input, the clearing of the exchange and the loading of R. Backward a step takes what clocks()
+// of one cell does not know: its share of the products for the weights, and in one launch of
+// several layers a longer way through the exchange. Numbers by bench/stack_cuda.cu on an H100.
+double clocks(Plan& plan, bool backward) {
+  const Problem& p = plan.problem;
+  const Pass pass = pass_of(plan, backward);
+  const auto states = static_cast<double>(p.batch * p.hidden_size);
+  double step = clocks(p, plan.device, pass.shape, backward);
+  const bool as_one = pass.part_steps == 0 && p.chained && pass.at_once > 1;
+  if (backward) step += as_one ? 1700 + states / 6 : 900;
+  const double calls = static_cast<double>(ceiling(p.at_once, pass.at_once));
+  const std::int64_t later = p.chained ? pass.at_once - 1 : 0;  // parts, or steps
+  if (pass.part_steps == 0) return calls * static_cast<double>(p.steps + later) * step;
+  return calls * static_cast<double>(ceiling(p.steps, pass.part_steps) + later) *
+         (static_cast<double>(pass.part_steps) * step +
+          (backward ? 45000 : 27000 + 0.7 * states * pass.at_once));
+}
+
+// Puts a pass's cut for `count` calls at the same time into a plan, in one launch or each for
+// itself; not where a share of the device has no room for one.
+bool share_out(Plan& plan, bool backward, int count, bool one_launch) {
   DeviceLimits share = plan.device;
   share.units /= count;
-  PersistentShape shapes[2];
-  for (const bool backward : {false, true}) {
-    if (backward && plan.persistent_vjp.tile < 0) continue;
-    PersistentShape& shape = shapes[backward];
-    shape = best_shape(plan.problem, share, backward, one_launch ? count : 1);
-    if (shape.tile < 0) return false;
-    if (count > 1 && shape.lines < walked_lines(plan, shape, backward)) return false;
-  }
-  plan.persistent = shapes[0];
-  if (plan.persistent_vjp.tile >= 0) plan.persistent_vjp = shapes[1];
-  plan.at_once = count;
+  const auto shape = best_shape(plan.problem, share, backward, one_launch ? count : 1);
+  if (shape.tile < 0) return false;
+  if (count > 1 && shape.lines < walked_lines(plan, shape, backward)) return false;
+  const Pass pass = pass_of(plan, backward);
+  pass.shape = shape;
+  pass.at_once = count;
+  pass.part_steps = 0;
   return true;
 }
 
-// Lets a plan's chain go on by parts of so many steps, which no launch is longer than.
-void go_by_parts(Plan& plan, std::int64_t part_steps) {
+// Lets a pass's chain go on by parts of so many steps, which no launch is longer than.
+void go_by_parts(Plan& plan, bool backward, std::int64_t part_steps) {
   const std::int64_t steps = std::max<std::int64_t>(1, plan.problem.steps);
-  plan.part_steps = std::clamp<std::int64_t>(part_steps, 1, steps);
-  for (PersistentShape* shape : {&plan.persistent, &plan.persistent_vjp}) {
-    shape->steps = std::min(shape->steps, plan.part_steps);
-  }
+  const Pass pass = pass_of(plan, backward);
+  pass.part_steps = std::clamp<std::int64_t>(part_steps, 1, steps);
+  pass.shape.steps = std::min(pass.shape.steps, pass.part_steps);
 }
 
 // Calls at the same time, of which there may be so many: one after the other in groups of equal
@@ -58,60 +68,86 @@ int equal_share(int calls, int most) {
   return static_cast<int>(ceiling(calls, ceiling(calls, std::min(calls, most))));
 }
 
-}  // namespace
-
-bool run_at_once(Plan& plan, int most, std::int64_t part_steps) {
+// What is said of run_at_once() and run_as_one(), for one pass.
+bool run_at_once(Plan& plan, bool backward, int most, std::int64_t part_steps) {
   const Problem& p = plan.problem;
   if (p.at_once < 2 || most < 1) return false;
   if (p.chained && p.layout != Batch::rectangular && most > 1) return false;
   const int count = equal_share(p.at_once, most);
   if (plan.device.processor == Processor::cuda) {
-    if (plan.strategy != Strategy::persistent || !share_out(plan, count, false)) return false;
+    if (plan.strategy != Strategy::persistent || !share_out(plan, backward, count, false)) {
+      return false;
+    }
   }
-  plan.at_once = count;
-  plan.part_steps = 0;
-  if (!p.chained || count == 1) return true;
-  go_by_parts(plan, part_steps);
+  const Pass pass = pass_of(plan, backward);
+  pass.at_once = count;
+  pass.part_steps = 0;
+  if (p.chained && count > 1) go_by_parts(plan, backward, part_steps);
+  return true;
+}
+bool run_as_one(Plan& plan, bool backward, int most) {
+  const Problem& p = plan.problem;
+  const int count = p.linked ? equal_share(p.at_once, most) : 1;
+  return count > 1 && plan.strategy == Strategy::persistent &&
+         share_out(plan, backward, count, true);
+}
+
+// The same for all passes that a plan has, or for none.
+template <class RunPass>
+bool run_passes(Plan& plan, const RunPass& run) {
+  Plan out = plan;
+  const bool back = plan.device.processor == Processor::cpu || plan.persistent_vjp.tile >= 0;
+  if (!run(out, false) || (back && !run(out, true))) return false;
+  plan = out;
   return true;
 }
 
-bool run_as_one(Plan& plan, int most) {
-  const Problem& p = plan.problem;
-  const int count = p.linked ? equal_share(p.at_once, most) : 1;
-  if (count < 2 || plan.strategy != Strategy::persistent || !share_out(plan, count, true)) {
-    return false;
+// The way of a pass that is predicted to be fastest.
+void consider_at_once(Plan& plan, bool backward) {
+  Plan best = plan;
+  double least = 0.97 * clocks(plan, backward);  // it takes more memory to work in
+  const auto consider = [&](auto&& share) {
+    Plan shared = plan;
+    if (!share(shared) || clocks(shared, backward) >= least) return;
+    best = shared;
+    least = clocks(shared, backward);
+  };
+  constexpr std::int64_t kLongestPart = 512;
+  for (int most = kMostAtOnce; most > 1; most /= 2) {
+    consider([&](Plan& shared) { return run_as_one(shared, backward, most); });
+    Plan whole = plan;  // the cut is the same for parts of any length
+    if (!run_at_once(whole, backward, most, kLongestPart)) continue;
+    for (std::int64_t part = plan.problem.chained ? 16 : kLongestPart; part <= kLongestPart;
+         part *= 2) {
+      consider([&](Plan& shared) {
+        shared = whole;
+        if (pass_of(shared, backward).part_steps > 0) go_by_parts(shared, backward, part);
+        return true;
+      });
+    }
   }
-  plan.part_steps = 0;
-  return true;
+  plan = best;
+}
+
+}  // namespace
+
+bool run_at_once(Plan& plan, int most, std::int64_t part_steps) {
+  return run_passes(plan, [&](Plan& shared, bool backward) {
+    return run_at_once(shared, backward, most, part_steps);
+  });
+}
+
+bool run_as_one(Plan& plan, int most) {
+  return run_passes(
+      plan, [&](Plan& shared, bool backward) { return run_as_one(shared, backward, most); });
 }
 
 void consider_at_once(Plan& plan) {
   const bool one_step = plan.problem.chained && plan.problem.steps < 2;  // has no parts
   if (one_step || plan.persistent.tile < 0) return;
   if (!is_persistent(plan, false) || !is_persistent(plan, plan.problem.training)) return;
-  Plan best = plan;
-  double least = 0.97 * clocks(plan);  // it takes more memory to work in
-  const auto consider = [&](auto&& share) {
-    Plan shared = plan;
-    if (!share(shared) || clocks(shared) >= least) return;
-    best = shared;
-    least = clocks(shared);
-  };
-  constexpr std::int64_t kLongestPart = 512;
-  for (int most = kMostAtOnce; most > 1; most /= 2) {
-    consider([&](Plan& shared) { return run_as_one(shared, most); });
-    Plan whole = plan;  // the cuts are the same for parts of any length
-    if (!run_at_once(whole, most, kLongestPart)) continue;
-    for (std::int64_t part = plan.problem.chained ? 16 : kLongestPart; part <= kLongestPart;
-         part *= 2) {
-      consider([&](Plan& shared) {
-        shared = whole;
-        if (shared.part_steps > 0) go_by_parts(shared, part);
-        return true;
-      });
-    }
-  }
-  plan = best;
+  consider_at_once(plan, false);
+  if (plan.problem.training) consider_at_once(plan, true);
 }
 
 }  // namespace scanrnn::dispatch

@@ -161,6 +161,25 @@ std::string sequences_of(const Plan& plan) {
   return out + " a scan over blocks, since it draws";
 }
 
+// Which layer calls of a pass run at the same time.
+std::string calls_of(const Plan& plan, bool backward) {
+  const auto [calls, part_steps] = together(plan, backward);
+  if (calls == 1) return "one layer call at a time";
+  if (!plan.problem.chained) return "both directions at the same time";
+  const std::string layers = text(std::int64_t{calls}) + " layers ";
+  if (part_steps == 0) return layers + "in one launch";
+  return layers + "at the same time by parts of " + text(part_steps) + " steps";
+}
+std::string calls_of(const Plan& plan) {
+  if (steps_as_one(plan)) {
+    return ", the step of " + text(std::int64_t{plan.at_once}) + " layers in one launch";
+  }
+  const std::string forward = calls_of(plan, false), backward = calls_of(plan, true);
+  const bool alike = !plan.problem.training || forward == backward;
+  if (!alike) return ", " + forward + ", backward " + backward;
+  return plan.at_once > 1 ? ", " + forward : "";
+}
+
 }  // namespace
 
 // Strings alone: where a process has more than one C++ runtime, streams are what breaks first.
@@ -189,16 +208,7 @@ std::string explain(const Plan& plan) {
     if (p.training && plan.persistent_vjp.tile < 0) out += ", backward by step_loop";
   }
   if (plan.fused_steps) out += ", one kernel a step";
-  if (steps_as_one(plan)) {
-    out += ", the step of " + text(std::int64_t{plan.at_once}) + " layers in one launch";
-  } else if (plan.at_once > 1 && plan.part_steps > 0) {
-    out += ", " + text(std::int64_t{plan.at_once}) + " layers at the same time by parts of " +
-           text(plan.part_steps) + " steps";
-  } else if (plan.at_once > 1 && p.chained) {
-    out += ", " + text(std::int64_t{plan.at_once}) + " layers in one launch";
-  } else if (plan.at_once > 1) {
-    out += ", both directions at the same time";
-  }
+  out += calls_of(plan);
   if (plan.chunk_steps > 0) out += ", chunks of " + text(plan.chunk_steps) + " steps";
   if (plan.device.processor == Processor::cuda) out += scan_of(plan) + sequences_of(plan);
   out += ": " + because(plan);

@@ -41,7 +41,8 @@ bool shares_lines(const Plan& plan, bool backward) {
 
 void recut(Plan& plan) {
   const Problem& p = plan.problem;
-  if (plan.persistent.tile < 0 || plan.at_once > 1 || !knows_lengths(p)) return;
+  const bool shared = plan.at_once > 1 || plan.at_once_vjp > 1;
+  if (plan.persistent.tile < 0 || shared || !knows_lengths(p)) return;
   plan.persistent = persistent_shape(p, plan.device, false);
   if (plan.persistent_vjp.tile >= 0) plan.persistent_vjp = persistent_shape(p, plan.device, true);
 }

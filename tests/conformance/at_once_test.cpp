@@ -140,6 +140,21 @@ TEST(AtOnceConformance, ChainsMatchTheOracle) {
   });
 }
 
+// Each pass of a chain in a way of its own; what forward keeps lies as backward reads it.
+TEST(AtOnceConformance, PassesApartMatchTheOracle) {
+  Random random(1805);
+  for_chains([&](Case c) {
+    c.way = {at_once().strategy, Split::apart};
+    c.layer.batch_first = true;
+    const Data data = random_data(c, random);
+    const auto plan = Buffers(c, data).plan_for(make_context(c.threads), Mode::training);
+    ASSERT_EQ(plan.part_steps, 0) << text(c);
+    ASSERT_GT(plan.part_steps_vjp, 0) << text(c);
+    ASSERT_EQ(plan.at_once > 1, on_cuda()) << text(c) << dispatch::explain(plan);
+    expect_conforms(c, library(c, data), oracle::run(c, data));
+  });
+}
+
 TEST(AtOnceConformance, RepeatedRunsGiveTheSameBits) {
   Random random(1803);
   for_stacks([&](const Case& c) {

@@ -257,7 +257,7 @@ TEST_P(LargeCutsTest, EveryOne) {
     const oracle::Answer want = oracle::run(c, data);
     Plan plan =
         Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, Strategy::persistent);
-    plan.at_once = 1;
+    plan.at_once = plan.at_once_vjp = 1;
     EXPECT_EQ(expect_right(c, data, want, plan, false), std::size(dispatch::kLargeTiles));
     const auto fits = [&](dispatch::LargeTile tile) {
       const int gates = plan.problem.gates;

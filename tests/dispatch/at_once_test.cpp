@@ -121,6 +121,27 @@ TEST(AtOncePlans, AChainIsOneLaunch) {
   EXPECT_FALSE(run_as_one(narrow, kMostAtOnce));
 }
 
+// Each pass goes its own way: backward a launch of all layers takes longer than it does forward.
+TEST(AtOncePlans, PassesGoTheirOwnWays) {
+  Problem chain = lstm(512, 4, true);
+  chain.linked = true;
+  chain.sums = 4;
+  const Plan apart = plan(chain, gpu(), kNothing);
+  EXPECT_EQ(apart.at_once, 4);
+  EXPECT_EQ(apart.part_steps, 0);
+  EXPECT_EQ(apart.persistent.layers, 4);
+  EXPECT_EQ(apart.at_once_vjp, 4);
+  EXPECT_EQ(apart.part_steps_vjp, 32);
+  EXPECT_EQ(apart.persistent_vjp.layers, 1);
+  EXPECT_NE(
+      explain(apart).find("4 layers in one launch, backward 4 layers at the same time by parts "
+                          "of 32 steps"),
+      std::string::npos)
+      << explain(apart);
+  chain.training = false;
+  EXPECT_EQ(explain(plan(chain, gpu(), kNothing)).find("backward"), std::string::npos);
+}
+
 // More layers than run at once are groups of one size.
 TEST(AtOncePlans, GroupsAreEqual) {
   for (const auto& [layers, most, want] : {std::tuple{9, 8, 5}, {8, 8, 8}, {5, 4, 3}, {7, 2, 2}}) {

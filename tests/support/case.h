@@ -33,6 +33,7 @@ struct Way {
     at_once,
     one_by_one,
     as_one,
+    apart,  // backward by parts, but forward not
     shared_lines,
     warp_groups
   };
@@ -51,17 +52,28 @@ struct Way {
     if (split == Split::planned) return plan;
     if (split == Split::as_one) {
       const bool walk = dispatch::run_as_one(plan, dispatch::kMostAtOnce);
-      if (!walk && !dispatch::step_as_one(plan)) plan.at_once = 1;
+      if (!walk && !dispatch::step_as_one(plan)) plan.at_once = plan.at_once_vjp = 1;
       for (auto* shape : {&plan.persistent, &plan.persistent_vjp}) {  // in more than one launch
         shape->steps = std::min<std::int64_t>(shape->steps, 3 * kPart);
       }
       return plan;
     }
     if (split == Split::at_once || split == Split::one_by_one) {
-      plan.at_once = 1;
-      plan.part_steps = 0;
+      plan.at_once = plan.at_once_vjp = 1;
+      plan.part_steps = plan.part_steps_vjp = 0;
       const int most = split == Split::at_once ? dispatch::kMostAtOnce : 1;
       dispatch::run_at_once(plan, most, kPart);
+      return plan;
+    }
+    if (split == Split::apart) {
+      dispatch::Plan forward = plan;
+      if (!dispatch::run_as_one(forward, dispatch::kMostAtOnce)) {
+        dispatch::run_at_once(forward, 1, 0);
+      }
+      dispatch::run_at_once(plan, dispatch::kMostAtOnce, kPart);
+      plan.persistent = forward.persistent;
+      plan.at_once = forward.at_once;
+      plan.part_steps = forward.part_steps;
       return plan;
     }
     if (split == Split::shared_lines) {
@@ -70,7 +82,7 @@ struct Way {
       return plan;
     }
     if (split == Split::warp_groups) {
-      plan.at_once = 1;
+      plan.at_once = plan.at_once_vjp = 1;
       by_warp_groups(plan, false);
       if (plan.problem.training) by_warp_groups(plan, true);
       return plan;
@@ -118,9 +130,17 @@ struct Way {
 };
 inline std::string name(const Way& way) {
   const std::string out = dispatch::name(way.strategy);
-  constexpr const char* kSplits[] = {
-      "",         "_block",      "_device", "_lanes",        "_lanes_device",
-      "_at_once", "_one_by_one", "_as_one", "_shared_lines", "_warp_groups"};
+  constexpr const char* kSplits[] = {"",
+                                     "_block",
+                                     "_device",
+                                     "_lanes",
+                                     "_lanes_device",
+                                     "_at_once",
+                                     "_one_by_one",
+                                     "_as_one",
+                                     "_apart",
+                                     "_shared_lines",
+                                     "_warp_groups"};
   return out + kSplits[static_cast<int>(way.split)];
 }
 

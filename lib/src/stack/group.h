@@ -31,8 +31,6 @@ class Group {
     void* memory = nullptr;
   };
 
-  // Whether the layers are one launch, in which they hand one another each step.
-  bool as_one() const { return plan_.problem.chained && plan_.part_steps == 0; }
   void run_as_one(bool back) {
     Arena all = workspace_.rest();
     std::vector<LayerCall> calls;
@@ -46,12 +44,13 @@ class Group {
   }
 
   void run(bool back) {
-    if (as_one()) return run_as_one(back);
+    const Index steps = plan_.problem.steps, each = dispatch::together(plan_, back).part_steps;
+    // One launch, in which layers hand one another each step.
+    if (plan_.problem.chained && each == 0) return run_as_one(back);
     Arena all = workspace_.rest();
     for (Member& member : members_) member.memory = all.take(bytes(member.call, back));
     workspace_.saw(all);
     if (!workspace_.counting()) {
-      const Index steps = plan_.problem.steps, each = plan_.part_steps;
       const Index parts = each > 0 ? (steps + each - 1) / each : 1;
       backend_.at_once(static_cast<int>(members_.size()), parts, each > 0, [&](int i, Index turn) {
         Member& member = members_[static_cast<std::size_t>(i)];

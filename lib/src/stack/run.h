@@ -22,9 +22,10 @@ class Run {
   }
   // The tokens of a chain's part must be adjacent.
   bool batch_major() const {
-    return o_.batch_first && stack_.plan.problem.layout != dispatch::Batch::packed && !chained();
+    return o_.batch_first && stack_.plan.problem.layout != dispatch::Batch::packed && !has_parts();
   }
-  bool chained() const { return stack_.plan.part_steps > 0; }
+  // Whether the layers of a pass go on by parts: what one keeps, the other reads.
+  bool has_parts() const { return stack_.plan.part_steps > 0 || stack_.plan.part_steps_vjp > 0; }
   // The features of one direction's output, and of h.
   Index output() const { return o_.proj_size > 0 ? o_.proj_size : o_.hidden_size; }
   Index features() const { return directions() * output(); }
@@ -309,7 +310,7 @@ class Run {
     if (view.dtype != dtype_) return false;
     const auto& p = stack_.plan.problem;
     const bool tokens = view.rank == 3 && view.sizes[0] == p.steps && view.sizes[1] == p.batch;
-    if (!chained() || !o_.batch_first || !tokens) return true;
+    if (!has_parts() || !o_.batch_first || !tokens) return true;
     return !counting() && view.strides[0] >= view.strides[1];
   }
   // While counting, a tensor is present when it has a rank.

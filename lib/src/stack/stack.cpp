@@ -86,7 +86,8 @@ void Stack::forward(const ForwardArgs& args) {
     fill_in = [&run, out, in, drop = drops.behind(layer)](const Tile& part) {
       run.drop_part(out, in, drop, part);
     };
-    if (!run.chained()) std::exchange(fill_in, nullptr)({0, plan.problem.steps, 0, run.lines()});
+    if (plan.part_steps > 0) continue;
+    std::exchange(fill_in, nullptr)({0, plan.problem.steps, 0, run.lines()});
   }
   if (args.state_indices && !as_one) {
     backend.clear_skipped(y, args.state_indices, args.h0.h.sizes[1]);
@@ -128,7 +129,7 @@ class WayBack {
     walk_reserve(stack.reserve, y);
     const int layers = o_.num_layers;
     for (int i = 0; i < 2 && i + 1 < layers; ++i) between_[i] = tokens(run_.features());
-    if (drops_.after_layers() && layers > 1 && !run_.chained()) dropped_ = tokens(run_.features());
+    if (drops_.after_layers() && layers > 1 && !goes_by_parts_) dropped_ = tokens(run_.features());
     if (!apart()) return;
     own_dx_ = tokens(std::max(o_.input_size, layers > 1 ? run_.features() : 0));
   }
@@ -138,7 +139,7 @@ class WayBack {
     TensorView in = layer == 0 ? x_ : outputs_[static_cast<std::size_t>(layer - 1)];
     const Drop drop = drops_.behind(layer - 1);
     if (drop_input) {
-      if (run_.chained()) dropped_ = tokens(run_.features());
+      if (goes_by_parts_) dropped_ = tokens(run_.features());
       run_.drop(in, dropped_, drop);
       in = dropped_;
     }
@@ -152,7 +153,7 @@ class WayBack {
       if (din || run_.counting()) dproduct = tokens(whole.sizes[2]);
     }
     std::function<void(const Tile&)> drop_part;
-    if (drop_input && run_.chained()) {
+    if (drop_input && goes_by_parts_) {
       drop_part = [this, din, drop](const Tile& part) { run_.drop_part(din, din, drop, part); };
     }
     for (int direction = 0; direction < run_.directions(); ++direction) {
@@ -166,13 +167,13 @@ class WayBack {
       }
       go_back(call, drop_part);
     }
-    const bool full = group_.size() == static_cast<std::size_t>(plan_.at_once);
+    const bool full = group_.size() == static_cast<std::size_t>(plan_.at_once_vjp);
     if (group_.size() > 0 && (full || layer == 0)) group_.backward();
     if (apart() && dproduct) {
       run_.scale(run_.narrowed(own_dx_, dproduct.sizes[2]), dproduct, 1, true);
     }
     if (drops_.from_input() && din) run_.drop(dproduct, din, of_input);
-    if (drop_input && !run_.chained()) run_.drop(din, din, drop);
+    if (drop_input && !goes_by_parts_) run_.drop(din, din, drop);
     dy_ = din;
   }
 
@@ -184,7 +185,7 @@ class WayBack {
 
  private:
   // Two directions at the same time, of which the second adds its share of dx later.
-  bool apart() const { return plan_.at_once > 1 && !plan_.problem.chained; }
+  bool apart() const { return plan_.at_once_vjp > 1 && !plan_.problem.chained; }
   TensorView tokens(Index width) { return run_.tokens(workspace_, width); }
 
   // In the order in which forward filled it.
@@ -221,7 +222,7 @@ class WayBack {
   }
   // Now, or with its group.
   void go_back(LayerCall& call, const std::function<void(const Tile&)>& drop_part) {
-    if (plan_.at_once == 1) {
+    if (plan_.at_once_vjp == 1) {
       run_.with_scratch(call, [&](Arena& scratch) {
         around_.is_needed() ? around_.backward(call, scratch)
                             : backend_.backward(plan_, call, scratch);
@@ -245,6 +246,7 @@ class WayBack {
   const Around around_;
   Group group_;
   const SequenceBounds sequences_;
+  const bool goes_by_parts_ = plan_.part_steps_vjp > 0;
   TensorView x_, dx_, dy_;  // dy_: of the layer that is next
   State h0_, dhn_, dh0_;
   std::vector<TensorView> dparams_, outputs_;

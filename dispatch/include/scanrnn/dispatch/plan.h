@@ -115,11 +115,21 @@ struct Plan {
   bool log_domain = true;        // linear: parts of time compose by logarithms; false: by values
   PersistentShape persistent, persistent_vjp;  // CUDA, dense: of the two passes
   bool fused_steps = false;  // CUDA, step loop: a forward step is one kernel, products and all
-  // Layer calls that run at the same time, each on its share of the device; chained ones go on by
-  // parts of so many steps, or 0: all are one launch.
-  int at_once = 1;
-  std::int64_t part_steps = 0;
+  // Layer calls of a pass that run at the same time, each on its share of the device; chained ones
+  // go on by parts of so many steps, or 0: all are one launch.
+  int at_once = 1, at_once_vjp = 1;
+  std::int64_t part_steps = 0, part_steps_vjp = 0;
 };
+
+// Those of the forward or of the backward pass.
+struct Together {
+  int calls;
+  std::int64_t part_steps;
+};
+inline Together together(const Plan& plan, bool backward) {
+  return backward ? Together{plan.at_once_vjp, plan.part_steps_vjp}
+                  : Together{plan.at_once, plan.part_steps};
+}
 
 // Whether a step of a dense layer is one of whole lines, between its products with R.
 inline bool by_lines(const Problem& problem) {
@@ -147,13 +157,14 @@ std::vector<PersistentShape> persistent_shapes(const Problem& problem, const Dev
                                                bool backward);
 // CUDA, step loop: whether one kernel makes a forward step, products and all.
 bool fuses_steps(const Problem& problem);
-// Lets as many layer calls run at the same time as the problem has, at most `most` of them (1: one
-// by one); chained ones by parts of `part_steps`. False, and the plan as it was, where it has none,
-// or where a share of the device has no room for one.
+// Lets as many layer calls of both passes run at the same time as the problem has, at most `most` of
+// them (1: one by one); chained ones by parts of `part_steps`. False, and the plan as it was, where
+// it has none, or where a share of the device has no room for one.
 bool run_at_once(Plan& plan, int most, std::int64_t part_steps);
 // The same as one launch of a persistent kernel, whose layers hand one another each step.
 bool run_as_one(Plan& plan, int most);
-// The same where a persistent kernel's calls are predicted to be faster so, by the best of parts.
+// The same for each pass in which a persistent kernel's calls are predicted to be faster so, as one
+// launch or by the best of parts.
 void consider_at_once(Plan& plan);
 // Bytes of its exchange in one launch.
 std::int64_t exchange_bytes(const Problem& problem, const PersistentShape& shape, bool backward);
