@@ -162,8 +162,6 @@ std::string name_of(const std::string& head) {
 const std::map<std::string, std::string> kLongFunctions{
     {"dispatch/src/terms.cpp: name", "a table: the words for each term"},
     {"python/scanrnn/__main__.py: parser", "a table: the commands and their options"},
-    {"scan/include/scanrnn/scan/cuda/device/roles.cuh: work",
-     "a kernel: its registers and times are to be measured with any split"},
 };
 
 TEST(Style, FunctionsFitOnAScreen) {
