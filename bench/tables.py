@@ -298,7 +298,7 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "gpu memory": ("h200-memory", memory),
     "gpu replaced": ("h200-replaced", replaced),
     "language models": ("h200-language-model", language_models),
-    "many ranks": ("h200x2-many", many_ranks),
+    "many ranks": ("h100x4-many", many_ranks),
 }
 PROFILES = Path(__file__).resolve().parents[1] / "dispatch" / "profiles"
 PAGES = (

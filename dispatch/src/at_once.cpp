@@ -35,8 +35,7 @@ double clocks(Plan& plan, bool backward) {
   const std::int64_t later = p.chained ? pass.at_once - 1 : 0;  // parts, or steps
   if (pass.part_steps == 0) return calls * static_cast<double>(p.steps + later) * step;
   return calls * static_cast<double>(ceiling(p.steps, pass.part_steps) + later) *
-         (static_cast<double>(pass.part_steps) * step +
-          (backward ? 45000 : 27000 + 0.7 * states * pass.at_once));
+         (static_cast<double>(pass.part_steps) * step + 28000 + 0.7 * states * pass.at_once);
 }
 
 // Puts a pass's cut for `count` calls at the same time into a plan, in one launch or each for
