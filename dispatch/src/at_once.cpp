@@ -9,7 +9,7 @@
 namespace scanrnn::dispatch {
 namespace {
 
-// What a pass of a plan has.
+// What a pass of a plan has, to be changed.
 struct Pass {
   PersistentShape& shape;
   int& at_once;
@@ -24,18 +24,19 @@ Pass pass_of(Plan& plan, bool backward) {
 // the input, the clearing of the exchange and the loading of R. Backward a step takes what clocks()
 // of one cell does not know: its share of the products for the weights, and in one launch of
 // several layers a longer way through the exchange. Numbers by bench/stack_cuda.cu on an H100.
-double clocks(Plan& plan, bool backward) {
+double clocks(const Plan& plan, bool backward) {
   const Problem& p = plan.problem;
-  const Pass pass = pass_of(plan, backward);
+  const PersistentShape& shape = backward ? plan.persistent_vjp : plan.persistent;
+  const auto [at_once, part_steps] = together(plan, backward);
   const auto states = static_cast<double>(p.batch * p.hidden_size);
-  double step = clocks(p, plan.device, pass.shape, backward);
-  const bool as_one = pass.part_steps == 0 && p.chained && pass.at_once > 1;
+  double step = clocks(p, plan.device, shape, backward);
+  const bool as_one = part_steps == 0 && p.chained && at_once > 1;
   if (backward) step += as_one ? 1700 + states / 6 : 900;
-  const double calls = static_cast<double>(ceiling(p.at_once, pass.at_once));
-  const std::int64_t later = p.chained ? pass.at_once - 1 : 0;  // parts, or steps
-  if (pass.part_steps == 0) return calls * static_cast<double>(p.steps + later) * step;
-  return calls * static_cast<double>(ceiling(p.steps, pass.part_steps) + later) *
-         (static_cast<double>(pass.part_steps) * step + 28000 + 0.7 * states * pass.at_once);
+  const double calls = static_cast<double>(ceiling(p.at_once, at_once));
+  const std::int64_t later = p.chained ? at_once - 1 : 0;  // parts, or steps
+  if (part_steps == 0) return calls * static_cast<double>(p.steps + later) * step;
+  return calls * static_cast<double>(ceiling(p.steps, part_steps) + later) *
+         (static_cast<double>(part_steps) * step + 28000 + 0.7 * states * at_once);
 }
 
 // Puts a pass's cut for `count` calls at the same time into a plan, in one launch or each for
@@ -73,14 +74,13 @@ bool run_at_once(Plan& plan, bool backward, int most, std::int64_t part_steps) {
   if (p.at_once < 2 || most < 1) return false;
   if (p.chained && p.layout != Batch::rectangular && most > 1) return false;
   const int count = equal_share(p.at_once, most);
-  if (plan.device.processor == Processor::cuda) {
-    if (plan.strategy != Strategy::persistent || !share_out(plan, backward, count, false)) {
-      return false;
-    }
+  if (plan.device.processor == Processor::cpu) {
+    const Pass pass = pass_of(plan, backward);
+    pass.at_once = count;
+    pass.part_steps = 0;
+  } else if (plan.strategy != Strategy::persistent || !share_out(plan, backward, count, false)) {
+    return false;
   }
-  const Pass pass = pass_of(plan, backward);
-  pass.at_once = count;
-  pass.part_steps = 0;
   if (p.chained && count > 1) go_by_parts(plan, backward, part_steps);
   return true;
 }
@@ -120,7 +120,7 @@ void consider_at_once(Plan& plan, bool backward) {
          part *= 2) {
       consider([&](Plan& shared) {
         shared = whole;
-        if (pass_of(shared, backward).part_steps > 0) go_by_parts(shared, backward, part);
+        if (plan.problem.chained) go_by_parts(shared, backward, part);
         return true;
       });
     }

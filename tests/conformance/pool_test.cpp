@@ -63,7 +63,7 @@ void expect_steps_on_rows(Case c, const Rows& rows_of_pool, Random& random) {
   for (const bool as_one : {false, true}) {
     dispatch::Plan plan =
         layer.plan(context, BatchShape{1, c.batch, Batch::ragged}, Mode::inference);
-    plan.at_once = plan.at_once_vjp = 1;
+    plan.at_once = 1;
     if (as_one && !dispatch::step_as_one(plan)) continue;
     Buffers buffers(c, data);
     std::vector<Tensor> held;

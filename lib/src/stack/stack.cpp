@@ -86,8 +86,9 @@ void Stack::forward(const ForwardArgs& args) {
     fill_in = [&run, out, in, drop = drops.behind(layer)](const Tile& part) {
       run.drop_part(out, in, drop, part);
     };
-    if (plan.part_steps > 0) continue;
-    std::exchange(fill_in, nullptr)({0, plan.problem.steps, 0, run.lines()});
+    if (plan.part_steps == 0) {
+      std::exchange(fill_in, nullptr)({0, plan.problem.steps, 0, run.lines()});
+    }
   }
   if (args.state_indices && !as_one) {
     backend.clear_skipped(y, args.state_indices, args.h0.h.sizes[1]);
