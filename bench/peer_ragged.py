@@ -211,8 +211,8 @@ def episodes(bench: Bench) -> None:
                 row |= {"dtype": math, **dict(zip("BTH", sizes, strict=True)), "C": sizes[-1]}
                 contest, training = Contest(bench, row), direction != "forward"
                 ours = functools.partial(problem.ours, math, training)
-                # A capture with backward has failed here; ours alone can be captured. After one that
-                # fails torch draws no more.
+                # A capture with backward has failed here; ours alone can be captured. After one
+                # that fails torch draws no more.
                 contest.enter({"impl": OURS}, ours, graph=not training)
                 if kernels is not None:
                     make = functools.partial(problem.in_time, kernels, math, training)
