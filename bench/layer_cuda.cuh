@@ -33,10 +33,12 @@ struct Convert {
 
 // Inputs that T can hold, in any type, so that two runs read the same numbers.
 template <class T, class As>
-thrust::device_vector<As> numbers(Index count, double scale, std::uint64_t seed) {
+thrust::device_vector<As> numbers(Index count, double scale, std::uint64_t seed,
+                                  double offset = 0) {
   auto unit = filled<float>(count, Fill::value, seed);
-  thrust::transform(unit.begin(), unit.end(), unit.begin(),
-                    [scale] __device__(float x) { return static_cast<float>(scale * x); });
+  thrust::transform(unit.begin(), unit.end(), unit.begin(), [scale, offset] __device__(float x) {
+    return static_cast<float>(scale * x + offset);
+  });
   thrust::device_vector<T> held(count);
   thrust::transform(unit.begin(), unit.end(), held.begin(), Convert<T>());
   thrust::device_vector<As> out(count);
@@ -108,6 +110,8 @@ struct Problem {
       after[i].resize(states);
       before[i] = numbers<T, As>(states, 1, 3 + static_cast<int>(i));
     }
+    // SLSTM divides by n, which no sequence leaves near zero.
+    before[2] = numbers<T, As>(states, 1, 5, 2);
     resize();
   }
   void resize() {
@@ -274,8 +278,9 @@ void decode(const CellInfo& cell, Index batch, Index hidden, cudaStream_t stream
   CHECK_CUDA(cudaStreamSynchronize(stream));
   const double error = worst_error(p.y, want.y, largest(want.y));
   if (!(error < (sizeof(T) == 4 ? 1e-5 : 0.05))) {
-    std::fprintf(stderr, "%s one step: error %g, not timed\n", cell.name.c_str(), error);
-    std::exit(1);
+    std::fprintf(stderr, "FAIL %s, one step: error %g, not timed\n", cell.name.c_str(), error);
+    ++failures;
+    return;
   }
   const bool dense = cell.recurrence == dispatch::Recurrence::dense;  // W x, and R h of its size
   Products<T> gemm(cell, s, stream);
