@@ -108,10 +108,10 @@ struct Problem {
     const Index states = stack.layers * stack.directions * s.batch * s.hidden;
     for (std::size_t i = 0; i < kStateTensors.size(); ++i) {
       after[i].resize(states);
-      before[i] = numbers<T, As>(states, 1, 3 + static_cast<int>(i));
+      // SLSTM divides by n, which no sequence leaves near zero.
+      const double offset = kStateTensors[i] == &State::n ? 2 : 0;
+      before[i] = numbers<T, As>(states, 1, 3 + static_cast<int>(i), offset);
     }
-    // SLSTM divides by n, which no sequence leaves near zero.
-    before[2] = numbers<T, As>(states, 1, 5, 2);
     resize();
   }
   void resize() {
