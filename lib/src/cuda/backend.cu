@@ -86,9 +86,11 @@ class CudaBackend : public Backend {
                        name(from.dtype) + " and " + name(to.dtype));
     }
     over_rows(to, [&](auto type, unsigned blocks) {
-      using T = decltype(type);
-      ragged::copy<T><<<blocks, pointwise::kThreads, 0, stream_>>>(ragged::Cube<const T>(from),
-                                                                   ragged::Cube<T>(to));
+      ragged::with_pieces<decltype(type)>({from, to}, [&](auto piece, Index each) {
+        using Piece = decltype(piece);
+        ragged::copy<Piece><<<blocks, pointwise::kThreads, 0, stream_>>>(
+            ragged::Cube<const Piece>(from, each), ragged::Cube<Piece>(to, each));
+      });
     });
   }
   void dropout(const TensorView& from, const TensorView& to, const Drop& drop) override {
@@ -131,10 +133,10 @@ class CudaBackend : public Backend {
           workspace.take(static_cast<std::size_t>(pointwise::kParts * columns) * sizeof(V)));
       if (workspace.counting()) return;
       const DeviceGuard guard(device_);
-      SCANRNN_CUDA(pointwise::sum_rows(static_cast<const T*>(tokens.data),
-                                       tokens.sizes[0] * tokens.sizes[1],
-                                       std::min(tokens.strides[0], tokens.strides[1]), columns,
-                                       parts, static_cast<T*>(sums.data), stream_));
+      const pointwise::ToColumns<T> to{static_cast<T*>(sums.data)};
+      SCANRNN_CUDA(pointwise::sum_rows<T>(
+          static_cast<const T*>(tokens.data), tokens.sizes[0] * tokens.sizes[1],
+          std::min(tokens.strides[0], tokens.strides[1]), columns, parts, to, stream_));
     });
   }
   void norm_tokens(const TensorView& from, const TensorView& scale, const TensorView& bias,
@@ -223,9 +225,8 @@ class CudaBackend : public Backend {
     return out;
   }
   void clear_padding(const TensorView& view, const TensorView& lengths) override {
-    over_rows(view, [&](auto type, unsigned blocks) {
-      ragged::clear_padding<<<blocks, pointwise::kThreads, 0, stream_>>>(
-          ragged::Cube<decltype(type)>(view), Integers(lengths));
+    over_rows(view, [&](auto type, unsigned) {
+      ragged::clear<decltype(type)>(view, ragged::Padding{Integers(lengths)}, stream_);
     });
   }
   void clear_skipped(const TensorView& view, const TensorView& indices, Index states) override {
@@ -257,7 +258,7 @@ class CudaBackend : public Backend {
   // launch(T(), blocks) for a tensor that is worked on by rows.
   template <class F>
   void over_rows(const TensorView& view, F&& launch) {
-    const Index rows = view.sizes[0] * (view.rank > 1 ? view.sizes[1] : 1);
+    const Index rows = ragged::rows_of(view);
     if (rows == 0) return;
     const DeviceGuard guard(device_);
     with_type(view.dtype, [&](auto type) {

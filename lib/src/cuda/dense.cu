@@ -232,13 +232,13 @@ struct DenseRun : DenseProducts<T> {
     } else {
       args.fed = this->take(this->lines() * this->width());
     }
-    const bool ragged = call.is_ragged(), lined = this->has_lines(true);
-    if (ragged) before = this->take(this->tokens() * hidden());
+    const bool lined = this->has_lines(true);
+    if (this->keeps_before()) before = this->take(this->tokens() * hidden());
     if (call.feeds_first()) first = this->take(this->lines() * this->width());
     T* initial = call.more_states() > 1 ? this->take(this->lines() * this->more_width()) : nullptr;
     if (arena.counting()) return;
 
-    if (ragged && this->tokens() > 0) this->prepare_tokens();
+    if (before && this->tokens() > 0) this->prepare_tokens();
     if (call.batch > 0 && call.steps == 0 && !lined) {
       this->copy_states(call.dhn, call.dmoren, call.dh0, call.dmore0, true);
     } else if (this->lines() > 0) {
@@ -269,6 +269,8 @@ struct DenseRun : DenseProducts<T> {
         args.to[0] = {h_carry, nullptr, hidden()};  // to which each step's product adds
         walk(args, this->lines(), 1, true, [&](const Args& part) {
           SCANRNN_CUDA(kernels.step_vjp(part, stream));
+          // Of the first step in time nobody asks for what is before it.
+          if (!lined && !call.dh0 && part.first_step + 1 == call.steps) return;
           this->product(this->lines(), hidden(), this->width(), {args.fed, this->width()},
                         {args.weight, args.weight_stride}, h_carry, hidden(), true, nullptr,
                         gemm_space, true);

@@ -9,6 +9,23 @@
 
 namespace scanrnn {
 
+// Where sums over tokens of the cotangents of a dense layer's sums go: those that W x adds to are
+// the bias's, those that R h adds to the recurrent bias's. The rows of R that add to the sums in
+// order come first, those with sums of their own behind all of W's.
+template <class T>
+struct ToBiases {
+  T *bias, *recurrent;  // either may be absent
+  Index width;          // of W's sums
+  RecurrentRows rows;
+
+  __device__ __forceinline__ void store(Index column, T sum) const {
+    if (bias && column < width) bias[column] = sum;
+    if (!recurrent) return;
+    if (column < rows.in_order) recurrent[column] = sum;
+    if (column >= width) recurrent[column - rows.own] = sum;
+  }
+};
+
 template <class T>
 struct DenseProducts : CudaWalk<T> {
   using Walk = CudaWalk<T>;
@@ -27,22 +44,30 @@ struct DenseProducts : CudaWalk<T> {
   Index kept() const { return call.kept_width(); }
   TensorView kept_rows(const void* data) const { return this->rows(data, kept()); }
 
+  // Whether the products with R have `before`. Where all steps are there the h before a token lies
+  // in y; until a call runs, it may be told of any.
+  bool keeps_before() const {
+    const auto& told = call.ragged;
+    return call.is_ragged() && (this->arena.counting() || told.lengths || told.cu_seqlens);
+  }
   // Ragged: cotangents of steps that there are not, and the h before each token.
   void prepare_tokens() {
-    const unsigned blocks = ragged::blocks_for_rows(this->tokens());
     const auto clear = [&](const TensorView& view) {
-      ragged::clear_padding<<<blocks, pointwise::kThreads, 0, stream>>>(
-          ragged::Cube<T>(view), Integers(call.ragged.lengths));
-      SCANRNN_CUDA(cudaGetLastError());
+      ragged::clear<T>(view, ragged::Padding{Integers(call.ragged.lengths)}, stream);
     };
     if (call.ragged.lengths) clear(kept_rows(dsums));
     if (call.ragged.lengths && dvectors) clear(this->rows(dvectors, call.vector_values()));
-    const Marks marks{call.tables.marks, call.steps, 1, call.reverse};
-    ragged::keep_before<T><<<blocks, pointwise::kThreads, 0, stream>>>(
-        marks, ragged::Cube<const T>(call.y),
-        Strided<const T>{this->data(call.h0), call.h0.strides[0], 0},
-        ragged::Cube<T>(this->rows(before, hidden())));
-    SCANRNN_CUDA(cudaGetLastError());
+    const TensorView to = this->rows(before, hidden());
+    ragged::with_pieces<T>({call.y, call.h0, to}, [&](auto piece, Index each) {
+      using Piece = decltype(piece);
+      const Strided<const Piece> initial{static_cast<const Piece*>(call.h0.data),
+                                         call.h0.strides[0] / each, 0};
+      ragged::keep_before<Piece>
+          <<<ragged::blocks_for_rows(this->tokens()), pointwise::kThreads, 0, stream>>>(
+              marks(), ragged::Cube<const Piece>(call.y, each), initial,
+              ragged::Cube<Piece>(to, each));
+      SCANRNN_CUDA(cudaGetLastError());
+    });
   }
 
   // From the cotangents of the sums those of the input and of the parameters.
@@ -54,14 +79,12 @@ struct DenseProducts : CudaWalk<T> {
     }
     if (!call.begins()) return;  // parts are to come
     if (call.dweight) this->weight_cotangent(dsums, kept(), gemm_space);
-    if (call.dbias) this->sum_tokens(dsums, kept(), this->width(), parts, call.dbias.data);
-    if (call.drecurrent_bias) {
-      const auto [in_order, own] = recurrent;
-      auto* out = static_cast<T*>(call.drecurrent_bias.data);
-      this->sum_tokens(dsums, kept(), in_order, parts, out);
-      if (own > 0) {
-        this->sum_tokens(dsums + this->width(), kept(), own, parts, out + in_order);
-      }
+    if (call.dbias || call.drecurrent_bias) {
+      const ToBiases<T> to{static_cast<T*>(call.dbias.data),
+                           static_cast<T*>(call.drecurrent_bias.data), this->width(), recurrent};
+      const Index columns = call.drecurrent_bias ? kept() : this->width();
+      SCANRNN_CUDA(pointwise::sum_rows<T>(static_cast<const T*>(dsums), this->tokens(), kept(),
+                                          columns, parts, to, stream));
     }
     if (call.dvectors) {
       this->sum_tokens(dvectors, vector_values, vector_values, parts, call.dvectors.data);
@@ -70,6 +93,7 @@ struct DenseProducts : CudaWalk<T> {
   }
 
  private:
+  Marks marks() const { return {call.tables.marks, call.steps, 1, call.reverse}; }
   // The cotangents of what is fed to the first steps, and of its weight.
   void first_cotangents() {
     const Index lines = this->lines(), features = call.first_weight.sizes[1];
@@ -94,24 +118,31 @@ struct DenseProducts : CudaWalk<T> {
     }
   }
 
-  // dR = sum over tokens of d(R h)^T and the h before; the rows of R h as their sums lie. It may
-  // clear dsums where there is no step before. A ragged batch has `before`, [tokens,H].
+  // dR = sum over tokens of d(R h)^T and the h before; the rows of R h as their sums lie. It clears
+  // dsums where no h comes from the step before, but for a batch that has `before`, [tokens,H].
   void recurrent_cotangent() {
     auto* d = static_cast<T*>(call.drecurrent_weight.data);
     const Index stride = call.drecurrent_weight.strides[0];
-    this->clear(d, stride, hidden());
+    bool begun = false;
+    recurrent_sums([&](const T* from, Index spacing, const T* with, Index along, Index count) {
+      const auto [in_order, own] = recurrent;
+      this->product(in_order, hidden(), count, {from, spacing, true}, {with, along}, d, stride,
+                    begun, nullptr, gemm_space);
+      this->product(own, hidden(), count, {from + this->width(), spacing, true}, {with, along},
+                    d + in_order * stride, stride, begun, nullptr, gemm_space);
+      begun = true;
+    });
+    if (!begun) this->clear(d, stride, hidden());
+  }
+  // use(cotangents, their spacing, the h before, its spacing, tokens) for all that is summed.
+  template <class F>
+  void recurrent_sums(F&& use) {
     if (this->tokens() == 0) return;
-    const auto [in_order, own] = recurrent;
-    const auto add = [&, in_order = in_order, own = own](const TensorView& a, const TensorView& h) {
-      for_pairs<const T, const T>(
-          call, a, h, [&](const T* from, Index spacing, const T* with, Index along, Index count) {
-            this->product(in_order, hidden(), count, {from, spacing, true}, {with, along}, d,
-                          stride, true, nullptr, gemm_space);
-            this->product(own, hidden(), count, {from + this->width(), spacing, true},
-                          {with, along}, d + in_order * stride, stride, true, nullptr, gemm_space);
-          });
+    const auto add = [&](const TensorView& a, const TensorView& h) {
+      for_pairs<const T, const T>(call, a, h, use);
     };
     if (before) return add(kept_rows(dsums), this->rows(before, hidden()));
+    if (call.is_ragged()) ragged::clear<T>(kept_rows(dsums), ragged::Cuts{marks()}, stream);
     const RecurrentPairs pairs = recurrent_pairs(call, kept_rows(dsums));
     if (pairs.h_first) add(pairs.d_first, pairs.h_first);
     if (call.steps == 1) return;

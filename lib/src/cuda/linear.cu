@@ -85,11 +85,8 @@ struct LayerRun : CudaRun<T> {
 
   // Zeros at steps that nothing has walked.
   void clear_padding(const TensorView& tokens) {
-    const Index count = call.steps * call.batch;
-    if (count == 0) return;
-    ragged::clear_padding<<<ragged::blocks_for_rows(count), pointwise::kThreads, 0, stream>>>(
-        ragged::Cube<T>(tokens), Integers(call.ragged.lengths));
-    SCANRNN_CUDA(cudaGetLastError());
+    if (call.tokens() == 0) return;
+    ragged::clear<T>(tokens, ragged::Padding{Integers(call.ragged.lengths)}, stream);
   }
 
   // The bias of every row block, null where none has one: the parameter itself, or a copy with

@@ -86,9 +86,15 @@ __global__ void __launch_bounds__(kSumThreads)
 #pragma unroll
   for (int j = 0; j < kPiece; ++j) parts[blockIdx.y * columns + column + j] = sums[j].all.h;
 }
+// Where the sums of columns go.
+template <class T>
+struct ToColumns {
+  T* sums;
+  __device__ __forceinline__ void store(Index column, T sum) const { sums[column] = sum; }
+};
 // A warp takes kLanes columns and each warp of a block its share of the parts.
-template <class T, class V>
-__global__ void __launch_bounds__(kThreads) total_sums(const V* parts, Index columns, T* sums) {
+template <class To, class T, class V>
+__global__ void __launch_bounds__(kThreads) total_sums(const V* parts, Index columns, To to) {
   constexpr int kLanes = scan::cuda::kLanes, kWarps = kThreads / kLanes;
   __shared__ V shares[kWarps][kLanes];
   scan::cuda::await_stream();
@@ -105,13 +111,13 @@ __global__ void __launch_bounds__(kThreads) total_sums(const V* parts, Index col
   __syncthreads();
   if (warp != 0 || column >= columns) return;
   for (int w = 1; w < kWarps; ++w) sum.add(shares[w][lane]);
-  sums[column] = static_cast<T>(sum.all.h);
+  to.store(column, static_cast<T>(sum.all.h));
 }
-// sums = those of `columns` columns of `count` rows that are `stride` apart. `parts` has kParts
-// rows of `columns`.
-template <class From, class V, class T>
+// The sums of `columns` columns of `count` rows that are `stride` apart, as values of type T.
+// `parts` has kParts rows of `columns`.
+template <class T, class From, class V, class To>
 cudaError_t sum_rows(const From* values, Index count, Index stride, Index columns, V* parts,
-                     T* sums, cudaStream_t stream) {
+                     const To& to, cudaStream_t stream) {
   constexpr int kPiece = 16 / sizeof(From);
   const auto run = [&](auto kernel, int piece) {
     const Index threads = (columns + piece - 1) / piece;
@@ -125,9 +131,9 @@ cudaError_t sum_rows(const From* values, Index count, Index stride, Index column
       pieces ? run(partial_sums<From, V, kPiece>, kPiece) : run(partial_sums<From, V, 1>, 1);
   if (status != cudaSuccess) return status;
   constexpr Index kLanes = scan::cuda::kLanes;
-  return scan::cuda::launch_early(total_sums<T, V>,
+  return scan::cuda::launch_early(total_sums<To, T, V>,
                                   dim3(static_cast<unsigned>((columns + kLanes - 1) / kLanes)),
-                                  kThreads, 0, stream, static_cast<const V*>(parts), columns, sums);
+                                  kThreads, 0, stream, static_cast<const V*>(parts), columns, to);
 }
 
 // Calls use(t, b, j) for the elements of [T,B,.]; a warp takes a row.

@@ -39,41 +39,79 @@ template <class F>
 __device__ __forceinline__ void for_elements(Index width, F&& use) {
   for (Index k = threadIdx.x % kLanes; k < width; k += kLanes) use(k);
 }
+inline Index rows_of(const TensorView& view) {
+  Index rows = 1;
+  for (int axis = 0; axis < view.rank - 1; ++axis)
+    rows *= view.sizes[static_cast<std::size_t>(axis)];
+  return rows;
+}
 inline unsigned blocks_for_rows(Index rows) {
   return static_cast<unsigned>(std::clamp<Index>(rows * kLanes / kThreads, 1, 1 << 12));
 }
 
-// A tensor of three axes as kernels see it.
+// A tensor of up to three axes as kernels see it; each T may be several adjacent elements.
 template <class T>
 struct Cube {
   T* data;
-  Index rows, columns, width, row, column, element;
+  Index rows = 1, columns = 1, width = 1, row = 0, column = 0, element = 0;
 
-  explicit Cube(const TensorView& v)
-      : data(static_cast<T*>(v.data)),
-        rows(v.sizes[0]),
-        columns(v.rank > 1 ? v.sizes[1] : 1),
-        width(v.rank > 2 ? v.sizes[2] : 1),
-        row(v.strides[0]),
-        column(v.rank > 1 ? v.strides[1] : 0),
-        element(v.rank > 2 ? v.strides[2] : 0) {}
+  explicit Cube(const TensorView& v, Index each = 1) : data(static_cast<T*>(v.data)) {
+    const auto last = static_cast<std::size_t>(v.rank - 1);
+    width = v.sizes[last] / each, element = v.strides[last];
+    if (last > 0) columns = v.sizes[last - 1], column = v.strides[last - 1] / each;
+    if (last > 1) rows = v.sizes[last - 2], row = v.strides[last - 2] / each;
+  }
   __device__ __forceinline__ T& operator()(Index i, Index j, Index k) const {
     return data[i * row + j * column + k * element];
   }
 };
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) copy(Cube<const T> from, Cube<T> to) {
+// use(what rows of the tensors are moved by, how many elements that is): an element of type T, or a
+// word of 16 bytes where rows of all tensors, of which some may be absent, are made of those.
+template <class T, class F>
+void with_pieces(std::initializer_list<TensorView> tensors, F&& use) {
+  constexpr Index kEach = sizeof(uint4) / sizeof(T);
+  const auto has_words = [](const TensorView& v) {
+    const auto whole = [](Index i) { return i % kEach == 0; };
+    const auto last = static_cast<std::size_t>(v.rank - 1);
+    return !v.data ||
+           (reinterpret_cast<std::uintptr_t>(v.data) % sizeof(uint4) == 0 && v.strides[last] == 1 &&
+            whole(v.sizes[last]) && std::all_of(v.strides.data(), v.strides.data() + last, whole));
+  };
+  if (std::all_of(tensors.begin(), tensors.end(), has_words)) return use(uint4(), kEach);
+  use(T(), Index{1});
+}
+
+template <class Piece>
+__global__ void __launch_bounds__(kThreads) copy(Cube<const Piece> from, Cube<Piece> to) {
   for_rows(to.rows, to.columns, [&](Index i, Index j) {
     for_elements(to.width, [&](Index k) { to(i, j, k) = from(i, j, k); });
   });
 }
-// Zeros at the steps of a line from its length on.
-template <class T>
-__global__ void __launch_bounds__(kThreads) clear_padding(Cube<T> view, Integers lengths) {
-  for_rows(view.rows, view.columns, [&](Index i, Index j) {
-    if (i < lengths[j]) return;
-    for_elements(view.width, [&](Index k) { view(i, j, k) = static_cast<T>(0.0f); });
+// Which tokens are cleared: those of a line from its length on, or into which no state comes.
+struct Padding {
+  Integers lengths;
+  __device__ bool has(Index t, Index b) const { return t >= lengths[b]; }
+};
+struct Cuts {
+  Marks marks;
+  __device__ bool has(Index t, Index b) const { return marks.cut(marks.at_line(b).at(t)); }
+};
+template <class Piece, class Tokens>
+__global__ void __launch_bounds__(kThreads) clear_tokens(Cube<Piece> view, Tokens tokens) {
+  for_rows(view.rows, view.columns, [&](Index t, Index b) {
+    if (!tokens.has(t, b)) return;
+    for_elements(view.width, [&](Index k) { view(t, b, k) = Piece{}; });
+  });
+}
+// Of [T,B,.], at least one token.
+template <class T, class Tokens>
+void clear(const TensorView& view, const Tokens& tokens, cudaStream_t stream) {
+  with_pieces<T>({view}, [&](auto piece, Index each) {
+    using Piece = decltype(piece);
+    clear_tokens<<<blocks_for_rows(rows_of(view)), kThreads, 0, stream>>>(Cube<Piece>(view, each),
+                                                                          tokens);
+    SCANRNN_CUDA(cudaGetLastError());
   });
 }
 
@@ -189,18 +227,18 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 // The h before each token, [T,B,H], as the products with R saw it: zero behind a cut.
-template <class T>
+template <class Piece>
 __global__ void __launch_bounds__(kThreads)
-    keep_before(Marks marks, Cube<const T> y, Strided<const T> initial, Cube<T> before) {
+    keep_before(Marks marks, Cube<const Piece> y, Strided<const Piece> initial,
+                Cube<Piece> before) {
   for_rows(y.rows, y.columns, [&](Index t, Index b) {
     const std::uint32_t m = marks.at_line(b).at(t);
-    const T* from = nullptr;
+    const Piece* from = nullptr;
     if (!Marks::absent(m) && !marks.cut(m)) {
       from = marks.enters(m) ? initial.at_line(Marks::sequence(m)).data
                              : &y(marks.reverse ? t + 1 : t - 1, b, 0);
     }
-    for_elements(y.width,
-                 [&](Index k) { before(t, b, k) = from ? from[k] : static_cast<T>(0.0f); });
+    for_elements(y.width, [&](Index k) { before(t, b, k) = from ? from[k] : Piece{}; });
   });
 }
 

@@ -85,8 +85,8 @@ struct CudaRun {
   }
   template <class From>
   void sum(const From* values, Index count, Index stride, Index columns, V* parts, void* out) {
-    SCANRNN_CUDA(
-        pointwise::sum_rows(values, count, stride, columns, parts, static_cast<T*>(out), stream));
+    const pointwise::ToColumns<T> to{static_cast<T*>(out)};
+    SCANRNN_CUDA(pointwise::sum_rows<T>(values, count, stride, columns, parts, to, stream));
   }
 };
 
