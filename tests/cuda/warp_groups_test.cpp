@@ -80,14 +80,20 @@ TEST_F(WarpGroups, RowsAtOddElements) {
   }
 }
 
-// More lines than a launch takes, of both layouts; rows at 8 of 16 bytes, or whole pieces apart.
+// More lines than a launch takes, of both layouts; rows at 8 of 16 bytes, or whole pieces apart. A
+// variant has two of the four, since its oracle takes seconds.
 TEST_F(WarpGroups, MoreLinesThanALaunch) {
   Random random(1572);
+  bool first = false;
   for (const LayerOptions& options : dense_variants()) {
-    expect_right(options, Dtype::bfloat16, 70, false, {}, random);
-    expect_right(options, Dtype::bfloat16, 70, true, {4, 4}, random);
-    expect_right(options, Dtype::float16, 70, false, {0, 1}, random);
-    expect_right(options, Dtype::float16, 70, true, {8, 0}, random);
+    first = !first;
+    if (first) {
+      expect_right(options, Dtype::bfloat16, 67, false, {}, random);
+      expect_right(options, Dtype::float16, 67, true, {8, 0}, random);
+    } else {
+      expect_right(options, Dtype::bfloat16, 67, true, {4, 4}, random);
+      expect_right(options, Dtype::float16, 67, false, {0, 1}, random);
+    }
     if (HasFailure()) return;
   }
 }

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "support/case.h"
 #include "support/cuda.h"
+#include "support/mirror.h"
 
 namespace scanrnn::test {
 
@@ -17,11 +19,15 @@ inline constexpr std::int64_t kMany = std::int64_t{1} << 31;
 
 class CudaLargeTest : public CudaTest {
  protected:
-  // True where the device has not so many bytes free.
+  // True where there is no memory for so many bytes, that of freed buffers included.
   static bool lacks(std::size_t bytes) {
-    std::size_t free = 0, total = 0;
-    REQUIRE_CUDA(cudaMemGetInfo(&free, &total));
-    return free < bytes;
+    REQUIRE_CUDA(cudaDeviceSynchronize());
+    try {
+      const Buffer all(shared_context(1), bytes);
+      return false;
+    } catch (const std::bad_alloc&) {
+      return true;
+    }
   }
 };
 

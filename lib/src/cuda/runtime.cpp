@@ -95,11 +95,21 @@ class CudaRuntime final : public Runtime {
 
   void* allocate(Place place, std::size_t bytes) const override {
     const DeviceGuard guard(place.device);
+    const cudaMemPool_t pool = pool_of(place.device);
     void* out = nullptr;
-    const cudaError_t status =
-        cudaMallocFromPoolAsync(&out, bytes, pool_of(place.device), stream_of(place));
+    const auto take = [&] {
+      const auto status = cudaMallocFromPoolAsync(&out, bytes, pool, stream_of(place));
+      // It is reported here, and not by the next call again.
+      if (status == cudaErrorMemoryAllocation) cudaGetLastError();
+      return status;
+    };
+    cudaError_t status = take();
     if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // it is reported here, and not by the next call again
+      // What the pool keeps may be in pieces that are too small.
+      SCANRNN_CUDA(cudaMemPoolTrimTo(pool, 0));
+      status = take();
+    }
+    if (status == cudaErrorMemoryAllocation) {
       throw OutOfMemory(name(Device::cuda(place.device)) + ": there is no memory left for " +
                         std::to_string(bytes) + " bytes");
     }
