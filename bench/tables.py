@@ -83,6 +83,21 @@ def gpu_steps(content: Row) -> str:
     return source(content) + measure.markdown(titles, lines)
 
 
+def gpu_stack_steps(content: Row) -> str:
+    """A step of four layers, with the state in place of the old one or apart from it."""
+    rows = measured(content["rows"], bench="stack_step")
+    lines = []
+    for (cell, size), every in by(
+        rows, lambda r: (r["cell"], f"B{r['B']} H{r['H']}, {r['dtype']}")
+    ).items():
+        times = {(row["in_place"], row["way"]): f"{1e3 * row['ms']:.1f}" for row in every}
+        ways = [(place, way) for place in (True, False) for way in ("one launch", "one by one")]
+        lines.append([cell, size, *(times.get(way, "") for way in ways)])
+    titles = ["a step of four layers", "size", "in place, one launch, us", "one by one"]
+    titles += ["apart, one launch, us", "one by one"]
+    return source(content) + measure.markdown(titles, lines)
+
+
 def call_of_scan(row: Row) -> str:
     call = {"linear": "scan", "log": "scan_log"}[row["domain"]]
     return call + (" and its backward" if row["pass"] == "forward_backward" else "")
@@ -281,7 +296,8 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "gpu layers": ("h100-layer", gpu_layers),
     "gpu steps": ("h100-layer", gpu_steps),
     "gpu scans": ("h100-scan", gpu_scans),
-    "gpu dense steps": ("h200-dense", gpu_steps),
+    "gpu dense steps": ("h100-dense", gpu_steps),
+    "gpu stack steps": ("h100-dense", gpu_stack_steps),
     "gpu cudnn": ("h100-peers", gpu_cudnn),
     "gpu deepbench": ("h100-peers", gpu_deepbench),
     "cpu layers": ("cpu-layer", cpu_layers),
