@@ -120,14 +120,21 @@ def test_every_page_can_be_reached():
 
 
 def test_the_readme_says_how_large_the_wheels_are():
-    """Without CUDA; those with it are built where there is time for it."""
     found = json.loads((ROOT / "bench/results/cpu-wheels.json").read_text(encoding="utf-8"))
-    wheels = next(v["wheels"] for v in found["variants"] if v["variant"] == "cpu")
-    told = re.search(
-        r"it takes ([\d.]+) MB \(([\d.]+) MB\s+installed\)", PAGES[0].read_text("utf-8")
-    )
-    for text, key in zip(told.groups(), ("bytes", "installed_bytes"), strict=True):
-        assert {f"{wheel[key] / 1e6:.1f}" for wheel in wheels} == {text}
+    wheels = {variant["variant"]: variant["wheels"] for variant in found["variants"]}
+    text = " ".join(PAGES[0].read_text("utf-8").split())
+    number = r"([\d.]+)"
+    told = re.search(rf"Without CUDA it takes {number} MB \({number} MB installed\)", text).groups()
+    with_code = rf"{number} MB of code for 8.0, {number} for 9.0, {number} of PTX"
+    told_cuda = re.search(
+        rf"a wheel with CUDA takes {number} MB \({number} MB installed: {with_code}\)", text
+    ).groups()
+    kinds = ("machine code for sm_80", "machine code for sm_90", "PTX for compute_90")
+    for wheel in wheels["cpu"]:
+        assert told == tuple(f"{wheel[key] / 1e6:.1f}" for key in ("bytes", "installed_bytes"))
+    for wheel in wheels["cuda"]:
+        sizes = wheel["bytes"], wheel["installed_bytes"], *(wheel["device_code"][k] for k in kinds)
+        assert told_cuda == tuple(f"{size / 1e6:.0f}" for size in sizes)
 
 
 def test_the_readme_lists_every_decision():
