@@ -269,7 +269,7 @@ struct DenseRun : DenseProducts<T> {
         args.to[0] = {h_carry, nullptr, hidden()};  // to which each step's product adds
         walk(args, this->lines(), 1, true, [&](const Args& part) {
           SCANRNN_CUDA(kernels.step_vjp(part, stream));
-          // Of the first step in time nobody asks for what is before it.
+          // What is left is the cotangent of the initial state, for which nobody may ask.
           if (!lined && !call.dh0 && part.first_step + 1 == call.steps) return;
           this->product(this->lines(), hidden(), this->width(), {args.fed, this->width()},
                         {args.weight, args.weight_stride}, h_carry, hidden(), true, nullptr,

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) clear_tokens(Cube<Piece> view, Token
     for_elements(view.width, [&](Index k) { view(t, b, k) = Piece{}; });
   });
 }
-// Of [T,B,.], at least one token.
+// The tensor is [T,B,.] and has a token.
 template <class T, class Tokens>
 void clear(const TensorView& view, const Tokens& tokens, cudaStream_t stream) {
   with_pieces<T>({view}, [&](auto piece, Index each) {
