@@ -30,7 +30,7 @@ Result forward_alone(const RaggedCase& c, const Data& data);
 
 void expect_alike(const RaggedCase& c, const Result& got, const Result& want);
 
-// What lies in the padding should reach nothing.
+// What lies in the padding should reach nothing, nor should a state that a reset keeps away.
 void poison_padding(const RaggedCase& c, Data& data);
 
 void expect_like_single_calls(RaggedCase c, Random& random);

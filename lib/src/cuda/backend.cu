@@ -226,7 +226,7 @@ class CudaBackend : public Backend {
   }
   void clear_padding(const TensorView& view, const TensorView& lengths) override {
     over_rows(view, [&](auto type, unsigned) {
-      ragged::clear<decltype(type)>(view, ragged::Padding{Integers(lengths)}, stream_);
+      ragged::clear_padding<decltype(type)>(view, Integers(lengths), stream_);
     });
   }
   void clear_skipped(const TensorView& view, const TensorView& indices, Index states) override {

@@ -232,13 +232,13 @@ struct DenseRun : DenseProducts<T> {
     } else {
       args.fed = this->take(this->lines() * this->width());
     }
-    const bool lined = this->has_lines(true);
-    if (this->keeps_before()) before = this->take(this->tokens() * hidden());
+    const bool ragged = call.is_ragged(), lined = this->has_lines(true);
+    if (ragged) before = this->take(this->tokens() * hidden());
     if (call.feeds_first()) first = this->take(this->lines() * this->width());
     T* initial = call.more_states() > 1 ? this->take(this->lines() * this->more_width()) : nullptr;
     if (arena.counting()) return;
 
-    if (before && this->tokens() > 0) this->prepare_tokens();
+    if (ragged && this->tokens() > 0) this->prepare_tokens();
     if (call.batch > 0 && call.steps == 0 && !lined) {
       this->copy_states(call.dhn, call.dmoren, call.dh0, call.dmore0, true);
     } else if (this->lines() > 0) {

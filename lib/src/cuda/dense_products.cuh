@@ -44,19 +44,14 @@ struct DenseProducts : CudaWalk<T> {
   Index kept() const { return call.kept_width(); }
   TensorView kept_rows(const void* data) const { return this->rows(data, kept()); }
 
-  // Whether the products with R have `before`. Where all steps are there the h before a token lies
-  // in y; until a call runs, it may be told of any.
-  bool keeps_before() const {
-    const auto& told = call.ragged;
-    return call.is_ragged() && (this->arena.counting() || told.lengths || told.cu_seqlens);
-  }
   // Ragged: cotangents of steps that there are not, and the h before each token.
   void prepare_tokens() {
     const auto clear = [&](const TensorView& view) {
-      ragged::clear<T>(view, ragged::Padding{Integers(call.ragged.lengths)}, stream);
+      ragged::clear_padding<T>(view, Integers(call.ragged.lengths), stream);
     };
     if (call.ragged.lengths) clear(kept_rows(dsums));
     if (call.ragged.lengths && dvectors) clear(this->rows(dvectors, call.vector_values()));
+    const Marks marks{call.tables.marks, call.steps, 1, call.reverse};
     const TensorView to = this->rows(before, hidden());
     ragged::with_pieces<T>({call.y, call.h0, to}, [&](auto piece, Index each) {
       using Piece = decltype(piece);
@@ -64,7 +59,7 @@ struct DenseProducts : CudaWalk<T> {
                                          call.h0.strides[0] / each, 0};
       ragged::keep_before<Piece>
           <<<ragged::blocks_for_rows(this->tokens()), pointwise::kThreads, 0, stream>>>(
-              marks(), ragged::Cube<const Piece>(call.y, each), initial,
+              marks, ragged::Cube<const Piece>(call.y, each), initial,
               ragged::Cube<Piece>(to, each));
       SCANRNN_CUDA(cudaGetLastError());
     });
@@ -93,7 +88,6 @@ struct DenseProducts : CudaWalk<T> {
   }
 
  private:
-  Marks marks() const { return {call.tables.marks, call.steps, 1, call.reverse}; }
   // The cotangents of what is fed to the first steps, and of its weight.
   void first_cotangents() {
     const Index lines = this->lines(), features = call.first_weight.sizes[1];
@@ -118,8 +112,9 @@ struct DenseProducts : CudaWalk<T> {
     }
   }
 
-  // dR = sum over tokens of d(R h)^T and the h before; the rows of R h as their sums lie. It clears
-  // dsums where no h comes from the step before, but for a batch that has `before`, [tokens,H].
+  // dR = sum over tokens of d(R h)^T and the h before; the rows of R h as their sums lie. It may
+  // clear dsums where there is no step before. A ragged batch has `before`, [tokens,H]: what a cut
+  // keeps away may be infinite, so that zeros in dsums would not do.
   void recurrent_cotangent() {
     auto* d = static_cast<T*>(call.drecurrent_weight.data);
     const Index stride = call.drecurrent_weight.strides[0];
@@ -142,7 +137,6 @@ struct DenseProducts : CudaWalk<T> {
       for_pairs<const T, const T>(call, a, h, use);
     };
     if (before) return add(kept_rows(dsums), this->rows(before, hidden()));
-    if (call.is_ragged()) ragged::clear<T>(kept_rows(dsums), ragged::Cuts{marks()}, stream);
     const RecurrentPairs pairs = recurrent_pairs(call, kept_rows(dsums));
     if (pairs.h_first) add(pairs.d_first, pairs.h_first);
     if (call.steps == 1) return;

@@ -86,7 +86,7 @@ struct LayerRun : CudaRun<T> {
   // Zeros at steps that nothing has walked.
   void clear_padding(const TensorView& tokens) {
     if (call.tokens() == 0) return;
-    ragged::clear<T>(tokens, ragged::Padding{Integers(call.ragged.lengths)}, stream);
+    ragged::clear_padding<T>(tokens, Integers(call.ragged.lengths), stream);
   }
 
   // The bias of every row block, null where none has one: the parameter itself, or a copy with

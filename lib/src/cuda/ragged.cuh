@@ -88,29 +88,20 @@ __global__ void __launch_bounds__(kThreads) copy(Cube<const Piece> from, Cube<Pi
     for_elements(to.width, [&](Index k) { to(i, j, k) = from(i, j, k); });
   });
 }
-// Which tokens are cleared: those of a line from its length on, or into which no state comes.
-struct Padding {
-  Integers lengths;
-  __device__ bool has(Index t, Index b) const { return t >= lengths[b]; }
-};
-struct Cuts {
-  Marks marks;
-  __device__ bool has(Index t, Index b) const { return marks.cut(marks.at_line(b).at(t)); }
-};
-template <class Piece, class Tokens>
-__global__ void __launch_bounds__(kThreads) clear_tokens(Cube<Piece> view, Tokens tokens) {
+template <class Piece>
+__global__ void __launch_bounds__(kThreads) clear_behind(Cube<Piece> view, Integers lengths) {
   for_rows(view.rows, view.columns, [&](Index t, Index b) {
-    if (!tokens.has(t, b)) return;
+    if (t < lengths[b]) return;
     for_elements(view.width, [&](Index k) { view(t, b, k) = Piece{}; });
   });
 }
-// The tensor is [T,B,.] and has a token.
-template <class T, class Tokens>
-void clear(const TensorView& view, const Tokens& tokens, cudaStream_t stream) {
+// Zeros at the steps of a line from its length on, in a tensor [T,B,.] that has a token.
+template <class T>
+void clear_padding(const TensorView& view, Integers lengths, cudaStream_t stream) {
   with_pieces<T>({view}, [&](auto piece, Index each) {
     using Piece = decltype(piece);
-    clear_tokens<<<blocks_for_rows(rows_of(view)), kThreads, 0, stream>>>(Cube<Piece>(view, each),
-                                                                          tokens);
+    clear_behind<<<blocks_for_rows(rows_of(view)), kThreads, 0, stream>>>(Cube<Piece>(view, each),
+                                                                          lengths);
     SCANRNN_CUDA(cudaGetLastError());
   });
 }
