@@ -52,8 +52,8 @@ def planned(content: Row, rules: Any) -> Row:
 def problem(row: Row) -> Problem:
     bare = row["bench"] == SCAN
     B, H = (1, row["B"] * row["C"]) if bare else (row["B"], row["H"])
-    direction = row.get("pass", "step")  # a step of a stack has no other
-    direction = "forward" if direction == "step" else direction
+    is_step = row.get("pass", "step") == "step"  # a stack's does not say so
+    direction = "forward" if is_step else row["pass"]
     at = row.get("domain", "log"), row.get("layout", "TBH"), B, row["T"], H
     return Problem(row.get("cell", SCAN), direction, row["dtype"], *at, False, {})
 

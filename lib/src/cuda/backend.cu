@@ -225,7 +225,7 @@ class CudaBackend : public Backend {
     return out;
   }
   void clear_padding(const TensorView& view, const TensorView& lengths) override {
-    over_rows(view, [&](auto type, unsigned) {
+    over_tokens(view, [&](auto type) {
       ragged::clear_padding<decltype(type)>(view, Integers(lengths), stream_);
     });
   }

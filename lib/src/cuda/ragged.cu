@@ -10,7 +10,7 @@ namespace {
 // The mark of each token, of one line after another.
 __global__ void __launch_bounds__(kThreads)
     mark_tokens(const SequenceBounds all, Index lines, Strided<const std::uint8_t> reset,
-                const RaggedWays ways, bool marks_ends, std::uint32_t* marks) {
+                const RaggedWays ways, std::uint32_t* marks) {
   if (!ways.runs(false)) return;
   for (Index i = pointwise::first_item(); i < all.steps * lines; i += pointwise::item_stride()) {
     const Index line = i / all.steps, t = i % all.steps;
@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(kThreads)
     if (n >= all.count || t < first || t >= end) {
       out |= mark::kAbsent;
     } else {
-      if (marks_ends && t == first) out |= mark::kFirst;
-      if (marks_ends && t + 1 == end) out |= mark::kLast;
+      if (t == first) out |= mark::kFirst;
+      if (t + 1 == end) out |= mark::kLast;
       if (resets(t)) out |= mark::kReset;
       if (t + 1 < end && resets(t + 1)) out |= mark::kResetAfter;
     }
@@ -45,17 +45,13 @@ __global__ void __launch_bounds__(kThreads) find_longest(const SequenceBounds al
   if (threadIdx.x == 0) *longest = lengths[0];
 }
 
-bool is_direct(const dispatch::Plan& plan, bool backward) {
-  return plan.strategy == dispatch::Strategy::direct && !backward;
-}
-
 // `longest` is where the device will have found it.
 RaggedWays ways_of(const dispatch::Plan& plan, const Ragged& told, bool backward,
                    const Index* longest) {
   const auto& p = plan.problem;
   RaggedWays out;
-  if (is_direct(plan, backward) || p.recurrence == dispatch::Recurrence::dense || told.reset ||
-      p.batch == 0) {
+  const bool direct = plan.strategy == dispatch::Strategy::direct && !backward;
+  if (direct || p.recurrence == dispatch::Recurrence::dense || told.reset || p.batch == 0) {
     return out;
   }
   out.most = dispatch::longest_alone(plan);
@@ -115,15 +111,12 @@ RaggedTables prepare(const dispatch::Plan& plan, const Ragged& told, bool backwa
     find_longest<<<1, kThreads, 0, stream>>>(all, longest);
     SCANRNN_CUDA(cudaGetLastError());
   }
-  // A chunk in which a mark says that a sequence begins or ends is walked slowly. Forward a
-  // rectangle has no such marks: its states are at the ends of lines.
-  const bool marks_ends = told.lengths || told.cu_seqlens || backward || is_direct(plan, backward);
   if (marks && ways.tokens && tokens > 0) {
     mark_tokens<<<pointwise::blocks_for(tokens), kThreads, 0, stream>>>(all, lines, reset, ways,
-                                                                        marks_ends, of_tokens);
+                                                                        of_tokens);
     SCANRNN_CUDA(cudaGetLastError());
   }
-  return {of_tokens, marks_ends, of_lines, ways};
+  return {of_tokens, of_lines, ways};
 }
 
 }  // namespace scanrnn::ragged

@@ -41,8 +41,9 @@ __device__ __forceinline__ void for_elements(Index width, F&& use) {
 }
 inline Index rows_of(const TensorView& view) {
   Index rows = 1;
-  for (int axis = 0; axis < view.rank - 1; ++axis)
+  for (int axis = 0; axis < view.rank - 1; ++axis) {
     rows *= view.sizes[static_cast<std::size_t>(axis)];
+  }
   return rows;
 }
 inline unsigned blocks_for_rows(Index rows) {

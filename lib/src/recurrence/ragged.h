@@ -126,7 +126,6 @@ struct RaggedLine {
 // line; for a linear one, how it is walked.
 struct RaggedTables {
   const std::uint32_t* marks = nullptr;
-  bool marks_ends = true;  // if not, all steps are there, and a state is one at the end of a line
   const RaggedLine* lines = nullptr;
   RaggedWays ways;
 };

@@ -123,29 +123,28 @@ std::size_t drawn_workspace(const CudaSchedule& s) {
 template <class Source>
 inline constexpr bool kDraws = !std::is_empty<scan::cuda::DrawnOf<Source>>::value;
 
-// The same over marks, by operators that know a cut; the marks may say where states enter and
-// leave. Where steps do not compose, each sequence is still a line of its own. With draws there is
-// one kernel, the scan over blocks by values, and no plan says otherwise.
+// The same over marks, by operators that know a cut; the marks say where states enter and leave.
+// Where steps do not compose, each sequence is still a line of its own. With draws there is one
+// kernel, the scan over blocks by values, and no plan says otherwise.
 template <class Memory, class Source, class Sink>
 cudaError_t launch_marked(const CudaSchedule& s, const Source& source, const Sink& sink) {
   using V = typename Memory::V;
-  const auto ends =
-      s.tables.marks_ends ? StateEnds<Memory>{{}, {}, s.extent.rows} : ends_of<Memory>(s);
+  const StateEnds<Memory> none{{}, {}, s.extent.rows};
   if constexpr (!Source::kComposes) {
     const SequenceSource<Source> each{source, *s.sequences, s.against_time, {true, true}};
     scan::Extent extent = s.extent;
     extent.lines = s.sequences->count;
     return launch_stepwise(s, extent, each, SequenceSink<SequenceSource<Source>, Sink>{sink, each},
-                           ends);
+                           none);
   } else if constexpr (kDraws<Source>) {
     if (!s.across_blocks || s.log_domain) return cudaErrorNotSupported;
     return scan::launch_device<scan::ResetOp<V>, kCudaDeviceWarps>(
-        s.extent, source, sink, ends, s.workspace, {s.stream, s.units, s.shared});
+        s.extent, source, sink, none, s.workspace, {s.stream, s.units, s.shared});
   } else if (s.log_domain) {
     return launch_by<scan::ResetOp<V>, scan::LogResetOp<V>, Kernels::general>(s, source, sink,
-                                                                              ends);
+                                                                              none);
   } else {
-    return launch_by<scan::ResetOp<V>, scan::ResetOp<V>, Kernels::general>(s, source, sink, ends);
+    return launch_by<scan::ResetOp<V>, scan::ResetOp<V>, Kernels::general>(s, source, sink, none);
   }
 }
 template <class Source, class Sink>
