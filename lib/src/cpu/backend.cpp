@@ -288,6 +288,16 @@ class CpuBackend : public Backend {
     };
     tokens.dtype == Dtype::float64 ? take(double()) : take(float());
   }
+  void take_entering(const LayerCall& call, const TensorView& states,
+                     const TensorView& rows) override {
+    const EdgeSteps edges(call, false);
+    const auto bytes = static_cast<std::size_t>(rows.sizes[1]) * size_of(rows.dtype);
+    for (Index n = 0; n < edges.count(); ++n) {
+      char* own = at(rows, n * rows.strides[0]);
+      edges.step(n) < 0 ? std::memset(own, 0, bytes)
+                        : std::memcpy(own, at(states, n * states.strides[0]), bytes);
+    }
+  }
   void pass_states(const SequenceBounds& sequences, const TensorView& from,
                    const TensorView& to) override {
     for (Index n = 0; n < sequences.count; ++n) {

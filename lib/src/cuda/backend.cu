@@ -209,6 +209,14 @@ class CudaBackend : public Backend {
           Strided<T>{static_cast<T*>(rows.data), rows.strides[0], 0}, tokens.sizes[2]);
     });
   }
+  void take_entering(const LayerCall& call, const TensorView& states,
+                     const TensorView& rows) override {
+    over_rows(rows, [&](auto type, unsigned blocks) {
+      using T = decltype(type);
+      ragged::take_entering<T><<<blocks, pointwise::kThreads, 0, stream_>>>(
+          EdgeSteps(call, false), ragged::Cube<const T>(states), ragged::Cube<T>(rows));
+    });
+  }
   void pass_states(const SequenceBounds& sequences, const TensorView& from,
                    const TensorView& to) override {
     if (sequences.count == 0) return;

@@ -205,6 +205,17 @@ __global__ void __launch_bounds__(kThreads)
     });
   });
 }
+// The initial states that come into a step; zeros for the others.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    take_entering(EdgeSteps edges, Cube<const T> states, Cube<T> rows) {
+  for_rows(1, edges.count(), [&](Index, Index n) {
+    const bool enters = edges.step(n) >= 0;
+    for_elements(rows.width, [&](Index k) {
+      rows(0, n, k) = enters ? states(0, n, k) : static_cast<T>(0.0f);
+    });
+  });
+}
 // Sets all bits of as many slots as the longest line has steps from `first_step` on, and of one
 // more; where it has none, of no slot.
 template <class Piece>

@@ -183,11 +183,19 @@ class Around {
     if (call.dhn) backend_.add_to_last(call, call.dhn, out);
     return out;
   }
+  // h_0 as a product over sequences may read it: what a reset keeps away may be infinite.
+  TensorView entering(const LayerCall& call, Arena& scratch) const {
+    if (!call.is_ragged()) return call.h0;
+    const TensorView out = run_.matrix(scratch, call.sequences, o_.proj_size);
+    if (!call.h0) return {};
+    if (!run_.counting()) backend_.take_entering(call, call.h0, out);
+    return out;
+  }
   // The cotangents of q from those of h.
   void give_back(const LayerCall& call, const TensorView& dh, LayerCall& inner,
                  Arena& scratch) const {
     inner.y = call.given;
-    inner.first = call.h0;
+    inner.first = entering(call, scratch);
     inner.dfirst = call.dh0;
     inner.h0 = inner.dh0 = inner.dhn = {};
     inner.dy = run_.tokens(scratch, call.hidden);

@@ -115,6 +115,9 @@ class Backend {
                            const TensorView& tokens) = 0;
   virtual void take_last(const LayerCall& call, const TensorView& tokens,
                          const TensorView& rows) = 0;
+  // Rows are the initial states, [N,.], or zeros where none comes into a step.
+  virtual void take_entering(const LayerCall& call, const TensorView& states,
+                             const TensorView& rows) = 0;
   // Rows of `to` are those of `from`, or zeros where that is absent, for sequences without a step.
   virtual void pass_states(const SequenceBounds& sequences, const TensorView& from,
                            const TensorView& to) = 0;
