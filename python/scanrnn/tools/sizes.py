@@ -18,7 +18,8 @@ SCAN = (
 PASSES = ("forward", "forward_backward")
 # Larger problems take too long: multiply-adds of a forward pass on a CPU; on a GPU elements of
 # B*T*H, and steps of a cell that can only walk.
-MAX_GEMM, MAX_ELEMENTS, MAX_SCAN = 1.5e9, 2**28, 2**30
+MAX_GEMM, MAX_ELEMENTS = 1.5e9, 2**28
+MAX_SCAN = {"cpu": 2**24, "cuda": 2**30}
 MAX_DENSE_STEPS = 1024
 # Where sizes are drawn, uniformly by their logarithms.
 RANGES = {"B": (1, 256), "T": (1, 8192), "H": (8, 2048)}
@@ -44,6 +45,13 @@ GRIDS: dict[str, dict[str, tuple[dict[int, tuple[int, ...]], tuple[int, ...]]]] 
         "full": ({256: (1,), 1024: (1, 16, 128)}, POWERS),
     },
 }
+# Rows and T of a CPU's bare scans that are larger than its layers, as far as they fit; and of those
+# that are held out.
+CPU_SCANS = (
+    ((1, 8, 64, 512, 4096, 32768), (2**6, 2**9, 2**12, 2**15, 2**18, 2**21, 2**24)),
+    ((3, 20, 100, 3000), (300, 7000, 150000, 5000000)),
+)
+CPU_SCANS_FROM = 2**16  # elements
 # What people quote, of layers (B, T, H) and of bare scans (rows, T), with the largest of each.
 QUOTED = (
     (8, 4096, 1024), (16, 1024, 768), (1, 65536, 1024), (2, 16384, 512), (32, 512, 384),
@@ -89,16 +97,22 @@ def shapes(grid: str, device: str) -> list[Shape]:
 
 def _is_worth(shape: Shape, device: str, cell: str = "") -> bool:
     elements = shape.B * shape.T * shape.H
+    if cell == SCAN:
+        return elements <= MAX_SCAN[device]
     if device == "cpu":
         return 2 * elements * shape.H <= MAX_GEMM
     if cell and is_dense(cell) and shape.T > MAX_DENSE_STEPS:
         return False
-    return elements <= (MAX_SCAN if cell == SCAN else MAX_ELEMENTS)
+    return elements <= MAX_ELEMENTS
 
 
 def scan_shapes(grid: str, device: str) -> list[Shape]:
-    """The same for the bare scan: each number of rows once."""
-    return sorted({Shape(1, s.T, s.B * s.H, s.held_out) for s in shapes(grid, device)})
+    """The same for the bare scan: each number of rows once; a CPU's full grid has larger ones."""
+    found = {Shape(1, s.T, s.B * s.H, s.held_out) for s in shapes(grid, device)}
+    for held_out, larger in enumerate(CPU_SCANS if (device, grid) == ("cpu", "full") else ()):
+        scans = (Shape(1, T, rows, bool(held_out)) for rows, T in itertools.product(*larger))
+        found.update(scan for scan in scans if scan.T * scan.H >= CPU_SCANS_FROM)
+    return sorted(found)
 
 
 @functools.cache

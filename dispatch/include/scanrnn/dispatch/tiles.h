@@ -61,7 +61,7 @@ constexpr bool cuda_direct_step(std::int64_t steps, std::int64_t lines, int stor
 // each eight lines, which costs little only where R stays in the second level cache.
 constexpr std::int64_t cuda_fused_lines(int storage_bytes, bool split_products,
                                         std::int64_t weights) {
-  constexpr std::int64_t kCachedBytes = std::int64_t{48} << 20;
+  constexpr std::int64_t kCachedBytes = std::int64_t{32} << 20;
   if (storage_bytes > 4 || split_products) return 4;
   return weights * storage_bytes > kCachedBytes ? 8 : 16;
 }
