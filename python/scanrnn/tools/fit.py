@@ -24,8 +24,8 @@ from .sizes import SCAN, TF32, cell_of
 NOISE = 0.02  # a difference that timing cannot tell
 ENOUGH = 0.1  # regret whose loss is twice that of half of it, four times
 WORTH = 1.0  # loss that a further rule must take away
-MOST_RULES = _core.most_rules() // 4  # of each kind of cells, of all that a profile holds
 FEWEST = 2  # problems of a rule
+MOST_RULES = 32  # of each kind of cells: more fit the noise
 layer_of = functools.cache(crossover.layer_of)
 BITS = {"float64": 8, "float32": 4, TF32: 4, "bfloat16": 2, "float16": 2}
 
@@ -116,11 +116,11 @@ class Tree:
         excess = np.maximum(0, self.regrets - NOISE)
         self.losses = excess + (excess / ENOUGH) ** 2
 
-    def grow(self, bounds: dict[str, tuple[float, float]]) -> list[Leaf]:
-        """Inside these bounds."""
+    def grow(self, bounds: dict[str, tuple[float, float]], most: int) -> list[Leaf]:
+        """So many at most, inside these bounds."""
         leaves = [Leaf(np.arange(len(self.problems)), bounds)]
         splits = {0: self._far_split(leaves[0])}
-        while len(leaves) < MOST_RULES:
+        while len(leaves) < most:
             at = max(splits, key=lambda index: splits[index][0])
             gain, name, threshold = splits[at]
             if gain < WORTH:
@@ -237,9 +237,10 @@ def fit(found: Iterable[Problem], units: int) -> list[dict[str, Any]]:
             kinds.setdefault(kind, []).append(problem)
     order = {name: index for index, name in enumerate(_core.strategies())}
     rules = []
+    most = min(MOST_RULES, _core.most_rules() // max(1, len(kinds)))
     for kind in sorted(kinds, key=(SCAN, "linear", "diagonal", "dense").index):
         tree = Tree(kinds[kind], units)
         bounds = {"gates": (profile.OPEN["above"], 0.0)} if kind == SCAN else {}
-        grown = [tree.rule(leaf) for leaf in tree.grow(bounds)]
+        grown = [tree.rule(leaf) for leaf in tree.grow(bounds, most)]
         rules += sorted(grown, key=lambda rule: (order[rule["strategy"]], rule["across_blocks"]))
     return rules
