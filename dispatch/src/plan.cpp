@@ -196,6 +196,22 @@ void consider_lanes(Plan& out) {
   }
 }
 
+// A bare recurrence on a CPU whose steps are adjacent is walked row by row, whatever the profile says
+// of the other layout. Splitting time reads a row twice, which pays where threads would have no row,
+// and the row is long: two threads gain by it beyond the caches alone.
+void consider_rows(Plan& out) {
+  constexpr std::int64_t kLong = std::int64_t{1} << 22, kShort = kLong / 32;  // elements
+  const Problem& p = out.problem;
+  const bool scan = p.gates == 0 && p.time_contiguous;
+  const std::int64_t rows = p.batch * p.hidden_size, elements = rows * p.steps;
+  if (!scan || p.forced != Strategy::automatic || elements == 0) return;
+  const bool splits = rows < out.device.units &&
+                      elements >= (2 * rows < out.device.units ? kShort : kLong);
+  out.strategy = splits ? Strategy::parallel_scan : Strategy::fused_sequential;
+  out.runner_up = splits ? Strategy::fused_sequential : Strategy::parallel_scan;
+  out.reason = Reason::adjacent_steps;
+}
+
 // Whether threads take the tiles of a fused-sequential layer in turn.
 bool takes_turns(const Problem& problem, const DeviceLimits& device) {
   const double rows = static_cast<double>(problem.batch) * static_cast<double>(problem.hidden_size);
@@ -352,6 +368,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
     out.reason = Reason::forced;
   }
   if (by_lines(problem)) out.expected_us = out.runner_up_us = 0;  // costs are of other steps
+  if (device.processor == Processor::cpu) consider_rows(out);
   const bool parallel = out.strategy == Strategy::parallel_scan;
   if (device.processor == Processor::cuda) {
     out.across_blocks = parallel && (across_blocks || !splits_inside_blocks(problem));

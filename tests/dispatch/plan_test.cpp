@@ -182,6 +182,26 @@ TEST(Plan, TimeAlongLanes) {
   EXPECT_FALSE(plan(layer, {Processor::cuda, 132}, kProfile).along_lanes);
 }
 
+// On a CPU rows of adjacent steps are walked, but for one that is long and has threads to spare.
+TEST(Plan, RowsOfAdjacentSteps) {
+  const auto scan = [](std::int64_t rows, std::int64_t steps, int threads, bool adjacent = true) {
+    Problem wanted = problem(steps, 1, rows);
+    wanted.gates = 0;
+    wanted.time_contiguous = adjacent;
+    return plan(wanted, {Processor::cpu, threads}, kProfile);
+  };
+  const Plan many = scan(100, 3000, 2);
+  EXPECT_EQ(many.strategy, Strategy::fused_sequential) << explain(many);
+  EXPECT_EQ(many.reason, Reason::adjacent_steps);
+  EXPECT_EQ(scan(2, 1 << 22, 2).strategy, Strategy::fused_sequential);
+  EXPECT_EQ(scan(1, 1 << 18, 2).strategy, Strategy::fused_sequential);
+  EXPECT_EQ(scan(1, 1 << 24, 2).strategy, Strategy::parallel_scan);
+  EXPECT_EQ(scan(1, 1 << 18, 4).strategy, Strategy::parallel_scan);
+  EXPECT_GT(scan(1, 1 << 24, 2).chunk_steps, 0) << "time is split";
+  EXPECT_NE(scan(100, 3000, 2, false).reason, Reason::adjacent_steps);
+  EXPECT_EQ(scan(100, 0, 2).reason, Reason::empty);
+}
+
 TEST(Plan, LargeSizes) {
   const std::int64_t large = std::int64_t{1} << 31;
   EXPECT_EQ(on(problem(large, 4, 4)).strategy, Strategy::parallel_scan);

@@ -66,7 +66,7 @@ enum class Reason : std::uint8_t {
   empty,
   measured,        // a rule of the profile
   predicted,       // by costs of the profile
-  adjacent_steps,  // of a row, so time lies along lanes
+  adjacent_steps,  // of a row: time lies along lanes, or on a CPU rows are walked
   no_rule,
   every_step,   // a dense recurrence can only be walked
   whole_lines,  // and each step needs all sums of a line before it goes on
