@@ -23,6 +23,7 @@ INTEGERS = ("int64", "int32")
 SCAN_DTYPES = (*DTYPES, "complex128", "complex64")
 
 
+@functools.cache
 def state_names(first: str, count: int) -> tuple[str, ...]:
     """What errors call the arrays of a state, given the name of h: "dh_n"."""
     return tuple(first.replace("h", letter) for letter in "hcnm"[:count])
