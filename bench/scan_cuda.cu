@@ -128,6 +128,7 @@ std::vector<std::unique_ptr<Way>> ways(const P& problem, bool hopeless_to_walk) 
   for (const bool along_lanes : {false, true}) {
     if (along_lanes ? !apart && problem.rows > dispatch::kCudaLaneRows : apart) continue;
     for (const bool across_blocks : {false, true}) {
+      if (across_blocks && apart && problem.steps <= 256) continue;  // hopeless, too
       if (!across_blocks && hopeless_to_walk && problem.rows <= dispatch::kCudaLaneRows) continue;
       Plan plan = problem.plan(Strategy::parallel_scan);
       plan.along_lanes = along_lanes;
@@ -282,7 +283,8 @@ void measure_both(const Shape& s, Rows lie, cudaStream_t stream, const Copy& cop
 
 // Few rows for many steps, and rows whose steps are adjacent.
 constexpr Shape kFewRows[] = {{1, 1 << 20, 1}, {1, 1 << 24, 1}, {1, 1 << 28, 1}, {1, 1 << 20, 8}};
-constexpr Shape kApart[] = {{8, 4096, 1536}, {1, 65536, 1024}, {1, 1 << 19, 32}};
+constexpr Shape kApart[] = {{8, 4096, 1536},  {1, 65536, 1024},  {1, 1 << 19, 32}, {1, 16, 1 << 22},
+                            {1, 64, 1 << 20}, {1, 100, 1 << 19}, {1, 256, 1 << 18}};
 
 void measure_scans(cudaStream_t stream, const Copy& copy, Report& report) {
   for (const Shape& s : kShapes) {

@@ -131,6 +131,10 @@ std::string because(const Plan& plan) {
 std::string scan_of(const Plan& plan) {
   const Problem& p = plan.problem;
   if (plan.strategy != Strategy::parallel_scan) return "";
+  const bool lines =
+      plan.along_lanes && p.time_contiguous &&
+      cuda_lane_has_line(p.steps, p.batch * p.hidden_size, p.storage_bytes, plan.device.units);
+  if (lines && !plan.across_blocks) return ", a row for each lane";
   std::string out = plan.along_lanes ? ", time along lanes" : "";
   if (plan.across_blocks) out += plan.along_lanes ? " and over blocks" : ", time over blocks";
   if (out.empty()) out = ", time inside a block";

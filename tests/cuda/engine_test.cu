@@ -22,9 +22,10 @@
 namespace scanrnn::test {
 namespace {
 
-enum class Kernel { sequential, block, device, lanes, lanes_device };
+enum class Kernel { sequential, block, device, lanes, lanes_device, lines };
 const char* name(Kernel kernel) {
-  constexpr const char* kNames[] = {"sequential", "block", "device", "lanes", "lanes, device"};
+  constexpr const char* kNames[] = {"sequential", "block",         "device",
+                                    "lanes",      "lanes, device", "lines"};
   return kNames[static_cast<int>(kernel)];
 }
 
@@ -52,6 +53,7 @@ Index tile_steps(Kernel kernel) {
   if (kernel == Kernel::sequential) return steps_per_thread<From>();
   if (kernel == Kernel::block) return kCudaBlockWarps * steps_per_thread<From>();
   if (kernel == Kernel::lanes) return kLanes * line_steps<From>();
+  if (kernel == Kernel::lines) return LineTile<From>::kMost;
   if (kernel == Kernel::lanes_device) return kLaneWarps * kLanes * lane_steps<Op, From>();
   const auto shared = static_cast<std::size_t>(shared_context(1).limits().shared_bytes);
   return workers_for<Op, From, To, warps<Op, From, To>()>(shared) * device_steps<From>();
@@ -209,6 +211,11 @@ cudaError_t launch(const Trial& trial, Problem<S>& problem, void* workspace,
                                           trial.kernel == Kernel::lanes_device, workspace, on);
       }
       return cudaErrorInvalidConfiguration;
+    case Kernel::lines:
+      if constexpr (std::is_same_v<Wide, Op>) {
+        return scan::launch_lines<Op>(trial.extent, source, sink, ends, on);
+      }
+      return cudaErrorInvalidConfiguration;
     case Kernel::device:
       break;
   }
@@ -245,7 +252,7 @@ class CudaEngineTest : public CudaTest {
   void deal(Kernel kernel, Index steps, Index lines, Index rows) {
     const int i = deal_++;
     Trial trial{kernel, {lines, rows, steps}};
-    trial.line_major = i % 2;
+    trial.line_major = kernel == Kernel::lines || i % 2;
     trial.reverse = i / 2 % 2;
     trial.start = i % 3 != 0;
     trial.initial = i % 5 != 0;
@@ -292,12 +299,28 @@ class CudaEngineTest : public CudaTest {
       check_lanes<Memory, BareBackwardSource<Memory, false>, BareBackwardSink<Memory, false>>();
     }
   }
+  // Lines that begin at any address, in warps that are full or not, with tiles that are full or
+  // not.
+  template <class S>
+  void check_lines() {
+    static constexpr Index kLines[] = {1, 33, 7, 32, 200, 64};
+    const Index tile = tile_steps<S>(Kernel::lines);
+    for (int repeat = 0; repeat < 11; ++repeat) {
+      for (Index t : lengths(tile, 3 * tile + 1)) {
+        if (t == 0) continue;
+        deal<S>(Kernel::lines, t, kLines[deal_ % 6], 1);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
   // Tiles and groups of tiles of any few rows. Lines that follow one another step by step leave
   // gaps between the steps of a line.
   template <class Memory, class From, class To>
   void check_lanes() {
     using S = Shape<Memory, From, To>;
     static constexpr Index kRows[] = {1, 2, 8, 3, 32, 1, 5, 16, 31, 1, 4}, kLines[] = {1, 3, 1, 2};
+    check_lines<S>();
+    if (HasFatalFailure()) return;
     for (const Kernel kernel : {Kernel::lanes, Kernel::lanes_device}) {
       for (int repeat = 0; repeat < 22; ++repeat) {
         const Index rows = kRows[deal_ % 11];

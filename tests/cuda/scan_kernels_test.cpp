@@ -82,6 +82,7 @@ const SmallScan kScans[] = {
     {"sequential_pairs", Strategy::fused_sequential, false, 3, 256 * 200},
     {"block_pairs", Strategy::parallel_scan, false, 9, 256 * 200},
     {"lanes", Strategy::parallel_scan, false, 1700, 1, true},
+    {"lines", Strategy::parallel_scan, false, 30, 1, true},
     {"lanes_device", Strategy::parallel_scan, true, 20000, 3, true},
     {"no_steps", Strategy::automatic, false, 0, 70},
     {"no_rows", Strategy::automatic, false, 9, 0},

@@ -62,19 +62,31 @@ def resets(*shape):
     return torch.tensor(normal(*shape, seed=6) > 0.8, device=DEVICE)
 
 
+def same_as_loop(form, shape, *how):
+    case = Case(form, shape, *how)
+    got, wanted = case.scan(*case.leaves), case.loop(*case.leaves)
+    same([got.detach().abs()], [wanted.detach().abs()], 1e-11)
+    seed = torch.ones_like(got) * (0.3 + 0.7j if form == "complex" else 0.7)
+    pairs = [torch.autograd.grad(v, case.leaves, seed) for v in (got, wanted)]
+    for ours, theirs in zip(*pairs, strict=True):
+        assert_close(ours.cpu(), theirs.cpu(), 1e-9, f"{shape} {how}")
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_values_and_gradients_are_those_of_a_loop(form, reverse):
     for shape, axis in [((7,), 0), ((7, 3), 0), ((3, 7), -1), ((2, 7, 3), 1), ((2, 3, 2, 5), 2)]:
         for reset in (None, resets(*shape)):
             for start in (True, False):
-                case = Case(form, shape, axis, reverse, reset, start)
-                got, wanted = case.scan(*case.leaves), case.loop(*case.leaves)
-                same([got.detach().abs()], [wanted.detach().abs()], 1e-11)
-                seed = torch.ones_like(got) * (0.3 + 0.7j if form == "complex" else 0.7)
-                pairs = [torch.autograd.grad(v, case.leaves, seed) for v in (got, wanted)]
-                for ours, theirs in zip(*pairs, strict=True):
-                    assert_close(ours.cpu(), theirs.cpu(), 1e-9, f"{shape} {axis}")
+                same_as_loop(form, shape, axis, reverse, reset, start)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_many_short_rows(form, reverse):
+    for shape in [(4300, 21), (2, 2200, 33)]:
+        for reset in (None, resets(*shape)):
+            same_as_loop(form, shape, -1, reverse, reset)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -49,6 +49,12 @@ inline constexpr int kCudaLaneWarps = 8;
 constexpr std::int64_t cuda_lane_elements(int storage_bytes) {
   return storage_bytes > 2 ? 2944 / storage_bytes : 992;
 }
+// Whether a lane walks a line of adjacent steps by itself: lines that are short and fill lanes in
+// this way, too, or so short that little of a warp's tile would be theirs.
+constexpr bool cuda_lane_has_line(std::int64_t steps, std::int64_t lines, int storage_bytes,
+                                  std::int64_t units) {
+  return steps <= 32 || (steps * storage_bytes <= 1024 && lines >= 32 * units);
+}
 
 // CUDA, linear cells, direct: whether tensor cores make a step, which read the weights once for all
 // of its lines.

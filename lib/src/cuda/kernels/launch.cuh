@@ -25,6 +25,17 @@ cudaError_t launch_by(const CudaSchedule& s, const Source& source, const Sink& s
   if (s.strategy != dispatch::Strategy::parallel_scan) {
     return scan::launch_sequential<Op>(s.extent, source, sink, ends, on);
   }
+  // A reset cuts lines that are walked.
+  constexpr bool kCut = kKernels == Kernels::general && !scan::cuda::IsMarked<Source>::value;
+  if constexpr (kKernels == Kernels::all || kCut) {
+    constexpr int kBytes = static_cast<int>(sizeof(typename Source::T));
+    const bool walks =
+        kCut || dispatch::cuda_lane_has_line(s.extent.steps, s.extent.lines, kBytes, s.units);
+    if (s.along_lanes && !s.across_blocks && walks && s.extent.steps > 0 &&
+        scan::lines_fit(s.extent, source, sink)) {
+      return scan::launch_lines<Op>(s.extent, source, sink, ends, on);
+    }
+  }
   if constexpr (kKernels == Kernels::all) {
     if (s.along_lanes && scan::lanes_fit(s.extent, source, sink)) {
       return scan::launch_lanes<Op, Across>(s.extent, source, sink, ends, s.across_blocks,

@@ -12,6 +12,7 @@
 
 #include "scanrnn/scan/cuda/device/shape.cuh"
 #include "scanrnn/scan/cuda/lanes/exchange.cuh"
+#include "scanrnn/scan/cuda/lanes/lines.cuh"
 #include "scanrnn/scan/cuda/lanes/warp.cuh"
 #include "scanrnn/scan/cuda/sequential.cuh"
 
@@ -216,20 +217,6 @@ template <class Source>
 constexpr int line_step() {
   return Source::kLastDiffers ? -1 : 1;
 }
-// Whether all streams have it.
-template <class Source, class Sink>
-bool lines_step(const Extent& extent, const Source& source, const Sink& sink) {
-  bool all = extent.rows == 1;
-  for (int i = 0; i < Source::kStreams; ++i) {
-    const auto stream = source.line(0).stream(i);
-    all = all && (!stream.data || stream.step == line_step<Source>());
-  }
-  for (int i = 0; i < Sink::kStreams; ++i) {
-    const auto stream = sink.line(0).stream(i);
-    all = all && (!stream.data || stream.step == line_step<Source>());
-  }
-  return all;
-}
 // Warps of a line's block: where lines are few, so many that a multiprocessor has sixteen, but no
 // more than there are tiles or than a block has room for on every device.
 template <class Source>
@@ -321,7 +308,7 @@ cudaError_t launch_lanes(const Extent& extent, const Source& source, const Sink&
   if (extent.lines == 0 || extent.rows == 0) return cudaSuccess;
   if (!lanes_fit(extent, source, sink)) return cudaErrorInvalidConfiguration;
   if (extent.steps == 0) return launch_sequential<Walk>(extent, source, sink, ends, launch);
-  const auto by = lines_step<Source>(extent, source, sink)
+  const auto by = all_step(extent, source, sink, line_step<Source>())
                       ? launch_lanes_by<Walk, Op, line_step<Source>(), Source, Sink, Ends>
                       : launch_lanes_by<Walk, Op, 0, Source, Sink, Ends>;
   return by(extent, source, sink, ends, across_blocks, workspace, launch);
