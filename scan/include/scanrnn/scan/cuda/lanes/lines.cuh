@@ -197,8 +197,10 @@ __global__ void __launch_bounds__(kLinesWarps* kLanes, kLinesBlocks<Source>)
       to.store(0, k, item, state, after);
       state = after;
     };
+    // A lane without a line has nothing in its tile.
+    const int walked = lane < lines_of(first) ? steps : 0;
     int k = 0;
-    for (; k + kLinesAhead <= steps; k += kLinesAhead) {
+    for (; k + kLinesAhead <= walked; k += kLinesAhead) {
       // All are read before the first result takes its input's place.
       ItemOf<Source> item[kLinesAhead];
 #pragma unroll
@@ -207,8 +209,8 @@ __global__ void __launch_bounds__(kLinesWarps* kLanes, kLinesBlocks<Source>)
       for (int i = 0; i < kLinesAhead; ++i) advance(k + i, item[i]);
     }
 #pragma unroll 1
-    for (; k < steps; ++k) advance(k, from.load(0, k));
-    if (t + steps == extent.steps && lane < lines_of(first)) ends.last(index, 0, state);
+    for (; k < walked; ++k) advance(k, from.load(0, k));
+    if (walked > 0 && t + steps == extent.steps) ends.last(index, 0, state);
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < Sink::kStreams; ++i) {
