@@ -11,6 +11,7 @@
 #include "scanrnn/dispatch/features.h"
 #include "scanrnn/dispatch/persistent.h"
 #include "scanrnn/dispatch/ragged.h"
+#include "scanrnn/dispatch/scan_rows.h"
 #include "scanrnn/dispatch/stack_step.h"
 #include "scanrnn/dispatch/tiles.h"
 
@@ -153,71 +154,6 @@ Choice choose(const Plan& plan) {
 }
 
 std::int64_t divide_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
-
-// What a bare recurrence takes with time along lanes, a line for each lane where lines are short,
-// or for each warp, or a tile for each block. Measured on an H200: a warp alone takes 1.9 us for a
-// tile, sixteen of a multiprocessor 4.8; a block 6.2, and 0.45 more for each row whose tiles
-// exchange their totals. Lines of lanes move 80 % of what a copy does, on an H100.
-Predicted along_lanes(const Problem& p, const DeviceLimits& device) {
-  constexpr double kWarps = 16, kBlocks = 2;  // of a multiprocessor
-  const std::int64_t rows = p.time_contiguous ? 1 : p.hidden_size;
-  const std::int64_t lines = p.time_contiguous ? p.batch * p.hidden_size : p.batch;
-  const std::int64_t tile = std::max<std::int64_t>(1, cuda_lane_elements(p.storage_bytes) / rows);
-  const double units = static_cast<double>(device.units);
-  if (p.time_contiguous && cuda_lane_has_line(p.steps, lines, p.storage_bytes, device.units)) {
-    constexpr double kBytes = 18e3;  // of a multiprocessor in a microsecond
-    const double moved = 3.0 * static_cast<double>(lines * p.steps * p.storage_bytes);
-    return {Strategy::parallel_scan, false,
-            5 + 0.02 * static_cast<double>(p.steps) + moved / (kBytes * units)};
-  }
-  const double load = static_cast<double>(lines) / units;
-  const double walked = static_cast<double>(divide_up(p.steps, tile)) * std::ceil(load / kWarps) *
-                        std::max(1.9, 0.3 * std::min(load, kWarps));
-  const double rounds = load * static_cast<double>(divide_up(p.steps, kCudaLaneWarps * tile));
-  const double split = std::max(1.0, rounds / kBlocks) * (6.2 + 0.45 * static_cast<double>(rows));
-  const bool splits = 9 + split < 4 + walked;
-  return {Strategy::parallel_scan, splits, splits ? 9 + split : 4 + walked};
-}
-
-// Lays time along lanes where the steps of a row are adjacent, and where rows are few if that is
-// predicted to be faster.
-void consider_lanes(Plan& out) {
-  const Problem& p = out.problem;
-  const bool scan = p.gates == 0 && out.device.processor == Processor::cuda;
-  const bool some = p.batch > 0 && p.steps > 0 && p.hidden_size > 0;
-  const bool open = p.forced == Strategy::automatic || p.forced == Strategy::parallel_scan;
-  if (!scan || !some || !open) return;
-  if (!p.time_contiguous && p.hidden_size > kCudaLaneRows) return;
-  const Predicted way = along_lanes(p, out.device);
-  if (!p.time_contiguous && out.expected_us > 0 && out.expected_us < way.us) return;
-  if (out.strategy != way.strategy) {
-    out.runner_up = out.strategy;
-    out.runner_up_us = p.time_contiguous ? 0 : out.expected_us;
-  }
-  out.strategy = way.strategy;
-  out.along_lanes = true;
-  out.across_blocks = way.across_blocks;
-  out.expected_us = way.us;
-  if (p.forced == Strategy::automatic) {
-    out.reason = p.time_contiguous ? Reason::adjacent_steps : Reason::predicted;
-  }
-}
-
-// A bare recurrence on a CPU whose steps are adjacent is walked row by row, whatever the profile
-// says of the other layout. Splitting time reads a row twice, which pays where threads would have
-// no row, and the row is long: two threads gain by it beyond the caches alone.
-void consider_rows(Plan& out) {
-  constexpr std::int64_t kLong = std::int64_t{1} << 22, kShort = kLong / 32;  // elements
-  const Problem& p = out.problem;
-  const bool scan = p.gates == 0 && p.time_contiguous;
-  const std::int64_t rows = p.batch * p.hidden_size, elements = rows * p.steps;
-  if (!scan || p.forced != Strategy::automatic || elements == 0) return;
-  const bool splits =
-      rows < out.device.units && elements >= (2 * rows < out.device.units ? kShort : kLong);
-  out.strategy = splits ? Strategy::parallel_scan : Strategy::fused_sequential;
-  out.runner_up = splits ? Strategy::fused_sequential : Strategy::parallel_scan;
-  out.reason = Reason::adjacent_steps;
-}
 
 // Whether threads take the tiles of a fused-sequential layer in turn.
 bool takes_turns(const Problem& problem, const DeviceLimits& device) {

@@ -70,13 +70,13 @@ def test_every_axis(shape, axis, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex64"])
 @pytest.mark.parametrize("steps", [1, 2, 7, 16, 33, 100, 101, 256])
 def test_many_short_rows(steps, dtype):
-    """Of adjacent steps, side by side in memory or with a gap between them."""
+    """Their steps are adjacent; they lie side by side in memory, or with a gap between them."""
     if dtype == "bfloat16":
         dtype = pytest.importorskip("ml_dtypes").bfloat16
     kind = "complex64" if dtype == "complex64" else "float64"
     wide = 5000, steps + 3
     a, b = decays(wide, kind).astype(dtype), values(wide, kind).astype(dtype)
-    h_0, reset = values(5000, kind, 2).astype(dtype), normal(*wide, seed=3) > 1
+    h_0, reset = values((5000,), kind, 2).astype(dtype), normal(*wide, seed=3) > 1
     bound = 4 * tolerance(BOUND.get(str(a.dtype), "bfloat16"), steps)
     for view in (slice(1, 1 + steps), slice(steps)):
         views = [v[:, view] for v in (a, b, reset)]

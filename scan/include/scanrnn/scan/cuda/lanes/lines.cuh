@@ -138,28 +138,37 @@ __device__ __forceinline__ void with_widest(const LinePiece<T>& piece, const Run
   }
 }
 
+// What a warp does with its tiles.
 template <class Op, class Source, class Sink, class Ends>
-__global__ void __launch_bounds__(kLinesWarps* kLanes, kLinesBlocks<Source>)
-    lane_lines_kernel(const Extent extent, const LineTile<Source> tile, const Source source,
-                      const Sink sink, const Ends ends) {
+struct LineWarp {
   using T = typename Source::T;
-  extern __shared__ __align__(kVectorBytes) unsigned char shared[];
+
+  const Extent& extent;
+  const LineTile<Source>& tile;
+  const Source& source;
+  const Sink& sink;
+  const Ends& ends;
+  T* const tiles;  // [kLaneStages][kStreams]
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int warp = static_cast<int>(threadIdx.x) / kLanes;
-  T* const tiles = reinterpret_cast<T*>(shared) + warp * tile.warp();
-  const auto tile_of = [&](int stage, int stream) {
+  typename Op::State state{};
+
+  __device__ __forceinline__ T* tile_of(int stage, int stream) const {
     return tiles + (stage * Source::kStreams + stream) * tile.stream();
-  };
-  // Lines from `first` on: how many of a warp's there are, and this lane's, which is the last one
+  }
+  // Lines from `first` on: how many of the warp's there are, and this lane's, which is the last one
   // where it has none. And steps of a tile from step t on.
-  const auto lines_of = [&](Index first) {
+  __device__ __forceinline__ int lines_of(Index first) const {
     return static_cast<int>(min(extent.lines - first, Index{kLanes}));
-  };
-  const auto line_of = [&](Index first) { return first + min(lane, lines_of(first) - 1); };
-  const auto steps_of = [&](Index t) {
+  }
+  __device__ __forceinline__ Index line_of(Index first) const {
+    return first + min(lane, lines_of(first) - 1);
+  }
+  __device__ __forceinline__ int steps_of(Index t) const {
     return static_cast<int>(min(extent.steps - t, Index{tile.steps}));
-  };
-  const auto ask = [&](int stage, Index first, Index t) {
+  }
+
+  // Asks for a tile, where there is one, as one group of copies.
+  __device__ __forceinline__ void ask(int stage, Index first, Index t) const {
     if (first < extent.lines) {
       const auto line = source.line(line_of(first));
 #pragma unroll
@@ -173,34 +182,47 @@ __global__ void __launch_bounds__(kLinesWarps* kLanes, kLinesBlocks<Source>)
       }
     }
     commit_copies();
-  };
-  typename Op::State state{};
-  // Walks a tile, results in place of inputs, and sends them.
-  const auto work = [&](int stage, Index first, Index t) {
-    const Index index = line_of(first);
-    const auto line = source.line(index);
-    const auto out = sink.line(index);
-    const int steps = steps_of(t), step = line.stream(0).step < 0 ? -1 : 1;
-    LaneTiles<T, Source::kStreams> at;
+  }
+
+  // This lane's line of the tile that starts at step t.
+  struct Here {
+    Source line;
+    Sink out;
+    Index index, t;
+    int stage, steps, lines;
     int skew[Source::kStreams];
+  };
+  __device__ __forceinline__ Here at(int stage, Index first, Index t) const {
+    const Index index = line_of(first);
+    Here here{source.line(index), sink.line(index), index, t, stage, steps_of(t), lines_of(first)};
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
-      const auto stream = line.stream(i);
-      skew[i] = LinePiece<const T>(stream.data, stream.step, stream.steps, t, steps).skew();
-      at.first[i] = tile_of(stage, i) + lane * tile.line + skew[i] + (step < 0 ? steps - 1 : 0);
+      const auto stream = here.line.stream(i);
+      here.skew[i] =
+          LinePiece<const T>(stream.data, stream.step, stream.steps, t, here.steps).skew();
     }
-    const Source from = line.staged(at, step, 0, t);
-    const Sink to = out.staged(at, step, 0, t);
-    if (t == 0) state = ends.first(index, 0);
-    const auto advance = [&](int k, const auto& item) {
+    return here;
+  }
+  // Walks the line, results in place of inputs.
+  __device__ __forceinline__ void walk(const Here& here) {
+    if (lane >= here.lines) return;  // nothing is in its tile
+    const int steps = here.steps, step = here.line.stream(0).step < 0 ? -1 : 1;
+    LaneTiles<T, Source::kStreams> at;
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) {
+      at.first[i] =
+          tile_of(here.stage, i) + lane * tile.line + here.skew[i] + (step < 0 ? steps - 1 : 0);
+    }
+    const Source from = here.line.staged(at, step, 0, here.t);
+    const Sink to = here.out.staged(at, step, 0, here.t);
+    if (here.t == 0) state = ends.first(here.index, 0);
+    const auto advance = [&](int k, const ItemOf<Source>& item) {
       const auto after = Op::advance(from.step(item), state);
       to.store(0, k, item, state, after);
       state = after;
     };
-    // A lane without a line has nothing in its tile.
-    const int walked = lane < lines_of(first) ? steps : 0;
     int k = 0;
-    for (; k + kLinesAhead <= walked; k += kLinesAhead) {
+    for (; k + kLinesAhead <= steps; k += kLinesAhead) {
       // All are read before the first result takes its input's place.
       ItemOf<Source> item[kLinesAhead];
 #pragma unroll
@@ -209,38 +231,53 @@ __global__ void __launch_bounds__(kLinesWarps* kLanes, kLinesBlocks<Source>)
       for (int i = 0; i < kLinesAhead; ++i) advance(k + i, item[i]);
     }
 #pragma unroll 1
-    for (; k < walked; ++k) advance(k, from.load(0, k));
-    if (walked > 0 && t + steps == extent.steps) ends.last(index, 0, state);
+    for (; k < steps; ++k) advance(k, from.load(0, k));
+    if (here.t + steps == extent.steps) ends.last(here.index, 0, state);
+  }
+  // Sends the tile's results to memory.
+  __device__ __forceinline__ void send(const Here& here) const {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < Sink::kStreams; ++i) {
-      const auto stream = out.stream(i);
+      const auto stream = here.out.stream(i);
       if (!stream.data) continue;
-      const LinePiece<T> piece(stream.data, stream.step, stream.steps, t, steps);
+      const LinePiece<T> piece(stream.data, stream.step, stream.steps, here.t, here.steps);
+      const T* const from = tile_of(here.stage, i);
       // Words of memory are words of the tile, or else each lane sends its line by itself.
-      if (__all_sync(~0u, skew[i] == piece.skew())) {
-        with_widest(piece, [&](auto bytes) {
-          copy_lines_out<bytes>(tile_of(stage, i), tile.line, piece, lines_of(first));
-        });
-      } else if (lane < lines_of(first)) {
-        const T* const own = tile_of(stage, i) + lane * tile.line + piece.place + skew[i];
+      if (__all_sync(~0u, here.skew[i] == piece.skew())) {
+        with_widest(piece,
+                    [&](auto bytes) { copy_lines_out<bytes>(from, tile.line, piece, here.lines); });
+      } else if (lane < here.lines) {
+        const T* const own = from + lane * tile.line + piece.place + here.skew[i];
         for (int j = 0; j < piece.count; ++j) piece.low[j] = own[j];
       }
     }
     __syncwarp();  // the tile has been read by every lane: it can be filled again
-  };
+  }
+};
 
+template <class Op, class Source, class Sink, class Ends>
+__global__ void __launch_bounds__(kLinesWarps* kLanes, kLinesBlocks<Source>)
+    lane_lines_kernel(const Extent extent, const LineTile<Source> tile, const Source source,
+                      const Sink sink, const Ends ends) {
+  extern __shared__ __align__(kVectorBytes) unsigned char shared[];
+  const int number = static_cast<int>(threadIdx.x) / kLanes;
+  LineWarp<Op, Source, Sink, Ends> warp{
+      extent, tile, source,
+      sink,   ends, reinterpret_cast<typename Source::T*>(shared) + number * tile.warp()};
   await_stream();
   const Index apart = Index{gridDim.x} * kLinesWarps * kLanes;
-  Index first = (Index{blockIdx.x} * kLinesWarps + warp) * kLanes, t = 0;
-  ask(0, first, t);
+  Index first = (Index{blockIdx.x} * kLinesWarps + number) * kLanes, t = 0;
+  warp.ask(0, first, t);
   for (int stage = 0; first < extent.lines; stage = 1 - stage) {
     const bool ends_here = t + tile.steps >= extent.steps;
     const Index next_first = ends_here ? first + apart : first;
     const Index next = ends_here ? 0 : t + tile.steps;
-    ask(1 - stage, next_first, next);
+    warp.ask(1 - stage, next_first, next);
     await_copies<1>();
-    work(stage, first, t);
+    const auto here = warp.at(stage, first, t);
+    warp.walk(here);
+    warp.send(here);
     first = next_first;
     t = next;
   }

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a bare recurrence is walked whose rows are few, or have adjacent steps: what no profile
+// knows.
+#pragma once
+
+#include "scanrnn/dispatch/plan.h"
+
+namespace scanrnn::dispatch {
+
+// CUDA: lays time along lanes where the steps of a row are adjacent, and where rows are few if that
+// is predicted to be faster.
+void consider_lanes(Plan& plan);
+
+// A CPU: walks rows whose steps are adjacent one by one, whatever the profile says of the other
+// layout. Splitting time reads a row twice, which pays where threads would have no row, and the row
+// is long: two threads gain by it beyond the caches alone.
+void consider_rows(Plan& plan);
+
+}  // namespace scanrnn::dispatch
