@@ -211,9 +211,8 @@ __global__ void __launch_bounds__(kThreads)
     take_entering(EdgeSteps edges, Cube<const T> states, Cube<T> rows) {
   for_rows(1, edges.count(), [&](Index, Index n) {
     const bool enters = edges.step(n) >= 0;
-    for_elements(rows.width, [&](Index k) {
-      rows(0, n, k) = enters ? states(0, n, k) : static_cast<T>(0.0f);
-    });
+    for_elements(rows.width,
+                 [&](Index k) { rows(0, n, k) = enters ? states(0, n, k) : static_cast<T>(0.0f); });
   });
 }
 // Sets all bits of as many slots as the longest line has steps from `first_step` on, and of one
