@@ -9,6 +9,7 @@
 #include "scanrnn/dispatch/cost.h"
 #include "scanrnn/dispatch/features.h"
 #include "scanrnn/dispatch/ragged.h"
+#include "scanrnn/dispatch/scan_rows.h"
 #include "scanrnn/dispatch/stack_step.h"
 #include "scanrnn/dispatch/tiles.h"
 
@@ -131,10 +132,8 @@ std::string because(const Plan& plan) {
 std::string scan_of(const Plan& plan) {
   const Problem& p = plan.problem;
   if (plan.strategy != Strategy::parallel_scan) return "";
-  const bool lines =
-      plan.along_lanes && p.time_contiguous &&
-      cuda_lane_has_line(p.steps, p.batch * p.hidden_size, p.storage_bytes, plan.device.units);
-  if (lines && !plan.across_blocks) return ", a row for each lane";
+  const bool by_rows = plan.along_lanes && !plan.across_blocks && lane_has_row(p, plan.device);
+  if (by_rows) return ", a row for each lane";
   std::string out = plan.along_lanes ? ", time along lanes" : "";
   if (plan.across_blocks) out += plan.along_lanes ? " and over blocks" : ", time over blocks";
   if (out.empty()) out = ", time inside a block";

@@ -153,8 +153,6 @@ Choice choose(const Plan& plan) {
   return {plan.strategy, plan.runner_up, plan.reason};
 }
 
-std::int64_t divide_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
-
 // Whether threads take the tiles of a fused-sequential layer in turn.
 bool takes_turns(const Problem& problem, const DeviceLimits& device) {
   const double rows = static_cast<double>(problem.batch) * static_cast<double>(problem.hidden_size);
@@ -176,8 +174,8 @@ bool each_for_itself(const Problem& problem) {
 // short sequence the shortest.
 std::int64_t chunk_steps(const Problem& problem, const DeviceLimits& device) {
   const std::int64_t parts = device.units + 1;
-  const std::int64_t chunks = parts * divide_up(problem.steps, parts * kCpuMaxChunk);
-  return std::max(kCpuMinChunk, divide_up(problem.steps, std::max<std::int64_t>(1, chunks)));
+  const std::int64_t chunks = parts * ceiling(problem.steps, parts * kCpuMaxChunk);
+  return std::max(kCpuMinChunk, ceiling(problem.steps, std::max<std::int64_t>(1, chunks)));
 }
 
 // The bytes of a row of R that a forward persistent kernel can sum over.
@@ -249,7 +247,7 @@ Problem rectangle(Problem problem) {
   if (problem.recurrence == Recurrence::linear) {
     problem.batch = 1;
   } else {
-    const std::int64_t mean = divide_up(problem.steps, problem.batch);
+    const std::int64_t mean = ceiling(problem.steps, problem.batch);
     problem.steps = problem.longest > 0 ? problem.longest : mean;
   }
   return problem;
@@ -327,7 +325,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   out.tile_steps = std::max<std::int64_t>(1, kCpuTileTokens / lines);
   out.in_turn = out.strategy == Strategy::fused_sequential && takes_turns(problem, device);
   if (out.in_turn) {
-    out.tile_steps = std::min(divide_up(problem.steps, device.units),
+    out.tile_steps = std::min(ceiling(problem.steps, device.units),
                               std::max<std::int64_t>(1, kCpuTurnTokens / lines));
   }
   if (out.strategy == Strategy::direct) out.tile_steps = std::max<std::int64_t>(1, problem.steps);
@@ -336,7 +334,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   }
   if (parallel) out.chunk_steps = chunk_steps(problem, device);
   if (device.units > 1 && problem.at_once > 1 && each_for_itself(problem)) {
-    run_at_once(out, kMostAtOnce, std::max(kCpuMinPart, divide_up(problem.steps, kCpuParts)));
+    run_at_once(out, kMostAtOnce, std::max(kCpuMinPart, ceiling(problem.steps, kCpuParts)));
   }
   return out;
 }

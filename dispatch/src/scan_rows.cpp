@@ -25,7 +25,7 @@ Along along_lanes(const Problem& p, const DeviceLimits& device) {
   const std::int64_t lines = p.time_contiguous ? p.batch * p.hidden_size : p.batch;
   const std::int64_t tile = std::max<std::int64_t>(1, cuda_lane_elements(p.storage_bytes) / rows);
   const double units = static_cast<double>(device.units);
-  if (p.time_contiguous && cuda_lane_has_line(p.steps, lines, p.storage_bytes, device.units)) {
+  if (lane_has_row(p, device)) {
     constexpr double kBytes = 18e3;  // of a multiprocessor in a microsecond
     const double moved = 3.0 * static_cast<double>(lines * p.steps * p.storage_bytes);
     return {false, 5 + 0.02 * static_cast<double>(p.steps) + moved / (kBytes * units)};
@@ -40,6 +40,11 @@ Along along_lanes(const Problem& p, const DeviceLimits& device) {
 }
 
 }  // namespace
+
+bool lane_has_row(const Problem& p, const DeviceLimits& device) {
+  return p.time_contiguous &&
+         cuda_lane_has_line(p.steps, p.batch * p.hidden_size, p.storage_bytes, device.units);
+}
 
 void consider_lanes(Plan& plan) {
   const Problem& p = plan.problem;

@@ -7,7 +7,10 @@
 
 namespace scanrnn::dispatch {
 
-// CUDA: lays time along lanes where the steps of a row are adjacent, and where rows are few if that
+// CUDA: whether a lane walks a row of adjacent steps by itself, where time is not split over
+// blocks.
+bool lane_has_row(const Problem& problem, const DeviceLimits& device);
+// Lays time along lanes where the steps of a row are adjacent, and where rows are few if that
 // is predicted to be faster.
 void consider_lanes(Plan& plan);
 
