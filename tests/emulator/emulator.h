@@ -80,12 +80,12 @@ T exchanged(const T& value, int from) {
   std::memcpy(&out, left_by(from), sizeof out);
   return out;
 }
-template <class F>
-bool over_lanes(bool own, bool start, F&& join) {
+template <class T, class F>
+T over_lanes(T own, T start, F&& join) {
   leave(&own, sizeof own);
   sync_warp();
   for (int i = 0; i < kLanes; ++i) {
-    bool of_lane;
+    T of_lane;
     std::memcpy(&of_lane, left_by(i), sizeof of_lane);
     start = join(start, of_lane);
   }
@@ -151,6 +151,9 @@ inline bool __any_sync(unsigned, bool x) {
 }
 inline bool __all_sync(unsigned, bool x) {
   return ::emulated::over_lanes(x, true, [](bool a, bool b) { return a && b; });
+}
+inline int __reduce_max_sync(unsigned, int x) {
+  return ::emulated::over_lanes(x, x, [](int a, int b) { return a > b ? a : b; });
 }
 inline unsigned __ballot_sync(unsigned, bool x) {
   ::emulated::leave(&x, sizeof x);
