@@ -128,7 +128,7 @@ std::vector<std::unique_ptr<Way>> ways(const P& problem, bool hopeless_to_walk) 
   for (const bool along_lanes : {false, true}) {
     if (along_lanes ? !apart && problem.rows > dispatch::kCudaLaneRows : apart) continue;
     for (const bool across_blocks : {false, true}) {
-      if (across_blocks && apart && problem.steps <= 256) continue;  // hopeless, too
+      if (across_blocks && problem.steps <= (apart ? 256 : 8)) continue;  // hopeless, too
       if (!across_blocks && hopeless_to_walk && problem.rows <= dispatch::kCudaLaneRows) continue;
       Plan plan = problem.plan(Strategy::parallel_scan);
       plan.along_lanes = along_lanes;
@@ -281,9 +281,11 @@ void measure_both(const Shape& s, Rows lie, cudaStream_t stream, const Copy& cop
                            Copy::gbps(turns.time(copying)), turns, report);
 }
 
-// Few rows for many steps, and rows whose steps are adjacent.
+// Many rows for few steps, few rows for many, and rows whose steps are adjacent.
+constexpr Shape kFewSteps[] = {{1, 1, 1 << 26}, {1, 4, 1 << 24}, {1, 8, 1 << 23}};
 constexpr Shape kFewRows[] = {{1, 1 << 20, 1}, {1, 1 << 24, 1}, {1, 1 << 28, 1}, {1, 1 << 20, 8}};
-constexpr Shape kApart[] = {{8, 4096, 1536},  {1, 65536, 1024},  {1, 1 << 19, 32}, {1, 16, 1 << 22},
+constexpr Shape kApart[] = {{8, 4096, 1536},  {1, 65536, 1024},  {1, 1 << 19, 32},
+                            {1, 1, 1 << 26},  {1, 4, 1 << 24},   {1, 16, 1 << 22},
                             {1, 64, 1 << 20}, {1, 100, 1 << 19}, {1, 256, 1 << 18}};
 
 void measure_scans(cudaStream_t stream, const Copy& copy, Report& report) {
@@ -293,6 +295,12 @@ void measure_scans(cudaStream_t stream, const Copy& copy, Report& report) {
       measure<__nv_bfloat16>(s, Rows::adjacent, log_form, stream, copy, report);
       measure<__half>(s, Rows::adjacent, log_form, stream, copy, report);
     }
+    measure_both<float>(s, Rows::adjacent, stream, copy, report);
+    measure_both<__nv_bfloat16>(s, Rows::adjacent, stream, copy, report);
+  }
+  for (const Shape& s : kFewSteps) {
+    measure<float>(s, Rows::adjacent, false, stream, copy, report);
+    measure<__nv_bfloat16>(s, Rows::adjacent, false, stream, copy, report);
     measure_both<float>(s, Rows::adjacent, stream, copy, report);
     measure_both<__nv_bfloat16>(s, Rows::adjacent, stream, copy, report);
   }

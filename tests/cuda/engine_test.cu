@@ -15,6 +15,7 @@
 #include "scanrnn/scan/cuda/device/kernel.cuh"
 #include "scanrnn/scan/cuda/lanes/kernel.cuh"
 #include "scanrnn/scan/cuda/sequential.cuh"
+#include "scanrnn/scan/cuda/short.cuh"
 #include "support/cases.h"
 #include "support/cuda.h"
 #include "support/random.h"
@@ -22,10 +23,10 @@
 namespace scanrnn::test {
 namespace {
 
-enum class Kernel { sequential, block, device, lanes, lanes_device, lines };
+enum class Kernel { sequential, block, device, lanes, lanes_device, lines, few };
 const char* name(Kernel kernel) {
-  constexpr const char* kNames[] = {"sequential", "block",         "device",
-                                    "lanes",      "lanes, device", "lines"};
+  constexpr const char* kNames[] = {"sequential",    "block", "device", "lanes",
+                                    "lanes, device", "lines", "short"};
   return kNames[static_cast<int>(kernel)];
 }
 
@@ -203,6 +204,8 @@ cudaError_t launch(const Trial& trial, Problem<S>& problem, void* workspace,
       return scan::launch_sequential<Wide>(trial.extent, source, sink, ends, on);
     case Kernel::block:
       return scan::launch_block<Wide, kCudaBlockWarps>(trial.extent, source, sink, ends, on);
+    case Kernel::few:
+      return scan::launch_short<Wide>(trial.extent, source, sink, ends, on);
     case Kernel::lanes:
     case Kernel::lanes_device:
       // Every row is one value wide: what cells and pairs have is not along lanes.
@@ -290,8 +293,21 @@ class CudaEngineTest : public CudaTest {
       }
     }
   }
+  // Rows that fill a block or not, in lines of any number of them.
+  template <class Memory, class From, class To>
+  void check_short() {
+    static constexpr Index kLines[] = {1, 3, 33, 2, 300}, kRows[] = {1, 32, 129, 5, 1024, 31, 2};
+    for (int repeat = 0; repeat < 8; ++repeat) {
+      for (Index t = 1; t <= scan::kShortSteps; ++t) {
+        deal<Shape<Memory, From, To>>(Kernel::few, t, kLines[deal_ % 5], kRows[deal_ % 7]);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
   template <class Memory>
   void check_bare() {
+    check_short<Memory, BareSource<Memory, false>, BareSink<Memory>>();
+    check_short<Memory, BareBackwardSource<Memory, false>, BareBackwardSink<Memory, false>>();
     check<Memory, BareSource<Memory, false>, BareSink<Memory>>();
     check<Memory, BareSource<Memory, true>, BareSink<Memory>>();
     if constexpr (Memory::kUnits == 1) {

@@ -47,7 +47,7 @@ cudaError_t run_by(const CudaSchedule& units, const ScanKernelArgs<T>& a) {
   }
   if constexpr (Memory::kUnits == 1) {
     if (a.reset.data) {
-      return launch_by<scan::ResetOp<V>, AcrossResetOp<Scalar, kLogForm>, Kernels::general>(
+      return launch_bare<scan::ResetOp<V>, AcrossResetOp<Scalar, kLogForm>, Kernels::general>(
           s, source(Resets<Memory>{a.reset, s.extent.steps}), sink, ends);
     }
   }
@@ -55,11 +55,11 @@ cudaError_t run_by(const CudaSchedule& units, const ScanKernelArgs<T>& a) {
     if (!a.sign_b.data) {
       const LoggedSource<Memory> logs{rows_of<Memory>(a.a), rows_of<Memory>(a.b), s.extent.rows,
                                       s.extent.steps};
-      return launch_by<scan::LoggedAffineOp<V>, scan::LoggedLogAffineOp<Scalar>,
-                       kKernelsOf<Memory>>(s, logs, sink, ends);
+      return launch_bare<scan::LoggedAffineOp<V>, scan::LoggedLogAffineOp<Scalar>,
+                         kKernelsOf<Memory>>(s, logs, sink, ends);
     }
   }
-  return launch_by<scan::AffineOp<V>, AcrossOp<Scalar, kLogForm>, kKernelsOf<Memory>>(
+  return launch_bare<scan::AffineOp<V>, AcrossOp<Scalar, kLogForm>, kKernelsOf<Memory>>(
       s, source(NoResets()), sink, ends);
 }
 template <class Memory, bool kLogForm>

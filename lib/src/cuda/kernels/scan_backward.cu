@@ -56,11 +56,11 @@ cudaError_t run_bare(const CudaSchedule& units, const ScanBackwardKernelArgs<T>&
   }
   if constexpr (Memory::kUnits == 1) {
     if (a.reset.data) {
-      return launch_by<scan::ResetOp<V>, scan::ResetOp<Scalar>, Kernels::general>(
+      return launch_bare<scan::ResetOp<V>, scan::ResetOp<Scalar>, Kernels::general>(
           s, source(Resets<Memory>{a.reset, s.extent.steps}), sink, ends);
     }
   }
-  return launch_by<scan::AffineOp<V>, scan::AffineOp<Scalar>, kKernelsOf<Memory>>(
+  return launch_bare<scan::AffineOp<V>, scan::AffineOp<Scalar>, kKernelsOf<Memory>>(
       s, source(NoResets()), sink, ends);
 }
 template <class Memory>
