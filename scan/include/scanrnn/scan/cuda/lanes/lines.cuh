@@ -111,7 +111,7 @@ struct LineWarp {
     const int steps = turn.steps;
     if (steps == 0) return;
     LaneTiles<T, Source::kStreams> at;
-    LaneTiles<T, Sink::kStreams> to_at;
+    LaneTiles<T, std::max(Sink::kStreams, 1)> to_at;
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
       at.first[i] = tile_of(stage, i) + lane * tile.line + turn.piece(i).origin(kStep);
