@@ -68,7 +68,7 @@ def test_every_axis(shape, axis, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex64"])
-@pytest.mark.parametrize("steps", [1, 2, 7, 16, 33, 100, 101, 256])
+@pytest.mark.parametrize("steps", [1, 2, 4, 7, 16, 33, 100, 101, 256])
 def test_many_short_rows(steps, dtype):
     """Their steps are adjacent; they lie side by side in memory, or with a gap between them."""
     if dtype == "bfloat16":

@@ -89,6 +89,14 @@ def test_many_short_rows(form, reverse):
             same_as_loop(form, shape, -1, reverse, reset)
 
 
+@pytest.mark.parametrize("form", FORMS[:3])
+@pytest.mark.parametrize("steps", [1, 2, 5, 8])
+def test_few_steps(form, steps):
+    for shape, axis in [((steps, 300), 0), ((3, steps, 130), 1), ((300, steps), -1)]:
+        for reset in (None, resets(*shape)):
+            same_as_loop(form, shape, axis, steps % 2 == 0, reset)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("shape", "axis", "reverse"), [((5, 2), 0, True), ((2, 4), -1, False)])
 def test_gradcheck(form, shape, axis, reverse):
