@@ -20,6 +20,9 @@
 namespace scanrnn::scan {
 namespace cuda {
 
+// Of a multiprocessor's shared memory, what CUDA keeps for each block.
+inline constexpr std::size_t kReservedShared = 1024;
+
 template <class Source_, class = void>
 struct Unmarked {
   using Source = Source_;

@@ -295,9 +295,8 @@ inline int sequential_warps(Index count, std::size_t warp_bytes, const Launch& l
 }
 // Whether blocks of one warp have room for so many bytes each, all of a multiprocessor at once.
 inline bool all_have(Index count, std::size_t warp_bytes, const Launch& launch) {
-  constexpr std::size_t kReserved = 1024;  // of shared memory for each block
   const Index blocks = (count + launch.units - 1) / launch.units;
-  return static_cast<std::size_t>(blocks) * (warp_bytes + kReserved) <= launch.shared;
+  return static_cast<std::size_t>(blocks) * (warp_bytes + kReservedShared) <= launch.shared;
 }
 
 template <class Op, int kStages, class Source, class Sink, class Ends>

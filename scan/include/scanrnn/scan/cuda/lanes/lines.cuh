@@ -19,7 +19,6 @@ template <class Source>
 inline constexpr int kLinesBlocks = Source::kStreams > 3   ? 6
                                     : Source::kStreams > 2 ? 10
                                                            : 16;
-inline constexpr std::size_t kReservedShared = 1024;  // of each block, by CUDA
 inline constexpr int kLinesAhead = 8;  // steps that are read before the first of them is walked
 
 // What a warp does with its tiles.
