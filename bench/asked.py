@@ -132,6 +132,11 @@ SHORT_RUNS = (
     "a copy runs for more than 1 ms and these for 0.2 to 0.3, of which the smallest scan takes 2 "
     "us: that is 1 point, and the rest is not explained"
 )
+FEW_STEPS = 8
+A_THREAD_A_ROW = (
+    "a thread walks a row: many instructions, those of where its row is first of all, for few "
+    "bytes; not taken apart"
+)
 
 
 def share_asked(row: Row) -> float:
@@ -158,6 +163,8 @@ def why_less(row: Row, ways: list[Row]) -> tuple[str, str]:
         return f"up to {FEW_ROWS} rows", "a tile's turn with its waits for others, not memory"
     if size in ("B1 T1048576 H64", "B1 T524288 H32"):
         return "H64 and H32", "tiles of so few columns wait for one another's carry, by the L2"
+    if row["T"] <= FEW_STEPS:
+        return f"T up to {FEW_STEPS}", A_THREAD_A_ROW
     enough = [way for way in measured(ways) if not has_less(way)]
     if enough:
         name, share = enough[0]["strategy"], enough[0]["copy_share"]

@@ -20,7 +20,7 @@
 namespace scanrnn::scan {
 namespace cuda {
 
-// Of a multiprocessor's shared memory, what CUDA keeps for each block.
+// What CUDA keeps of shared memory for each block that is resident.
 inline constexpr std::size_t kReservedShared = 1024;
 
 template <class Source_, class = void>

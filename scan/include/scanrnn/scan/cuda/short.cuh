@@ -59,7 +59,7 @@ cudaError_t launch_short(const Extent& extent, const Source& source, const Sink&
   if (extent.steps < 1 || extent.steps > kShortSteps) return cudaErrorInvalidConfiguration;
   const Index rows = extent.lines * extent.rows;
   if (rows == 0) return cudaSuccess;
-  // Of two steps at most a thread holds less, and twice as many have room.
+  // A thread that holds two steps at most leaves room for twice as many.
   const auto kernel = extent.steps > 2 ? short_kernel<Op, kShortSteps, Source, Sink, Ends>
                                        : short_kernel<Op, 2, Source, Sink, Ends>;
   return cuda::launch(kernel, (rows + kShortThreads - 1) / kShortThreads, kShortThreads, 0,

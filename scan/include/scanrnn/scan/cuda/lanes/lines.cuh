@@ -14,7 +14,7 @@ namespace scanrnn::scan {
 namespace cuda {
 
 inline constexpr int kLinesWarps = 2;  // of a block
-// Of a multiprocessor at most, which leaves registers for what a Source has.
+// Most blocks of a multiprocessor: so few that a Source has registers enough.
 template <class Source>
 inline constexpr int kLinesBlocks = Source::kStreams > 3   ? 6
                                     : Source::kStreams > 2 ? 10
