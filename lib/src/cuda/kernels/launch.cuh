@@ -53,17 +53,18 @@ cudaError_t launch_by(const CudaSchedule& s, const Source& source, const Sink& s
   return scan::launch_device<Across, kCudaDeviceWarps>(s.extent, source, sink, ends, s.workspace,
                                                        on);
 }
-// The same of the bare recurrence, whose few steps are walked where they lie: rows beside one
-// another, and rows apart of half as many.
+// The same of the bare recurrence, of which a few steps are walked where they lie: of rows beside
+// one another up to kShortSteps, of rows whose steps are adjacent half as many.
 template <class Op, class Across, Kernels kKernels, class Source, class Sink, class Ends>
 cudaError_t launch_bare(const CudaSchedule& s, const Source& source, const Sink& sink,
                         const Ends& ends) {
   const bool along_lanes = s.along_lanes && !s.across_blocks;
   const Index most = s.strategy != dispatch::Strategy::parallel_scan ? scan::kShortSteps
-                     : along_lanes                                   ? 4
+                     : along_lanes                                   ? scan::kShortSteps / 2
                                                                      : 0;
-  if (s.extent.steps < 1 || s.extent.steps > most)
+  if (s.extent.steps < 1 || s.extent.steps > most) {
     return launch_by<Op, Across, kKernels>(s, source, sink, ends);
+  }
   return scan::launch_short<Op>(s.extent, source, sink, ends, {s.stream, s.units, s.shared});
 }
 template <class Across, class Source, class Sink, Kernels kKernels = Kernels::lines>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lines of one row whose steps are adjacent, and which are too short, or too many, to lie along a
 // warp: a lane walks a line of its own. The warp copies a few steps of its lines to shared memory,
-// lanes side by side along a line, while it walks those before; results go back the same way.
+// lanes side by side along a line (line_tile.cuh), while it walks those before; results go back the
+// same way.
 //
 // A Source and a Sink are those of warp.cuh.
 #pragma once
