@@ -190,35 +190,40 @@ INSTANTIATE_TEST_SUITE_P(HalfKernels, CudaKernelsTest,
 INSTANTIATE_TEST_SUITE_P(BulkCopies, CudaKernelsTest,
                          testing::ValuesIn(small_cases({Dtype::bfloat16})), name_of);
 
-// Every cut of a persistent kernel that the planner may pick, of both passes.
-class CudaCutsTest : public CudaTest {};
+const auto variant_of = [](const auto& test) {
+  return std::to_string(test.index) + "_" + scanrnn::info(test.param.cell).name;
+};
 
-TEST_F(CudaCutsTest, EveryOne) {
+// Every cut of a persistent kernel that the planner may pick, of both passes.
+class CudaCutsTest : public CudaTest, public testing::WithParamInterface<LayerOptions> {};
+
+TEST_P(CudaCutsTest, EveryOne) {
   Random random(96);
   Context& context = shared_context(1);
-  for (const LayerOptions& options : dense_variants(with_layers_by_lines(all_variants()))) {
-    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
-      Case c = small_case(info(options.cell), dtype, Strategy::persistent, 7, 19, 300);
-      take_options(c, options);
-      const Data data = random_data(c, random);
-      const oracle::Answer want = oracle::run(c, data);
-      const Plan picked =
-          Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, Strategy::persistent);
-      for (const bool backward : {false, true}) {
-        for (const auto& shape :
-             dispatch::persistent_shapes(picked.problem, picked.device, backward)) {
-          SCOPED_TRACE((backward ? "backward, tile " : "forward, tile ") +
-                       std::to_string(shape.tile) + ", warps along units " +
-                       std::to_string(shape.warps_along_units));
-          Plan plan = picked;
-          (backward ? plan.persistent_vjp : plan.persistent) = shape;
-          expect_conforms(c, run(c, data, context, plan), want);
-          if (HasFailure()) return;
-        }
+  for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+    Case c = small_case(info(GetParam().cell), dtype, Strategy::persistent, 7, 19, 300);
+    take_options(c, GetParam());
+    const Data data = random_data(c, random);
+    const oracle::Answer want = oracle::run(c, data);
+    const Plan picked =
+        Layer(c.layer).plan(context, c.steps, c.batch, Mode::training, Strategy::persistent);
+    for (const bool backward : {false, true}) {
+      for (const auto& shape :
+           dispatch::persistent_shapes(picked.problem, picked.device, backward)) {
+        SCOPED_TRACE((backward ? "backward, tile " : "forward, tile ") +
+                     std::to_string(shape.tile) + ", warps along units " +
+                     std::to_string(shape.warps_along_units));
+        Plan plan = picked;
+        (backward ? plan.persistent_vjp : plan.persistent) = shape;
+        expect_conforms(c, run(c, data, context, plan), want);
+        if (HasFailure()) return;
       }
     }
   }
 }
+INSTANTIATE_TEST_SUITE_P(Dense, CudaCutsTest,
+                         testing::ValuesIn(dense_variants(with_layers_by_lines(all_variants()))),
+                         variant_of);
 
 // And those by warp groups, with lines that do not fill their groups; of both directions, in
 // launches of a few steps, and where a block has less than the lines, of some of these.
@@ -269,11 +274,7 @@ TEST_P(LargeCutsTest, EveryOne) {
     EXPECT_EQ(expect_right(c, data, want, plan, true), static_cast<std::size_t>(count));
   }
 }
-INSTANTIATE_TEST_SUITE_P(Dense, LargeCutsTest, testing::ValuesIn(dense_variants()),
-                         [](const auto& test) {
-                           return std::to_string(test.index) + "_" +
-                                  scanrnn::info(test.param.cell).name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Dense, LargeCutsTest, testing::ValuesIn(dense_variants()), variant_of);
 
 }  // namespace
 }  // namespace scanrnn::test

@@ -53,28 +53,34 @@ class CudaPersistentTest : public CudaTest {
   }
 };
 
-TEST_F(CudaPersistentTest, AnyHiddenSizeAndBatch) {
+class CudaSizesTest : public CudaPersistentTest,
+                      public testing::WithParamInterface<LayerOptions> {};
+
+TEST_P(CudaSizesTest, AnyHiddenSizeAndBatch) {
   Random random(90);
-  for (const LayerOptions& options : dense_variants()) {
-    for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16}) {
-      for (std::int64_t hidden : {1, 7, 8, 37, 64, 129, 200, 257}) {
-        for (std::int64_t batch : {1, 2, 9, 17}) {
-          Case c = persistent_case(options, dtype, hidden, batch, hidden % 2 ? 9 : 40);
-          c.layer.bidirectional = hidden < 64;
-          c.layer.batch_first = batch % 2;
-          c.layer.num_layers = hidden == 37 ? 2 : 1;
-          c.layer.bias = batch != 2;
-          c.h0 = batch != 9;
-          const Data data = random_data(c, random);
-          const oracle::Answer want = oracle::run(c, data);
-          expect_conforms(c, library(c, data), want);
-          expect_forward(c, library_inference(c, data), want, "inference: ");
-          if (HasFailure()) return;
-        }
+  for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16}) {
+    for (std::int64_t hidden : {1, 7, 8, 37, 64, 129, 200, 257}) {
+      for (std::int64_t batch : {1, 2, 9, 17}) {
+        Case c = persistent_case(GetParam(), dtype, hidden, batch, hidden % 2 ? 9 : 40);
+        c.layer.bidirectional = hidden < 64;
+        c.layer.batch_first = batch % 2;
+        c.layer.num_layers = hidden == 37 ? 2 : 1;
+        c.layer.bias = batch != 2;
+        c.h0 = batch != 9;
+        const Data data = random_data(c, random);
+        const oracle::Answer want = oracle::run(c, data);
+        expect_conforms(c, library(c, data), want);
+        expect_forward(c, library_inference(c, data), want, "inference: ");
+        if (HasFailure()) return;
       }
     }
   }
 }
+INSTANTIATE_TEST_SUITE_P(Dense, CudaSizesTest, testing::ValuesIn(dense_variants()),
+                         [](const auto& test) {
+                           return std::to_string(test.index) + "_" +
+                                  scanrnn::info(test.param.cell).name;
+                         });
 
 // Heads of any size, those that blocks take whole and those of several slices; more of them than a
 // device has room for at the same time; and what is drawn for their units and of their weights.
