@@ -62,7 +62,7 @@ def turned(value: Tensor, of: str, to: str) -> Tensor:
 
 # In 16 bits its kernel gives wrong results, and writes over memory that is not its own.
 WIDE_ALONE = ("accelerated-scan warp",)
-# With backward it reads memory that is not its own at 1024 steps, which ends the process.
+# With backward it ended in an illegal access at 1024 steps, and the process with it.
 LONG_ALONE = {"accelerated-scan Triton": 4096}
 
 

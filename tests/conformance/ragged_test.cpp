@@ -32,11 +32,8 @@ std::vector<LayerOptions> light_layers() {
   }
   return out;
 }
-std::string name_of(const testing::TestParamInfo<LayerOptions>& test) {
-  return std::to_string(test.index) + "_" + info(test.param.cell).name;
-}
-INSTANTIATE_TEST_SUITE_P(Layer, RaggedTest, testing::ValuesIn(few_layers()), name_of);
-INSTANTIATE_TEST_SUITE_P(Layer, WideRaggedTest, testing::ValuesIn(light_layers()), name_of);
+INSTANTIATE_TEST_SUITE_P(Layer, RaggedTest, testing::ValuesIn(few_layers()), variant_name);
+INSTANTIATE_TEST_SUITE_P(Layer, WideRaggedTest, testing::ValuesIn(light_layers()), variant_name);
 
 TEST_P(RaggedTest, EveryWay) {
   Random random(1501);

@@ -190,10 +190,6 @@ INSTANTIATE_TEST_SUITE_P(HalfKernels, CudaKernelsTest,
 INSTANTIATE_TEST_SUITE_P(BulkCopies, CudaKernelsTest,
                          testing::ValuesIn(small_cases({Dtype::bfloat16})), name_of);
 
-const auto variant_of = [](const auto& test) {
-  return std::to_string(test.index) + "_" + scanrnn::info(test.param.cell).name;
-};
-
 // Every cut of a persistent kernel that the planner may pick, of both passes.
 class CudaCutsTest : public CudaTest, public testing::WithParamInterface<LayerOptions> {};
 
@@ -223,7 +219,7 @@ TEST_P(CudaCutsTest, EveryOne) {
 }
 INSTANTIATE_TEST_SUITE_P(Dense, CudaCutsTest,
                          testing::ValuesIn(dense_variants(with_layers_by_lines(all_variants()))),
-                         variant_of);
+                         variant_name);
 
 // And those by warp groups, with lines that do not fill their groups; of both directions, in
 // launches of a few steps, and where a block has less than the lines, of some of these.
@@ -274,7 +270,7 @@ TEST_P(LargeCutsTest, EveryOne) {
     EXPECT_EQ(expect_right(c, data, want, plan, true), static_cast<std::size_t>(count));
   }
 }
-INSTANTIATE_TEST_SUITE_P(Dense, LargeCutsTest, testing::ValuesIn(dense_variants()), variant_of);
+INSTANTIATE_TEST_SUITE_P(Dense, LargeCutsTest, testing::ValuesIn(dense_variants()), variant_name);
 
 }  // namespace
 }  // namespace scanrnn::test

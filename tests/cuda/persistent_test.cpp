@@ -26,6 +26,13 @@ class CudaPersistentTest : public CudaTest {
     c.way = Strategy::persistent;
     return c;
   }
+  // In training and in inference.
+  static void expect_right(const Case& c, Random& random) {
+    const Data data = random_data(c, random);
+    const oracle::Answer want = oracle::run(c, data);
+    expect_conforms(c, library(c, data), want);
+    expect_forward(c, library_inference(c, data), want, "inference: ");
+  }
   static void expect_near_step_loop(Case c, double tolerance) {
     Random random(91);
     const Data data = random_data(c, random);
@@ -67,20 +74,13 @@ TEST_P(CudaSizesTest, AnyHiddenSizeAndBatch) {
         c.layer.num_layers = hidden == 37 ? 2 : 1;
         c.layer.bias = batch != 2;
         c.h0 = batch != 9;
-        const Data data = random_data(c, random);
-        const oracle::Answer want = oracle::run(c, data);
-        expect_conforms(c, library(c, data), want);
-        expect_forward(c, library_inference(c, data), want, "inference: ");
+        expect_right(c, random);
         if (HasFailure()) return;
       }
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Dense, CudaSizesTest, testing::ValuesIn(dense_variants()),
-                         [](const auto& test) {
-                           return std::to_string(test.index) + "_" +
-                                  scanrnn::info(test.param.cell).name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Dense, CudaSizesTest, testing::ValuesIn(dense_variants()), variant_name);
 
 // Heads of any size, those that blocks take whole and those of several slices; more of them than a
 // device has room for at the same time; and what is drawn for their units and of their weights.
@@ -98,10 +98,7 @@ TEST_F(CudaPersistentTest, Heads) {
           c.layer.num_layers = units == 7 ? 2 : 1;
           c.layer.bias = batch != 9;
           c.h0 = batch != 1;
-          const Data data = random_data(c, random);
-          const oracle::Answer want = oracle::run(c, data);
-          expect_conforms(c, library(c, data), want);
-          expect_forward(c, library_inference(c, data), want, "inference: ");
+          expect_right(c, random);
           if (HasFailure()) return;
         }
       }

@@ -2,6 +2,8 @@
 // The one generator of lengths, of options over the registry, and of adversarial gates.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -92,6 +94,10 @@ Case drawing_case(const LayerOptions& options, const Way& way);
 inline std::vector<LayerOptions> dense_variants(std::vector<LayerOptions> of = all_variants()) {
   of.erase(std::remove_if(of.begin(), of.end(), [](auto& o) { return !is_dense(o); }), of.end());
   return of;
+}
+// What a test of a variant is called.
+inline std::string variant_name(const testing::TestParamInfo<LayerOptions>& test) {
+  return std::to_string(test.index) + "_" + info(test.param.cell).name;
 }
 
 // The variants of linear cells alone, for tests whose subject is the scan.
