@@ -372,6 +372,11 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     if (own.id == cudaLaunchAttributeCooperative) how.all_resident = own.val.cooperative != 0;
     if (own.id == cudaLaunchAttributeClusterDimension) how.cluster = own.val.clusterDim.x;
   }
+  cudaFuncAttributes of;
+  const auto status = cudaFuncGetAttributes(&of, kernel);
+  if (status != cudaSuccess) return status;
+  const std::size_t most = static_cast<std::size_t>(of.maxDynamicSharedSizeBytes);
+  if (how.shared > most) return cudaErrorInvalidValue;
   return ::emulated::launch(how, kernel, static_cast<std::decay_t<Parameters>>(arguments)...);
 }
 namespace emulated {

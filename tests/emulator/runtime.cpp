@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA's runtime for the emulator: one device, whose memory is the host's. Work of streams is done
-// when somebody waits, in any order that streams and events allow, so that what relies on more
-// shows.
+// when somebody waits, in any order that streams and events allow: what relies on more shows.
 #include "runtime.h"
 
 #include <cstdio>
@@ -61,6 +60,7 @@ struct World {
   std::vector<Step> pending;
   CUstream_st first;
   std::map<const char*, std::size_t> memory;
+  std::map<const void*, int> shared;  // that a kernel is allowed
   std::mt19937 order{seed()};
   cudaError_t error = cudaSuccess;
 };
@@ -378,20 +378,23 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* p) 
   const Lock lock(world().mutex);
   *out = {};
   auto next = world().memory.upper_bound(static_cast<const char*>(p));
-  out->type = cudaMemoryTypeUnregistered;
   if (next == world().memory.begin()) return cudaSuccess;
   --next;
   if (static_cast<const char*>(p) < next->first + next->second) out->type = cudaMemoryTypeDevice;
   return cudaSuccess;
 }
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, const void*) {
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, const void* kernel) {
+  const Lock lock(world().mutex);
   *out = {};
   out->ptxVersion = 90;
+  out->maxDynamicSharedSizeBytes = world().shared.emplace(kernel, 48 * 1024).first->second;
   return cudaSuccess;
 }
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int value) {
-  return value <= static_cast<int>(emulated::kSharedBytes) ? cudaSuccess
-                                                           : failed(cudaErrorInvalidValue);
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
+  const Lock lock(world().mutex);
+  if (value > static_cast<int>(emulated::kSharedBytes)) return failed(cudaErrorInvalidValue);
+  world().shared[kernel] = value;
+  return cudaSuccess;
 }
 
 }  // extern "C"

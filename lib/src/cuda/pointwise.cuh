@@ -122,7 +122,7 @@ cudaError_t sum_rows(const From* values, Index count, Index stride, Index column
   const auto run = [&](auto kernel, int piece) {
     const Index threads = (columns + piece - 1) / piece;
     const dim3 blocks(static_cast<unsigned>((threads + kSumThreads - 1) / kSumThreads), kParts);
-    return scan::cuda::launch_early(kernel, blocks, kSumThreads, 0, stream, values, count, stride,
+    return scan::cuda::launch_early(kernel, blocks, kSumThreads, {}, stream, values, count, stride,
                                     columns, parts);
   };
   const bool pieces = reinterpret_cast<std::uintptr_t>(values) % 16 == 0 && stride % kPiece == 0 &&
@@ -133,7 +133,7 @@ cudaError_t sum_rows(const From* values, Index count, Index stride, Index column
   constexpr Index kLanes = scan::cuda::kLanes;
   return scan::cuda::launch_early(total_sums<To, T, V>,
                                   dim3(static_cast<unsigned>((columns + kLanes - 1) / kLanes)),
-                                  kThreads, 0, stream, static_cast<const V*>(parts), columns, to);
+                                  kThreads, {}, stream, static_cast<const V*>(parts), columns, to);
 }
 
 // Calls use(t, b, j) for the elements of [T,B,.]; a warp takes a row.

@@ -171,7 +171,7 @@ cudaError_t launch_direct_rows(const CudaSchedule& s, const DirectKernelArgs<T>&
     if (vectors && dispatch::cuda_direct_step(s.extent.steps, s.extent.lines, sizeof(T))) {
       const auto run = [&](auto kernel) {
         return scan::cuda::launch_early(kernel, dim3(warps(s.extent.rows, step::kUnits)),
-                                        step::kWarps * scan::cuda::kLanes, 0, s.stream, s, a);
+                                        step::kWarps * scan::cuda::kLanes, {}, s.stream, s, a);
       };
       return s.extent.lines > 8 ? run(direct_step_kernel<Cell, T, kRows, 2>)
                                 : run(direct_step_kernel<Cell, T, kRows, 1>);
@@ -184,7 +184,7 @@ cudaError_t launch_direct_rows(const CudaSchedule& s, const DirectKernelArgs<T>&
       static_cast<unsigned>(s.extent.lines < kDirectLines ? s.extent.lines : kDirectLines),
       static_cast<unsigned>(slabs));
   const auto run = [&](auto kernel) {
-    return scan::cuda::launch_early(kernel, grid, kProjectWarps * scan::cuda::kLanes, 0, s.stream,
+    return scan::cuda::launch_early(kernel, grid, kProjectWarps * scan::cuda::kLanes, {}, s.stream,
                                     s, a);
   };
   return vectors ? run(direct_kernel<Cell, T, kRows, true>)

@@ -303,7 +303,7 @@ cudaError_t launch_fused(const CudaDenseArgs<T, typename CudaDenseKernels<T>::V>
     using Step = typename decltype(named)::type;
     const dim3 grid(static_cast<unsigned>((a.hidden + Step::kBlockUnits - 1) / Step::kBlockUnits),
                     static_cast<unsigned>((a.batch + Step::kBlockLines - 1) / Step::kBlockLines));
-    return scan::cuda::launch_early(fused<Step>, grid, Step::kThreads, 0, stream, a);
+    return scan::cuda::launch_early(fused<Step>, grid, Step::kThreads, {}, stream, a);
   });
 }
 

@@ -128,7 +128,7 @@ cudaError_t launch_block(const Extent& extent, const Source& source, const Sink&
   return cuda::launch(block_kernel<Op, Source, Sink, Ends, kWarps, Turns>, count, kWarps * kLanes,
                       kWarps * block_stages<Source, kSteps>() * tile_elements<Source, kSteps>() *
                           sizeof(typename Source::T),
-                      launch.stream, extent, row_blocks(extent), source, sink, ends,
+                      launch, extent, row_blocks(extent), source, sink, ends,
                       vectors_fit(extent, source));
 }
 

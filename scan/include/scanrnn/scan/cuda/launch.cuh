@@ -40,38 +40,49 @@ __device__ __forceinline__ void release_stream() {
 #endif
 }
 
+// Bytes of shared memory beside what a kernel declares: what a block takes, and what one may take
+// on the device. A kernel is allowed all of that, once: a limit that followed `taken` could be
+// lowered by another thread before this one has launched.
+struct SharedBytes {
+  std::size_t taken = 0, most = 0;
+};
+
 // Launches a kernel whose blocks may take their places while the kernel before it on the stream
 // ends, and wait there: the gap between the two is shorter. Only code compiled for 9.0 or later
 // waits by itself; other code is launched as ever.
 template <class... Parameters, class... Arguments>
 cudaError_t launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads,
-                         std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
+                         const SharedBytes& shared, cudaStream_t stream,
+                         const Arguments&... arguments) {
   cudaFuncAttributes compiled;
-  const auto status = cudaFuncGetAttributes(&compiled, kernel);
+  auto status = cudaFuncGetAttributes(&compiled, kernel);
   if (status != cudaSuccess) return status;
+  if (shared.taken > static_cast<std::size_t>(compiled.maxDynamicSharedSizeBytes)) {
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared.most - compiled.sharedSizeBytes));
+    if (status != cudaSuccess) return status;
+  }
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared;
+  config.dynamicSmemBytes = shared.taken;
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = compiled.ptxVersion >= 90 ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-// Allows the kernel its dynamic shared memory, then launches it early.
+// The same of so many blocks beside one another, for a Launch whose `shared` every launch on its
+// device has.
 template <class... Parameters, class... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), Index blocks, int threads, std::size_t shared,
-                   cudaStream_t stream, const Arguments&... arguments) {
+                   const Launch& on, const Arguments&... arguments) {
   if (blocks > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
-  const auto status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(shared));
-  if (status != cudaSuccess) return status;
-  return launch_early(kernel, dim3(static_cast<unsigned>(blocks)), threads, shared, stream,
-                      arguments...);
+  return launch_early(kernel, dim3(static_cast<unsigned>(blocks)), threads, {shared, on.shared},
+                      on.stream, arguments...);
 }
 
 }  // namespace cuda

@@ -314,9 +314,8 @@ cudaError_t launch_stages(const Extent& extent, const Source& source, const Sink
     }
   }
   return cuda::launch(sequential_kernel<Op, kStages, Source, Sink, Ends>,
-                      (count + warps - 1) / warps, warps * kLanes, warps * kWarpBytes,
-                      launch.stream, extent, row_blocks(extent), source, sink, ends,
-                      vectors_fit(extent, source));
+                      (count + warps - 1) / warps, warps * kLanes, warps * kWarpBytes, launch,
+                      extent, row_blocks(extent), source, sink, ends, vectors_fit(extent, source));
 }
 
 }  // namespace cuda

@@ -106,8 +106,8 @@ cudaError_t launch_device(const Extent& extent, const Source& source, const Sink
   const Index count = columns(extent);
   if (count == 0) return cudaSuccess;
   if (extent.steps == 0) {
-    return cuda::launch(pass_kernel<Ends>, count, kLanes, 0, launch.stream, extent,
-                        row_blocks(extent), ends);
+    return cuda::launch(pass_kernel<Ends>, count, kLanes, 0, launch, extent, row_blocks(extent),
+                        ends);
   }
   if (launch.shared < kLeastShared) return cudaErrorInvalidConfiguration;
   const int workers = workers_for<Op, Source, Sink, kWarps>(launch.shared);
@@ -122,7 +122,7 @@ cudaError_t launch_device(const Extent& extent, const Source& source, const Sink
   return cuda::launch(device_kernel<Op, Source, Sink, Ends, kWarps>,
                       tiles * count < launch.units ? tiles * count : launch.units,
                       (workers + service_warps<Op, Source>()) * kLanes,
-                      device_shared<Op, Source, Sink, kWarps>(workers), launch.stream, extent,
+                      device_shared<Op, Source, Sink, kWarps>(workers), launch, extent,
                       static_cast<unsigned>(row_blocks(extent)), static_cast<unsigned>(tiles),
                       workers, source, sink, ends, vectors_fit(extent, source), exchange);
 }

@@ -113,7 +113,7 @@ inline cudaError_t clear_exchange(void* words, std::size_t bytes, const Launch& 
   const Index count = static_cast<Index>(bytes / sizeof(uint4));
   const Index needed = (count + kClearThreads - 1) / kClearThreads, most = 2 * launch.units;
   return launch_early(clear_kernel<uint4>, dim3(static_cast<unsigned>(std::min(needed, most))),
-                      kClearThreads, 0, launch.stream, static_cast<uint4*>(words), count);
+                      kClearThreads, {}, launch.stream, static_cast<uint4*>(words), count);
 }
 
 // Where tiles leave word for one another. Zero before a launch; column by column.

@@ -277,8 +277,8 @@ cudaError_t launch_lanes_by(const Extent& extent, const Source& source, const Si
   if (!across_blocks) {
     const int warps = kStep == 0 ? 1 : line_warps<Source>(extent, on.units);
     return cuda::launch(lane_walk_kernel<Walk, Source, Sink, Ends, kStep>, extent.lines,
-                        warps * kLanes, warps * lane_shared<Source>(line_steps<Source>()),
-                        on.stream, extent, source, sink, ends, runs);
+                        warps * kLanes, warps * lane_shared<Source>(line_steps<Source>()), on,
+                        extent, source, sink, ends, runs);
   }
   const Index tiles = lane_tiles<Op, Source>(extent), count = tiles * extent.lines;
   // Tickets are 32-bit words, and every running block takes a few beyond the last tile.
@@ -292,8 +292,8 @@ cudaError_t launch_lanes_by(const Extent& extent, const Source& source, const Si
   return cuda::launch(lane_device_kernel<Op, Source, Sink, Ends, kStep>,
                       std::min<Index>(count, 2 * on.units),
                       (kLaneWarps + kLaneServices<Op, Sink>)*kLanes,
-                      kLaneWarps * lane_shared<Source>(lane_steps<Op, Source>()), on.stream, extent,
-                      all, source, sink, ends, runs, exchange);
+                      kLaneWarps * lane_shared<Source>(lane_steps<Op, Source>()), on, extent, all,
+                      source, sink, ends, runs, exchange);
 }
 
 }  // namespace cuda
