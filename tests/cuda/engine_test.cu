@@ -66,13 +66,15 @@ struct Trial {
   bool line_major = false, reverse = false, start = true, initial = true;
   bool absent = false;  // the last stream
   Index offset = 0;     // values between an aligned address and the first
+  int in_lane = 1;      // lines that a lane walks as one
 };
 std::string text(const Trial& t) {
   std::ostringstream out;
   out << name(t.kernel) << " lines " << t.extent.lines << " rows " << t.extent.rows << " steps "
       << t.extent.steps << (t.line_major ? " line by line" : "") << (t.reverse ? " reversed" : "")
       << (t.start ? "" : " no state") << (t.initial ? "" : " no initial")
-      << (t.absent ? " a stream absent" : "") << " offset " << t.offset;
+      << (t.absent ? " a stream absent" : "") << " offset " << t.offset << " in a lane "
+      << t.in_lane;
   return out.str();
 }
 
@@ -216,7 +218,8 @@ cudaError_t launch(const Trial& trial, Problem<S>& problem, void* workspace,
       return cudaErrorInvalidConfiguration;
     case Kernel::lines:
       if constexpr (std::is_same_v<Wide, Op>) {
-        return scan::launch_lines<Op>(trial.extent, source, sink, ends, on);
+        const scan::cuda::LineShape<Source<S>> shape(trial.extent.steps, trial.in_lane);
+        return scan::cuda::launch_shape<Op>(shape, trial.extent, source, sink, ends, on);
       }
       return cudaErrorInvalidConfiguration;
     case Kernel::device:
@@ -261,6 +264,7 @@ class CudaEngineTest : public CudaTest {
     trial.initial = i % 5 != 0;
     trial.absent = S::kStreams > 2 && i % 7 == 0;
     trial.offset = i % 11 == 0 ? 1 : 0;
+    if (kernel == Kernel::lines) trial.in_lane = i / 2 % 4 ? 1 << i % 3 : 1 + i % 5;
     run<S>(trial);
   }
 

@@ -111,6 +111,11 @@ struct Source {
     out.last = t == scan::kInside ? std::numeric_limits<Index>::max() : last - t;
     return out;
   }
+  SCANRNN_HD Source of_steps(Index count) const {
+    Source out = *this;
+    out.last = count - 1;
+    return out;
+  }
   SCANRNN_HD Item<S> load(Index row, Index t) const {
     Item<S> item{};
     for (int i = 0; i < kStreams; ++i) {

@@ -90,6 +90,14 @@ def test_many_short_rows(form, reverse):
 
 
 @pytest.mark.parametrize("form", FORMS[:3])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rows_so_many_that_a_lane_walks_several_as_one(form, reverse):
+    shape = (90001 if DEVICE == "cuda" else 901, 24)
+    for reset in (None, resets(*shape)):
+        same_as_loop(form, shape, -1, reverse, reset)
+
+
+@pytest.mark.parametrize("form", FORMS[:3])
 @pytest.mark.parametrize("steps", [1, 2, 5, 8])
 def test_few_steps(form, steps):
     for shape, axis in [((steps, 300), 0), ((3, steps, 130), 1), ((300, steps), -1)]:

@@ -23,10 +23,7 @@ struct Grid {
   SCANRNN_HD Grid at_line(Index i) const {
     if (!data) return *this;
     if (!split) return {data + i * line, line, step, row, split};
-    // A 64-bit division takes a GPU some hundred instructions.
-    const bool small = (static_cast<std::uint64_t>(i | split) >> 32) == 0;
-    const Index whole =
-        small ? static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(split) : i / split;
+    const Index whole = scan::quotient(i, split);
     return {data + whole * line + (i - whole * split) * row, line, step, row, split};
   }
   SCANRNN_HD T* at(Index t) const { return data + t * step; }
@@ -292,6 +289,11 @@ struct BareBackwardSource {
   SCANRNN_HD BareBackwardSource from(Index row, Index t) const {
     BareBackwardSource out = *this;
     out.reset = reset.from(row, t);
+    return out;
+  }
+  SCANRNN_HD BareBackwardSource of_steps(Index steps) const {
+    BareBackwardSource out = *this;
+    out.last = steps - 1;
     return out;
   }
   SCANRNN_HD BareBackwardItem<V> load(Index row, Index t) const {

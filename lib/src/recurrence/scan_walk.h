@@ -10,10 +10,20 @@
 
 namespace scanrnn {
 
+// Whether all rows of a tensor [T,B,N] are a stride apart, those of one entry behind those of
+// another.
+inline bool has_even_rows(const TensorView& view) {
+  return view.sizes[1] == 1 || view.strides[1] == view.sizes[2] * view.strides[2];
+}
+
 // A tensor [T,B,N] in the order of the walk; `split`: each row is a line of its own.
 template <class T>
 Grid<T> walked_grid(const TensorView& view, bool reverse, Index split) {
   Grid<T> out{static_cast<T*>(view.data), view.strides[1], view.strides[0], view.strides[2], split};
+  if (split && has_even_rows(view)) {  // no line has to be divided for
+    out.line = out.row;
+    out.split = 0;
+  }
   if (out.data && reverse) {
     out.data += (view.sizes[0] - 1) * out.step;
     out.step = -out.step;
@@ -73,9 +83,8 @@ inline bool has_adjacent_rows(std::initializer_list<const TensorView*> views) {
 // Whether the steps of all these are adjacent, and states of all lines a stride apart.
 inline bool has_adjacent_steps(const ScanArgs& a) {
   const auto adjacent = [](const TensorView& view) { return !view || view.strides[0] == 1; };
-  const bool alike =
-      !a.h0 || a.h0.sizes[1] == 1 || a.h0.strides[1] == a.h0.sizes[2] * a.h0.strides[2];
-  return adjacent(a.a) && adjacent(a.b) && adjacent(a.sign_b) && adjacent(a.h) && !a.reset && alike;
+  return adjacent(a.a) && adjacent(a.b) && adjacent(a.sign_b) && adjacent(a.h) && !a.reset &&
+         (!a.h0 || has_even_rows(a.h0));
 }
 inline bool has_adjacent_rows(const ScanArgs& a) {
   return has_adjacent_rows({&a.a, &a.b, &a.sign_b, &a.h0, &a.sign_h0, &a.h, &a.sign_h});

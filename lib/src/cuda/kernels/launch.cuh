@@ -54,13 +54,14 @@ cudaError_t launch_by(const CudaSchedule& s, const Source& source, const Sink& s
                                                        on);
 }
 // The same of the bare recurrence, of which a few steps are walked where they lie: of rows beside
-// one another up to kShortSteps, of rows whose steps are adjacent half as many.
+// one another up to kShortSteps, of rows whose steps are adjacent fewer, since each result is a
+// request of its own there.
 template <class Op, class Across, Kernels kKernels, class Source, class Sink, class Ends>
 cudaError_t launch_bare(const CudaSchedule& s, const Source& source, const Sink& sink,
                         const Ends& ends) {
   const bool along_lanes = s.along_lanes && !s.across_blocks;
   const Index most = s.strategy != dispatch::Strategy::parallel_scan ? scan::kShortSteps
-                     : along_lanes                                   ? scan::kShortSteps / 2
+                     : along_lanes                                   ? 6 / Sink::kStreams
                                                                      : 0;
   if (s.extent.steps < 1 || s.extent.steps > most) {
     return launch_by<Op, Across, kKernels>(s, source, sink, ends);

@@ -3,6 +3,8 @@
 // than to fill.
 #pragma once
 
+#include <utility>
+
 #include "scanrnn/scan/cuda/chunk.cuh"
 
 namespace scanrnn::scan {
@@ -13,40 +15,65 @@ namespace cuda {
 
 inline constexpr int kShortThreads = 128;  // of a block
 
-// A 64-bit division takes some hundred instructions.
-__device__ __forceinline__ Index line_of(Index place, Index rows) {
-  if (place < rows || rows == 1) return place < rows ? 0 : place;
-  if ((place | rows) >> 32 == 0) {
-    return static_cast<std::uint32_t>(place) / static_cast<std::uint32_t>(rows);
+// Rows of a thread: as many as keep eight loads of each input on their way, or half as many.
+constexpr int short_rows(Index steps) { return steps > 4 ? 1 : steps > 2 ? 2 : 4; }
+
+// Walks rows that are kShortThreads apart, from `place` on. Those past the last one read it, too,
+// and store nothing: no load waits for a branch.
+template <class Op, int kSteps, class Source, class Sink, class Ends>
+__device__ __forceinline__ void walk_rows(const Extent& extent, const Source& source,
+                                          const Sink& sink, const Ends& ends, Index place) {
+  constexpr int kRows = short_rows(kSteps);
+  const Index all = extent.lines * extent.rows;
+  Index lines[kRows], rows[kRows];
+  Source in[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const Index own = min(place + i * kShortThreads, all - 1);
+    lines[i] = quotient(own, extent.rows);
+    rows[i] = own - lines[i] * extent.rows;
+    in[i] = source.line(lines[i]);
+    // Which step is the last one is known, and asks for no branch between loads.
+    if constexpr (Source::kLastDiffers) in[i] = in[i].of_steps(kSteps);
   }
-  return place / rows;
+  // All of a row is read before its first result is written, which may be in an input's place.
+  ItemOf<Source> items[kRows][kSteps];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i)
+#pragma unroll
+    for (int t = 0; t < kSteps; ++t) items[i][t] = in[i].load(rows[i], t);
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if (place + i * kShortThreads >= all) return;
+    const Sink out = sink.line(lines[i]);
+    typename Op::State state = ends.first(lines[i], rows[i]);
+#pragma unroll
+    for (int t = 0; t < kSteps; ++t) {
+      const auto after = Op::advance(in[i].step(items[i][t]), state);
+      out.store(rows[i], t, items[i][t], state, after);
+      state = after;
+    }
+    ends.last(lines[i], rows[i], state);
+  }
 }
 
-template <class Op, int kMost, class Source, class Sink, class Ends>
+template <class Op, class Source, class Sink, class Ends, int... kSteps>
+__device__ __forceinline__ void walk_by_steps(const Extent& extent, const Source& source,
+                                              const Sink& sink, const Ends& ends, Index place,
+                                              std::integer_sequence<int, kSteps...>) {
+  (void)((extent.steps == kSteps + 1 &&
+          (walk_rows<Op, kSteps + 1>(extent, source, sink, ends, place), true)) ||
+         ...);
+}
+
+template <class Op, class Source, class Sink, class Ends>
 __global__ void __launch_bounds__(kShortThreads)
     short_kernel(const Extent extent, const Source source, const Sink sink, const Ends ends) {
   await_stream();
-  const Index place = Index{blockIdx.x} * kShortThreads + threadIdx.x;
+  const Index place = Index{blockIdx.x} * kShortThreads * short_rows(extent.steps) + threadIdx.x;
   if (place >= extent.lines * extent.rows) return;
-  const Index line = line_of(place, extent.rows), row = place - line * extent.rows;
-  const Source in = source.line(line);
-  const Sink out = sink.line(line);
-  const int steps = static_cast<int>(extent.steps);
-  // All are read before the first result is written, which may be in an input's place.
-  ItemOf<Source> items[kMost];
-#pragma unroll
-  for (int t = 0; t < kMost; ++t) {
-    if (t < steps) items[t] = in.load(row, t);
-  }
-  typename Op::State state = ends.first(line, row);
-#pragma unroll
-  for (int t = 0; t < kMost; ++t) {
-    if (t >= steps) break;
-    const auto after = Op::advance(in.step(items[t]), state);
-    out.store(row, t, items[t], state, after);
-    state = after;
-  }
-  ends.last(line, row, state);
+  walk_by_steps<Op>(extent, source, sink, ends, place,
+                    std::make_integer_sequence<int, kShortSteps>());
 }
 
 }  // namespace cuda
@@ -59,11 +86,9 @@ cudaError_t launch_short(const Extent& extent, const Source& source, const Sink&
   if (extent.steps < 1 || extent.steps > kShortSteps) return cudaErrorInvalidConfiguration;
   const Index rows = extent.lines * extent.rows;
   if (rows == 0) return cudaSuccess;
-  // A thread that holds two steps at most leaves room for twice as many.
-  const auto kernel = extent.steps > 2 ? short_kernel<Op, kShortSteps, Source, Sink, Ends>
-                                       : short_kernel<Op, 2, Source, Sink, Ends>;
-  return cuda::launch(kernel, (rows + kShortThreads - 1) / kShortThreads, kShortThreads, 0,
-                      on.stream, extent, source, sink, ends);
+  const Index own = Index{kShortThreads} * short_rows(extent.steps);
+  return cuda::launch(short_kernel<Op, Source, Sink, Ends>, (rows + own - 1) / own, kShortThreads,
+                      0, on, extent, source, sink, ends);
 }
 
 }  // namespace scanrnn::scan

@@ -12,40 +12,34 @@
 namespace scanrnn::scan {
 namespace cuda {
 
-// A warp's tile of a stream: so many steps of a line, then the next line. A line is an odd number
-// of vectors, so that most lanes meet other banks, with room before its first element, which is as
+// How a warp takes its lines: each lane so many as follow one another in memory, which are one line
+// to all but the walk, a tile of so many steps after the other. A line is an odd number of vectors
+// in a tile, so that most lanes meet other banks, with room before its first element, which is as
 // far behind a multiple of 16 bytes as it is in memory.
 template <class Source>
-struct LineTile {
+struct LineShape {
   using T = typename Source::T;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
   // Steps: of three streams of 16 bits the warps that have room count for more than long pieces.
   static constexpr bool kShort = Source::kStreams > (sizeof(T) > 2 ? 3 : 2);
-  static constexpr int kMost = (kShort ? 5 : 10) * kVector;
+  static constexpr int kUsual = (kShort ? 4 : 8) * kVector, kMost = (kShort ? 5 : 10) * kVector;
   static constexpr int kSector = 32 / static_cast<int>(sizeof(T));  // of memory
-  int steps, line;  // elements from one line to the next
-  // Between these a stream is read by whole vectors, whatever is between its lines.
-  const T *low[Source::kStreams], *high[Source::kStreams];
+  int lines;                                                        // of a lane
+  int steps, line;  // of a tile; elements from one line to the next
 
-  LineTile(const Extent& extent, const Source& source)
-      : steps(steps_of(extent.steps)), line((vectors() | 1) * kVector) {
-    for (int i = 0; i < Source::kStreams; ++i) {
-      const auto first = source.line(0).stream(i), last = source.line(extent.lines - 1).stream(i);
-      const bool none = !first.data || first.steps <= 0;
-      const Index back = first.step < 0 ? first.steps - 1 : 0;
-      low[i] = none ? nullptr : std::min(first.data, last.data) - back;
-      high[i] = none ? nullptr : std::max(first.data, last.data) - back + first.steps;
-    }
-  }
+  LineShape(Index all_steps, int lines)
+      : lines(lines),
+        steps(lines * all_steps % kUsual == 0 ? kUsual : steps_of(lines * all_steps)),
+        line((vectors() | 1) * kVector) {}
   // A line that is longer than a tile has tiles of about as many steps each, of whole sectors: as
   // long as can be where that saves a quarter of them, elsewhere of 64 or 128 bytes at most.
   static int steps_of(Index all) {
     if (all <= kMost) return static_cast<int>(all);
-    const auto tiles_of = [all](int vectors) {
-      const Index whole = vectors * kVector / kSector * kSector;
+    const auto tiles_of = [all](int steps) {
+      const Index whole = steps / kSector * kSector;
       return (all + whole - 1) / whole;
     };
-    const Index most = tiles_of(kShort ? 4 : 8), fewer = tiles_of(kMost / kVector);
+    const Index most = tiles_of(kUsual), fewer = tiles_of(kMost);
     const Index tiles = 4 * fewer <= 3 * most ? fewer : most;
     return static_cast<int>(((all + tiles - 1) / tiles + kSector - 1) / kSector * kSector);
   }
@@ -54,6 +48,23 @@ struct LineTile {
   __host__ __device__ int vectors() const { return (steps + 2 * kVector - 2) / kVector; }
   __host__ __device__ int stream() const { return kLanes * line; }
   __host__ __device__ int warp() const { return kLaneStages * Source::kStreams * stream(); }
+};
+template <class Source>
+struct LineTile : LineShape<Source> {
+  using T = typename Source::T;
+  // Between these a stream is read by whole vectors, whatever is between its lines.
+  const T *low[Source::kStreams], *high[Source::kStreams];
+
+  LineTile(const LineShape<Source>& shape, const Extent& extent, const Source& source)
+      : LineShape<Source>(shape) {
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const auto first = source.line(0).stream(i), last = source.line(extent.lines - 1).stream(i);
+      const bool none = !first.data || first.steps <= 0;
+      const Index back = first.step < 0 ? first.steps - 1 : 0;
+      low[i] = none ? nullptr : std::min(first.data, last.data) - back;
+      high[i] = none ? nullptr : std::max(first.data, last.data) - back + first.steps;
+    }
+  }
 };
 
 // A lane's line of a stream: `count` of its elements as they lie in memory from `low` on, which is
