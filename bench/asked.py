@@ -134,8 +134,8 @@ SHORT_RUNS = (
 )
 FEW_STEPS = 8
 A_THREAD_A_ROW = (
-    "a thread walks a row: many instructions, those of where its row is first of all, for few "
-    "bytes; not taken apart"
+    "a thread walks a row: the instructions of where it is and of its ends, for few bytes; where "
+    "steps are adjacent each result is a request of its own besides"
 )
 
 

@@ -204,7 +204,7 @@ class Counter {
   }
 
   void dense(bool whole) {
-    const bool fused = fuses_steps(p_);
+    const bool fused = fuses_steps(p_, device_);
     bool walks_back = p_.training;
     if (whole) {
       const double all = tokens() * hidden() * bytes() * (p_.gates + 1) * (p_.training ? 3 : 1);

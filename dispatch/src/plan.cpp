@@ -315,7 +315,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
     out.across_blocks = parallel && (across_blocks || !splits_inside_blocks(problem));
     out.log_domain = problem.log_domain && !problem.draws;  // with draws there is one kernel
     out.fused_steps =
-        out.strategy == Strategy::step_loop && !by_lines(problem) && fuses_steps(problem);
+        out.strategy == Strategy::step_loop && !by_lines(problem) && fuses_steps(problem, device);
     consider_lanes(out);
     if (problem.at_once > 1) consider_at_once(out);
     consider_step_as_one(out);

@@ -6,9 +6,9 @@
 
 namespace scanrnn::dispatch {
 
-bool fuses_steps(const Problem& p) {
-  const std::int64_t weights = p.gates * p.hidden_size * p.hidden_size;
-  return p.batch <= cuda_fused_lines(p.storage_bytes, p.split_products, weights);
+bool fuses_steps(const Problem& p, const DeviceLimits& device) {
+  return p.batch <=
+         cuda_fused_lines(p.storage_bytes, p.split_products, p.gates, p.hidden_size, device.units);
 }
 
 // On an H200, GRU and LSTM, one to sixteen lines: weights of less than a few megabytes come from

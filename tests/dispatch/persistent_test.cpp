@@ -128,12 +128,23 @@ TEST(PersistentShape, IsOneOfAll) {
   EXPECT_TRUE(persistent_shapes(dense(4096, 16), device_of(132), false).empty());
 }
 
-// A step's kernel reads R once for each eight lines: of more, only where the L2 holds R.
-TEST(StepLoop, StepsFuseWhereRIsReadOften) {
-  EXPECT_TRUE(fuses_steps(dense(1024, 16)));
-  EXPECT_FALSE(fuses_steps(dense(1024, 17)));
-  EXPECT_TRUE(fuses_steps(dense(4096, 8)));
-  EXPECT_FALSE(fuses_steps(dense(4096, 9)));
+// Up to sixteen lines; where R comes from memory eight in 16 bits, and in TF32 32 where its blocks
+// fill the device.
+TEST(StepLoop, StepsFuseForFewLines) {
+  const DeviceLimits device = device_of(132);
+  const auto lines = [&](std::int64_t hidden, int bytes, bool split) {
+    Problem problem = dense(hidden, 0, 4, bytes);
+    problem.split_products = split;
+    while (fuses_steps(problem, device)) ++problem.batch;
+    return problem.batch - 1;
+  };
+  EXPECT_EQ(lines(1024, 2, false), 16);
+  EXPECT_EQ(lines(4096, 2, false), 8);
+  EXPECT_EQ(lines(512, 4, false), 16);
+  EXPECT_EQ(lines(2048, 4, false), 32);
+  EXPECT_EQ(lines(2560, 4, false), 16) << "320 blocks, of which 264 are at work at a time";
+  EXPECT_EQ(lines(2050, 4, false), 8) << "no vectors";
+  EXPECT_EQ(lines(2048, 4, true), 4);
 }
 
 // Heads are cut as layers of their own, on shares of the device, and all have their turn.

@@ -59,7 +59,7 @@ MOST = {
     "scan::cuda::short_kernel": 52,
     "step::backward": 24,
     "step::forward": 24,
-    "step::fused": 102,
+    "step::fused": 108,
     "step::stack": 102,
     "walk": 56,
 }

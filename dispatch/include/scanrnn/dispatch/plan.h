@@ -156,7 +156,7 @@ PersistentShape persistent_shape(const Problem& problem, const DeviceLimits& dev
 std::vector<PersistentShape> persistent_shapes(const Problem& problem, const DeviceLimits& device,
                                                bool backward);
 // CUDA, step loop: whether one kernel makes a forward step, products and all.
-bool fuses_steps(const Problem& problem);
+bool fuses_steps(const Problem& problem, const DeviceLimits& device);
 // Lets as many layer calls of both passes run at the same time as the problem has, at most `most`
 // of them (1: one by one); chained ones by parts of `part_steps`. False, and the plan as it was,
 // where it has none, or where a share of the device has no room for one.

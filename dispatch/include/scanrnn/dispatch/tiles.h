@@ -62,14 +62,22 @@ constexpr bool cuda_direct_step(std::int64_t steps, std::int64_t lines, int stor
   return steps == 1 && lines > 1 && lines <= 16 && storage_bytes == 2;
 }
 
-// CUDA, dense cells, step loop: lines up to which one kernel makes a step, products and all.
-// Without tensor cores, which round float32, more of them take longer. The kernel reads R once for
-// each eight lines, which costs little only where R stays in the second level cache.
-constexpr std::int64_t cuda_fused_lines(int storage_bytes, bool split_products,
-                                        std::int64_t weights) {
-  constexpr std::int64_t kCachedBytes = std::int64_t{32} << 20;
+// CUDA, dense cells, step loop: bytes of R that the second level cache keeps from step to step.
+inline constexpr std::int64_t kCudaCachedWeights = std::int64_t{30} << 20;
+// Lines up to which one kernel makes a step, products and all. Without tensor cores, which round
+// float32, more than four take longer. A block reads h of all its lines for eight units: of more
+// than eight lines a product of 16 bits takes less time where R comes from memory, one of TF32
+// more. For 17 lines and more that is so beside a large R alone, and where a device of so many
+// multiprocessors, which take two blocks each, has few that wait for the last ones.
+constexpr std::int64_t cuda_fused_lines(int storage_bytes, bool split_products, std::int64_t gates,
+                                        std::int64_t hidden, std::int64_t units) {
+  constexpr std::int64_t kLarge = std::int64_t{24} << 20;
   if (storage_bytes > 4 || split_products) return 4;
-  return weights * storage_bytes > kCachedBytes ? 8 : 16;
+  const std::int64_t bytes = gates * hidden * hidden * storage_bytes;
+  if (storage_bytes < 4 || hidden % 4 != 0) return bytes > kCudaCachedWeights ? 8 : 16;
+  const std::int64_t blocks = (hidden + 7) / 8, wave = 2 * units;
+  const std::int64_t waves = (blocks + wave - 1) / wave;
+  return bytes > kLarge && (waves == 1 || 4 * blocks >= 3 * waves * wave) ? 32 : 16;
 }
 
 // CUDA, dense cells: what one warp of a persistent kernel keeps of R, and how it works on it.

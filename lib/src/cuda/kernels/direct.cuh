@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(step::kWarps* scan::cuda::kLanes)
   Sums sums;
   sums.multiply({row < hidden ? a.weight + row * a.weight_stride : nullptr,
                  hidden * a.weight_stride, a.input},
-                Sums::lines(lines, [&](int i) { return a.x.at_line(i).data; }));
+                Sums::lines(lines, [&](int i) { return a.x.at_line(i).data; }), 0, a.input);
 #pragma unroll
   for (int i = 0; i < 2 * kGroups; ++i) {
     const int line = i / 2 * 8 + lane % 4 * 2 + i % 2;

@@ -46,11 +46,13 @@ struct FragmentSums {
   static constexpr int kTiles = (kGates + 1) / 2;
   static constexpr int kPiece = 16 / sizeof(T), kChunk = 4 * kPiece;
   static constexpr int kAsked = 4;  // chunks of a warp
+  static constexpr Index kTurn = kWarps * kChunk;
+  static constexpr int kAtOnce = kGroups > 2 ? 1 : kGroups > 1 ? 3 : 4;  // chunks; registers
   using Weights = uint4[2 * kTiles];
   float value[kGroups][kTiles][4] = {};
 
   static __device__ __forceinline__ Index chunk(int i) {
-    return Index{threadIdx.x / 32 + i * kWarps} * kChunk;
+    return threadIdx.x / 32 * kChunk + i * kTurn;
   }
   static __device__ __forceinline__ void load(const UnitRows<T>& rows, Index chunk, Weights& w) {
     const Index at = chunk + threadIdx.x % 4 * kPiece;
@@ -99,11 +101,11 @@ struct FragmentSums {
       }
     }
   }
-  // All products, but for a warp's first chunks.
-  __device__ __forceinline__ void multiply(const UnitRows<T>& rows, const Lines& lines,
-                                           int first = 0) {
-#pragma unroll 4
-    for (Index at = chunk(first); at < rows.width; at += kWarps * kChunk) {
+  // Products of columns from `from` on, a multiple of kTurn, to `end`.
+  __device__ __forceinline__ void multiply(const UnitRows<T>& rows, const Lines& lines, Index from,
+                                           Index end) {
+#pragma unroll kAtOnce
+    for (Index at = from + chunk(0); at < end; at += kTurn) {
       Weights w;
       load(rows, at, w);
       add(w, lines, at, rows.width);
@@ -126,7 +128,7 @@ struct FragmentSums {
     for (int i = 0; i < kAsked; ++i) {
       if (chunk(i) < rows.width) add(asked.w[i], lines, chunk(i), rows.width);
     }
-    multiply(rows, lines, kAsked);
+    multiply(rows, lines, kAsked * kTurn, rows.width);
   }
 };
 

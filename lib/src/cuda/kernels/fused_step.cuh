@@ -8,6 +8,7 @@
 #include "cuda/kernels/fragment_sums.cuh"
 #include "cuda/kernels/project.cuh"
 #include "cuda/kernels/step.cuh"
+#include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::step {
 
@@ -36,6 +37,7 @@ struct ByFragments {
   using Sums = FragmentSums<T, kVectors, C::kGates, kGroups>;
   using Asked = typename Sums::Asked;
   static constexpr int kThreads = 32 * kWarps, kBlockUnits = kUnits, kBlockLines = 8 * kGroups;
+  static constexpr int kResident = 2;  // blocks of a multiprocessor, for which there are registers
   static constexpr int kSums = C::kPreactivations;
   static_assert(kSums <= 4, "a unit's sums are one float4");
   static_assert(kBlockLines * kBlockUnits <= kThreads, "a thread has one item");
@@ -44,10 +46,9 @@ struct ByFragments {
   };
 
   Item<C, T, float, kStack> item;
-  bool live;
-  Index first_line, row;  // row: a unit's, of the fragments
+  bool live, left = false;  // whether shared memory has any sums
+  Index first_line, row;    // row: a unit's, of the fragments
   int lines;
-  Sums input, recurrent;
 
   static __device__ __forceinline__ Place place(const Args& a, Index first_unit, Index first_line) {
     const int line = threadIdx.x / kUnits;
@@ -77,40 +78,70 @@ struct ByFragments {
   __device__ __forceinline__ auto tokens(const Args& a) const {
     return Sums::lines(lines, [&](int i) { return a.x.at_line(first_line + i).data; });
   }
-  __device__ __forceinline__ void multiply_input(const Args& a) {
-    if (!a.sums.data) input.multiply(input_rows(a), tokens(a));
+  __device__ __forceinline__ void multiply_input(const Args& a, Shared& shared) {
+    if (a.sums.data) return;
+    Sums sums;
+    sums.multiply(input_rows(a), tokens(a), 0, a.input);
+    leave<false>(sums, shared);
   }
   __device__ __forceinline__ void ask_input(const Args& a, Asked& asked) const {
     Sums::ask(input_rows(a), asked);
   }
-  __device__ __forceinline__ void multiply_input(const Args& a, const Asked& asked) {
-    input.multiply(asked, input_rows(a), tokens(a));
+  __device__ __forceinline__ void multiply_input(const Args& a, const Asked& asked,
+                                                 Shared& shared) {
+    Sums sums;
+    sums.multiply(asked, input_rows(a), tokens(a));
+    leave<false>(sums, shared);
   }
-  __device__ __forceinline__ void multiply_recurrent(const Args& a) {
+  // Of an R that the second level cache does not keep from step to step the half that a step has
+  // read last is read first by the next one. Each half has sums of its own, so that the result does
+  // not depend on their order.
+  __device__ __forceinline__ void multiply_recurrent(const Args& a, Shared& shared) {
     const int states = a.initial.data ? with_states<kStack>(a, first_line, lines) : 0;
     if (states == 0) return;
-    const auto before = [&](int i) { return a.template h_before<kStack>(first_line + i); };
-    recurrent.multiply(rows(a, a.weight, a.weight_stride, a.hidden), Sums::lines(states, before));
+    const auto before =
+        Sums::lines(states, [&](int i) { return a.template h_before<kStack>(first_line + i); });
+    const UnitRows<T> own = rows(a, a.weight, a.weight_stride, a.hidden);
+    const Index bytes = C::kGates * a.hidden * a.hidden * static_cast<Index>(sizeof(T));
+    const bool halves = bytes > dispatch::kCudaCachedWeights;
+    bool upper = halves && a.first_step % 2 != 0;
+    const Index middle = halves ? a.hidden / 2 / Sums::kTurn * Sums::kTurn : a.hidden;
+#pragma unroll 1
+    for (int i = 0; i <= halves; ++i, upper = !upper) {
+      Sums sums;
+      sums.multiply(own, before, upper ? middle : 0, upper ? a.hidden : middle);
+      leave<true>(sums, shared);
+    }
   }
-  // Every thread of a block calls it.
-  __device__ __forceinline__ void finish(const Args& a, Shared& shared) {
-    const int warp = threadIdx.x / 32, column_pair = threadIdx.x % 4;
+  // Adds a lane's sums to those that it has in shared memory, where it has room for more of them.
+  template <bool kRecurrent>
+  __device__ __forceinline__ void leave(const Sums& sums, Shared& shared) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
 #pragma unroll
       for (int column = 0; column < 2; ++column) {
-        auto part = DenseSums<C, float>::zeros();
-        part.add_input([&](int i) { return input.value[group][i / 2][i % 2 * 2 + column]; });
-        part.add_recurrent(
-            [&](int i) { return recurrent.value[group][i / 2][i % 2 * 2 + column]; });
-        const auto of = [&](int i) { return i < kSums ? part.value[i < kSums ? i : 0] : 0.0f; };
-        shared.parts[warp][group * 8 + 2 * column_pair + column][threadIdx.x % 32 / 4] =
-            make_float4(of(0), of(1), of(2), of(3));
+        auto own = DenseSums<C, float>::zeros();
+        const auto of = [&](int i) { return sums.value[group][i / 2][i % 2 * 2 + column]; };
+        if (kRecurrent) {
+          own.add_recurrent(of);
+        } else {
+          own.add_input(of);
+        }
+        float4& at = shared.parts[threadIdx.x / 32][group * 8 + 2 * (lane % 4) + column][lane / 4];
+        const float4 before = left ? at : make_float4(0, 0, 0, 0);
+        const auto value = [&](int i) { return i < kSums ? own.value[i < kSums ? i : 0] : 0.0f; };
+        at = make_float4(before.x + value(0), before.y + value(1), before.z + value(2),
+                         before.w + value(3));
       }
     }
+    left = true;
+  }
+  // Every thread of a block calls it.
+  __device__ __forceinline__ void finish(const Args& a, Shared& shared) {
     __syncthreads();
     if (!live) return;
-    if (!item.cut) {
+    if (left && !item.cut) {
 #pragma unroll
       for (int i = 0; i < kWarps; ++i) {
         const float4 part = shared.parts[i][threadIdx.x / kUnits][threadIdx.x % kUnits];
@@ -156,7 +187,7 @@ struct ByLanes {
   static constexpr int kLanes = scan::cuda::kLanes, kSums = C::kPreactivations;
   static constexpr int kBlockUnits = kStack ? kWarps : kProjectWarps,
                        kThreads = kBlockUnits * kLanes;
-  static constexpr int kBlockLines = kLines;
+  static constexpr int kBlockLines = kLines, kResident = 1;
   static constexpr int kApart = kLanes / (kSums * kLines);  // lanes that end with the same sum
   static_assert(kApart * kSums * kLines == kLanes, "sums are halved until a lane has one");
   struct Shared {};
@@ -208,7 +239,7 @@ struct ByLanes {
   __device__ __forceinline__ Lines tokens(const Args& a) const {
     return {lines, [&](int i) { return a.x.at_line(first_line + i).data; }};
   }
-  __device__ __forceinline__ void multiply_input(const Args& a) {
+  __device__ __forceinline__ void multiply_input(const Args& a, Shared&) {
     if (!exists || a.sums.data) return;
     const Rows own = rows(a, a.input_weight, a.input_weight_stride);
     project<kVector>(own.of, tokens(a), lines, a.input, input);
@@ -216,12 +247,12 @@ struct ByLanes {
   __device__ __forceinline__ void ask_input(const Args& a, Asked& asked) const {
     if (exists) asked.ask(rows(a, a.input_weight, a.input_weight_stride).of, a.input);
   }
-  __device__ __forceinline__ void multiply_input(const Args& a, const Asked& asked) {
+  __device__ __forceinline__ void multiply_input(const Args& a, const Asked& asked, Shared&) {
     if (!exists) return;
     const Rows own = rows(a, a.input_weight, a.input_weight_stride);
     asked.project(own.of, tokens(a), lines, a.input, input);
   }
-  __device__ __forceinline__ void multiply_recurrent(const Args& a) {
+  __device__ __forceinline__ void multiply_recurrent(const Args& a, Shared&) {
     if (!exists || !a.initial.data) return;
     const int states = with_states<kStack>(a, first_line, lines);
     if (states == 0) return;
@@ -252,13 +283,13 @@ struct ByLanes {
 };
 
 template <class Step>
-__global__ void __launch_bounds__(Step::kThreads)
+__global__ void __launch_bounds__(Step::kThreads, Step::kResident)
     fused(const __grid_constant__ typename Step::Args a) {
   __shared__ typename Step::Shared shared;
   scan::cuda::await_stream();
   Step step(a, Index{blockIdx.x} * Step::kBlockUnits, Index{blockIdx.y} * Step::kBlockLines);
-  step.multiply_input(a);
-  step.multiply_recurrent(a);
+  step.multiply_recurrent(a, shared);
+  step.multiply_input(a, shared);
   step.finish(a, shared);
 }
 
@@ -289,6 +320,9 @@ cudaError_t with_step(Index batch, bool exact_products, bool vectors, Use&& use)
   }
   if constexpr (sizeof(T) <= 4) {
     if (!vectors) return use(Named<ByFragments<C, T, false, 1, kStack>>());
+    if constexpr (!kStack && sizeof(T) == 4) {
+      if (batch > 16) return use(Named<ByFragments<C, T, true, 4, kStack>>());
+    }
     if (batch > 8) return use(Named<ByFragments<C, T, true, 2, kStack>>());
     return use(Named<ByFragments<C, T, true, 1, kStack>>());
   }

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(Step::kThreads, 1)
     const typename Step::Args& a = s.layer[l];
     for (Index i = blockIdx.x; i < pieces.count; i += gridDim.x) {
       Step step(a, pieces.first_unit(i), pieces.first_line(i));
-      step.multiply_recurrent(a);
+      step.multiply_recurrent(a, shared);
       typename Step::Asked asked;
       step.ask_input(a, asked);
       if (i == blockIdx.x) {
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(Step::kThreads, 1)
           pieces.replace_state(s.layer[l - 1], s.replaced[l - 1]);
         }
       }
-      step.multiply_input(a, asked);
+      step.multiply_input(a, asked, shared);
       step.finish(a, shared);
       __syncthreads();  // before the next piece's sums take the place of these
     }
