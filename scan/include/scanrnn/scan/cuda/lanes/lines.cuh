@@ -273,11 +273,15 @@ bool lines_follow(const Extent& extent, const Source& source, const Sink& sink) 
   });
 }
 
-// Warps of a multiprocessor that have room.
+template <class Source>
+std::size_t block_bytes(const LineShape<Source>& shape) {
+  return sizeof(typename Source::T) * static_cast<std::size_t>(kLinesWarps) *
+         static_cast<std::size_t>(shape.warp());
+}
+// That a multiprocessor has room for.
 template <class Source>
 int resident_blocks(const LineShape<Source>& shape, const Launch& on) {
-  const auto bytes = sizeof(typename Source::T) * static_cast<std::size_t>(kLinesWarps) *
-                     static_cast<std::size_t>(shape.warp());
+  const std::size_t bytes = block_bytes(shape);
   return static_cast<int>(std::clamp<std::size_t>(
       (on.shared + kReservedShared) / (bytes + kReservedShared), 1, kLinesBlocks<Source>));
 }
@@ -285,8 +289,6 @@ int resident_blocks(const LineShape<Source>& shape, const Launch& on) {
 template <class Op, class Source, class Sink, class Ends>
 cudaError_t launch_shape(const LineShape<Source>& shape, const Extent& extent, const Source& source,
                          const Sink& sink, const Ends& ends, const Launch& on) {
-  const auto bytes = sizeof(typename Source::T) * static_cast<std::size_t>(kLinesWarps) *
-                     static_cast<std::size_t>(shape.warp());
   const Index own = Index{kLinesWarps} * kLanes * shape.lines;
   const Index blocks = (extent.lines + own - 1) / own;
   // No more than are resident, or some would start when others have ended, and be alone; and all
@@ -294,7 +296,7 @@ cudaError_t launch_shape(const LineShape<Source>& shape, const Extent& extent, c
   const Index most = static_cast<Index>(resident_blocks(shape, on)) * on.units;
   const Index rounds = (blocks + most - 1) / most;
   return cuda::launch(lane_lines_kernel<Op, Source, Sink, Ends>, (blocks + rounds - 1) / rounds,
-                      kLinesWarps * kLanes, bytes, on, extent,
+                      kLinesWarps * kLanes, block_bytes(shape), on, extent,
                       LineTile<Source>(shape, extent, source), source, sink, ends);
 }
 
