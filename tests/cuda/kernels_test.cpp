@@ -129,6 +129,9 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
   if (dtype != Dtype::float32) return;
   add("persistent_slices_tf32", Strategy::persistent, 6, 3, 200).precision = MatmulPrecision::high;
   add("fused_lines_tf32", Strategy::step_loop, 2, 9).precision = MatmulPrecision::high;
+  Small& many = add("fused_many_lines_tf32", Strategy::step_loop, 2, 19);  // as beside a large R
+  many.precision = MatmulPrecision::high;
+  many.change = [](Plan& plan) { plan.fused_steps = true; };
 }
 
 void add_lines(Dtype dtype, std::vector<Small>& out) {
