@@ -281,7 +281,7 @@ TEST(StepLoop, FewLinesAreOneKernelAStep) {
   };
   Problem exact = dense(64, 4, 4, 4);
   exact.split_products = true;
-  for (Problem p : {dense(64, 16), dense(4096, 8, 3, 4), dense(64, 4, 4, 8), exact}) {
+  for (Problem p : {dense(64, 16), dense(4096, 32, 3, 4), dense(64, 4, 4, 8), exact}) {
     EXPECT_EQ(plan_of(p).strategy, Strategy::step_loop);
     EXPECT_TRUE(plan_of(p).fused_steps) << p.storage_bytes;
     EXPECT_NE(explain(plan_of(p)).find("one kernel a step"), std::string::npos);

@@ -245,14 +245,17 @@ __global__ void __launch_bounds__(kLinesWarps* kLanes, kLinesBlocks<Source>)
   }
 }
 
-// f(stream, the same of the next line) for all tensors that there are; whether all have said yes.
+// f(the same stream of the first line, of the second and of the last) for all tensors that there
+// are; whether all have said yes.
 template <class Source, class Sink, class F>
 bool all_streams(const Extent& extent, const Source& source, const Sink& sink, const F& f) {
   bool all = extent.rows == 1;
   const auto each = [&](const auto& streams, int count) {
-    const auto first = streams.line(0), second = streams.line(1);
+    const auto first = streams.line(0), second = streams.line(1),
+               last = streams.line(extent.lines - 1);
     for (int i = 0; i < count; ++i) {
-      all = all && (!first.stream(i).data || f(first.stream(i), second.stream(i)));
+      const auto own = first.stream(i);
+      all = all && (!own.data || f(own, second.stream(i), last.stream(i)));
     }
   };
   each(source, Source::kStreams);
@@ -262,15 +265,19 @@ bool all_streams(const Extent& extent, const Source& source, const Sink& sink, c
 // Whether all are lines of one row whose steps are so far apart.
 template <class Source, class Sink>
 bool all_step(const Extent& extent, const Source& source, const Sink& sink, Index step) {
-  return all_streams(extent, source, sink,
-                     [step](const auto& own, const auto&) { return own.step == step; });
+  return all_streams(extent, source, sink, [step](const auto& own, const auto&, const auto&) {
+    return own.step == step;
+  });
 }
-// Whether each line lies right behind the one before it.
+// Whether each line lies right behind the one before it. Lines are evenly apart, or those of each
+// entry of a batch are, and the entries.
 template <class Source, class Sink>
 bool lines_follow(const Extent& extent, const Source& source, const Sink& sink) {
-  return all_streams(extent, source, sink, [&](const auto& own, const auto& next) {
-    return next.data - own.data == extent.steps && (own.step == 1 || own.step == -1);
-  });
+  return all_streams(
+      extent, source, sink, [&](const auto& own, const auto& next, const auto& last) {
+        return next.data - own.data == extent.steps && (own.step == 1 || own.step == -1) &&
+               last.data - own.data == (extent.lines - 1) * extent.steps;
+      });
 }
 
 template <class Source>
