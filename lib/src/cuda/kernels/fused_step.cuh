@@ -93,9 +93,9 @@ struct ByFragments {
     sums.multiply(asked, input_rows(a), tokens(a));
     leave<false>(sums, shared);
   }
-  // Of an R that the second level cache does not keep from step to step the half that a step has
-  // read last is read first by the next one. Each half has sums of its own, so that the result does
-  // not depend on their order.
+  // Where the second level cache does not keep R from step to step, the half that a step has read
+  // last is read first by the next one. Each half has sums of its own, so that the result does not
+  // depend on their order.
   __device__ __forceinline__ void multiply_recurrent(const Args& a, Shared& shared) {
     const int states = a.initial.data ? with_states<kStack>(a, first_line, lines) : 0;
     if (states == 0) return;
