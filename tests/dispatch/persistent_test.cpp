@@ -129,7 +129,7 @@ TEST(PersistentShape, IsOneOfAll) {
 }
 
 // Up to sixteen lines; where R comes from memory eight in 16 bits, and in TF32 32 where its blocks
-// fill the device.
+// fill the device and a half of it stays in the cache.
 TEST(StepLoop, StepsFuseForFewLines) {
   const DeviceLimits device = device_of(132);
   const auto lines = [&](std::int64_t hidden, int bytes, bool split) {
@@ -142,7 +142,9 @@ TEST(StepLoop, StepsFuseForFewLines) {
   EXPECT_EQ(lines(4096, 2, false), 8);
   EXPECT_EQ(lines(512, 4, false), 16);
   EXPECT_EQ(lines(2048, 4, false), 32);
+  EXPECT_EQ(lines(1536, 4, false), 16) << "192 blocks, where there is room for 264";
   EXPECT_EQ(lines(2560, 4, false), 16) << "320 blocks, of which 264 are at work at a time";
+  EXPECT_EQ(lines(4096, 4, false), 16) << "half of R is 128 MB";
   EXPECT_EQ(lines(2050, 4, false), 8) << "no vectors";
   EXPECT_EQ(lines(2048, 4, true), 4);
 }
@@ -281,7 +283,7 @@ TEST(StepLoop, FewLinesAreOneKernelAStep) {
   };
   Problem exact = dense(64, 4, 4, 4);
   exact.split_products = true;
-  for (Problem p : {dense(64, 16), dense(4096, 32, 3, 4), dense(64, 4, 4, 8), exact}) {
+  for (Problem p : {dense(64, 16), dense(2048, 32, 3, 4), dense(64, 4, 4, 8), exact}) {
     EXPECT_EQ(plan_of(p).strategy, Strategy::step_loop);
     EXPECT_TRUE(plan_of(p).fused_steps) << p.storage_bytes;
     EXPECT_NE(explain(plan_of(p)).find("one kernel a step"), std::string::npos);
