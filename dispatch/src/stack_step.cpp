@@ -2,23 +2,13 @@
 // Which steps of a layer are one kernel, and which of a stack one launch.
 #include "scanrnn/dispatch/stack_step.h"
 
-#include <algorithm>
-
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
 
 bool fuses_steps(const Problem& p, const DeviceLimits& device) {
-  const std::int64_t lines =
-      cuda_fused_lines(p.storage_bytes, p.split_products, p.gates, p.hidden_size, device.units);
-  // More than sixteen pay where the second level cache keeps a half of R from step to step, and
-  // where there are nine of ten blocks that there is room for.
-  constexpr std::int64_t kTwoHalves = std::int64_t{72} << 20;
-  const std::int64_t bytes = p.gates * p.hidden_size * p.hidden_size * p.storage_bytes;
-  const std::int64_t blocks = (p.hidden_size + 7) / 8, wave = 2 * device.units;
-  const bool pays = bytes > kCudaCachedWeights && bytes <= kTwoHalves &&
-                    10 * blocks >= 9 * ((blocks + wave - 1) / wave * wave);
-  return p.batch <= (pays ? lines : std::min<std::int64_t>(lines, 16));
+  return p.batch <=
+         cuda_fused_lines(p.storage_bytes, p.split_products, p.gates, p.hidden_size, device.units);
 }
 
 // On an H200, GRU and LSTM, one to sixteen lines: weights of less than a few megabytes come from

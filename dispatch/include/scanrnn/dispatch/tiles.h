@@ -67,17 +67,18 @@ inline constexpr std::int64_t kCudaCachedWeights = std::int64_t{30} << 20;
 // Lines up to which one kernel makes a step, products and all. Without tensor cores, which round
 // float32, more than four take longer. A block reads h of all its lines for eight units: of more
 // than eight lines a product of 16 bits takes less time where R comes from memory, one of TF32
-// more. For 17 lines and more that is so beside a large R alone, and where a device of so many
-// multiprocessors, which take two blocks each, has few that wait for the last ones.
+// more. For 17 lines and more that is so where the cache keeps a half of R, and where nine of ten
+// blocks that a device of so many multiprocessors has room for, two on each, are there.
 constexpr std::int64_t cuda_fused_lines(int storage_bytes, bool split_products, std::int64_t gates,
                                         std::int64_t hidden, std::int64_t units) {
-  constexpr std::int64_t kLarge = std::int64_t{24} << 20;
+  constexpr std::int64_t kTwoHalves = std::int64_t{72} << 20;
   if (storage_bytes > 4 || split_products) return 4;
   const std::int64_t bytes = gates * hidden * hidden * storage_bytes;
-  if (storage_bytes < 4 || hidden % 4 != 0) return bytes > kCudaCachedWeights ? 8 : 16;
+  const bool cached = bytes <= kCudaCachedWeights;
+  if (storage_bytes < 4 || hidden % 4 != 0) return cached ? 16 : 8;
   const std::int64_t blocks = (hidden + 7) / 8, wave = 2 * units;
-  const std::int64_t waves = (blocks + wave - 1) / wave;
-  return bytes > kLarge && (waves == 1 || 4 * blocks >= 3 * waves * wave) ? 32 : 16;
+  const std::int64_t room = (blocks + wave - 1) / wave * wave;
+  return !cached && bytes <= kTwoHalves && 10 * blocks >= 9 * room ? 32 : 16;
 }
 
 // CUDA, dense cells: what one warp of a persistent kernel keeps of R, and how it works on it.
