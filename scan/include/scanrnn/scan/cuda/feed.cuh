@@ -222,19 +222,24 @@ __device__ __forceinline__ Source staged(const Source& line, const typename Sour
   return out;
 }
 
-// The same for loads that leave out a line's last step.
 template <class Source, class = void>
 struct ReadsUnstaged : std::false_type {};
 template <class Source>
 struct ReadsUnstaged<Source, std::enable_if_t<Source::kReadsUnstaged>> : std::true_type {};
+// A line that will be staged from (row, t) on without being told so, as kInside.
+template <class Source>
+__device__ __forceinline__ Source from_inside(const Source& line, Index row, Index t) {
+  if constexpr (ReadsUnstaged<Source>::value) {
+    return line.from(row, t);
+  } else {
+    return line;
+  }
+}
+// staged() for loads that leave out the last step of a line.
 template <int kSteps, class Source>
 __device__ __forceinline__ Source staged_inside(const Source& line, const typename Source::T* tile,
                                                 Index row, Index t, const DrawnOf<Source>& drawn) {
-  if constexpr (ReadsUnstaged<Source>::value) {
-    return staged<kSteps>(line.from(row, t), tile, row, kInside, drawn);
-  } else {
-    return staged<kSteps>(line, tile, row, kInside, drawn);
-  }
+  return staged<kSteps>(from_inside(line, row, t), tile, row, kInside, drawn);
 }
 
 // Whether every line of every stream can be copied by vectors. Looks at addresses only.

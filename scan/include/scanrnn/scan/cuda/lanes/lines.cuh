@@ -167,20 +167,12 @@ struct LineWarp {
                                             const ToAt& to_at, Index t, int steps, bool has_last) {
     const Sink to = out.staged(to_at, kStep, 0, t);
     if constexpr (Source::kLastDiffers) {
-      walk_steps(inside(line, t).staged(at, kStep, 0, kInside), to, steps - has_last);
+      walk_steps(from_inside(line, 0, t).staged(at, kStep, 0, kInside), to, steps - has_last);
       if (!has_last) return;
       const Source last = line.staged(at, kStep, 0, t);
       advance(last, to, steps - 1, last.load(0, steps - 1));
     } else {
       walk_steps(line.staged(at, kStep, 0, t), to, steps);
-    }
-  }
-  // The line for steps from t on that are not its last one.
-  __device__ __forceinline__ static Source inside(const Source& line, Index t) {
-    if constexpr (ReadsUnstaged<Source>::value) {
-      return line.from(0, t);
-    } else {
-      return line;
     }
   }
   __device__ __forceinline__ void advance(const Source& from, const Sink& to, int k,

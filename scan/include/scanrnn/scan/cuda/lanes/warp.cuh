@@ -194,10 +194,8 @@ struct LaneWarp {
   __device__ __forceinline__ Source staged_at(const Source& line, const Stretch& here) const {
     if constexpr (!kWithin) {
       return line.staged(here.at, here.step, row, here.begin);
-    } else if constexpr (ReadsUnstaged<Source>::value) {
-      return line.from(row, here.begin).staged(here.at, here.step, row, scan::kInside);
     } else {
-      return line.staged(here.at, here.step, row, scan::kInside);
+      return from_inside(line, row, here.begin).staged(here.at, here.step, row, kInside);
     }
   }
   // Composes the stretch.
