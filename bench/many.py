@@ -5,21 +5,23 @@
     python bench/many.py --device cpu --ranks 1 2 --steps 1024 --hidden 64 --out /tmp/many.json
 
 The same problem runs on one device, without ranks, and on each number of ranks, in turns (strong
-scaling). A run counts from a barrier to the end of its last rank. What the ranks find is compared
-with what the one device found, first: the state at the end and, with backward, the gradients of
-parameters or, of a scan, of h_0. A problem for which one device has no memory is measured on more
-of them, and not compared. What does not fit is known before, by an estimate: a rank that runs out
-of memory in the middle of a walk would leave the others waiting.
+scaling). A run counts from a barrier to the end of its last rank: one call, and calls in a row,
+as a program makes them. What the ranks find is compared with what the one device found, first:
+the state at the end and, with backward, the gradients of parameters or, of a scan, of h_0. A
+problem for which one device has no memory is measured on more of them, and not compared. What
+does not fit is known before, by an estimate: a rank that runs out of memory in the middle of a
+walk would leave the others waiting.
 
 Progress goes to stderr. Where a rank waits for another one longer than --timeout seconds, every
 rank writes where it stands, and all of them end. Rows are saved as they come. After a wrong
 result the command goes on, and ends with an error.
 
 A row says which `way` a layer's ranks took and, of the pipeline, into how many groups they cut
-their work, and the share of its slots that a rank works in. `efficiency` is what was measured: one
-device's time over that of the ranks times their number. `peak_bytes` is that of torch's allocator,
-by rank, inputs included, and `memory` the largest over one device's. `exchange_us` is a slot of the
-same pipeline without its work, from launch to message.
+their work, and the share of its slots that a rank works in. `efficiency` is what was measured:
+one device's time over that of the ranks times their number; `in_a_row_ms` and
+`in_a_row_efficiency` are a call's where IN_A_ROW follow one another. `peak_bytes` is that of
+torch's allocator, by rank, inputs included, and `memory` the largest over one device's.
+`exchange_us` is a slot of the same pipeline without its work, from launch to message.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from scanrnn.torch.distributed.tails import WAYS
 from torch import Tensor
 
 PASSES = ("forward", "forward_backward")
-
+IN_A_ROW = 5  # calls
 
 PROBLEMS = [
     Problem("MinGRU", 1, 2**14, 1024, "bfloat16"),  # small: what slots cost
@@ -61,16 +63,17 @@ PROBLEMS = [
 BOUNDS = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.1}  # of the largest value
 
 
-def seconds(world: World, run: Run | Messages | None) -> float:
-    """From a barrier to the end of the last rank; None of a rank that has no part in it."""
+def seconds(world: World, run: Run | Messages | None, calls: int = 1) -> float:
+    """A call's, from a barrier to the last rank's end; None of a rank that has no part in it."""
     world.wait()
     dist.barrier()
     start = time.perf_counter()
     if run is not None:
-        kept = run.once()
+        for _ in range(calls):
+            run.once()
         world.wait()
-        del kept
-    took = torch.tensor(time.perf_counter() - start, device=world.device, dtype=torch.float64)
+    took = (time.perf_counter() - start) / calls
+    took = torch.tensor(took, device=world.device, dtype=torch.float64)
     took *= run is not None
     dist.all_reduce(took, dist.ReduceOp.MAX)
     return float(took)
@@ -179,21 +182,22 @@ def problem_rows(world: World, problem: Problem, training: bool, args: Any) -> l
     for ranks in args.ranks:
         world.says(f"{name}: once on {ranks}")
         started.first(ranks)
-    rows, times = started.rows, {ranks: [] for ranks in started.runs}
+    rows, times = started.rows, {(ranks, n): [] for ranks in started.runs for n in (1, IN_A_ROW)}
     for turn in range(args.turns):
         world.says(f"{name}: turn {turn + 1} of {args.turns}")
-        for ranks, run in started.runs.items():
-            times[ranks].append(1e3 * seconds(world, run))
-    for ranks, values in times.items():
-        rows[ranks] |= measure.Timing.of(values).row()
+        for (ranks, calls), values in times.items():
+            values.append(1e3 * seconds(world, started.runs[ranks], calls))
+    for ranks in started.runs:
+        rows[ranks] |= measure.Timing.of(times[ranks, 1]).row()
+        rows[ranks]["in_a_row_ms"] = measure.Timing.of(times[ranks, IN_A_ROW]).row()["ms"]
         if ranks > 1:
             world.says(f"{name}: messages alone on {ranks}")
             rows[ranks]["exchange_us"] = started.exchange(ranks, args.turns)
     one = rows.get(1, {})
     for ranks, row in rows.items():
-        if "ms" in row and "ms" in one:
-            speedup = one["ms"] / row["ms"]
-            row |= {"speedup": round(speedup, 3), "efficiency": round(speedup / ranks, 3)}
+        for ms, efficiency in (("ms", "efficiency"), ("in_a_row_ms", "in_a_row_efficiency")):
+            if ms in row and ms in one:
+                row[efficiency] = round(one[ms] / row[ms] / ranks, 3)
         if "peak_bytes" in row and "peak_bytes" in one:
             row["memory"] = round(max(row["peak_bytes"]) / one["peak_bytes"][0], 3)
         if row.get("way") == "pipeline":

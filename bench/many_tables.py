@@ -8,8 +8,8 @@ from scanrnn.tools import measure
 from scanrnn.tools.regret import PASSES
 
 TITLES = (
-    "layer", "size", "pass", "GPUs", "groups", "ms", "times as fast", "efficiency",
-    "GiB on a GPU", "of one GPU's", "a slot's messages, us", "error",
+    "layer", "size", "pass", "GPUs", "groups", "ms", "efficiency", "in a row, ms",
+    "efficiency", "GiB on a GPU", "of one GPU's", "a slot's messages, us", "error",
 )  # fmt: skip
 
 
@@ -28,8 +28,9 @@ def _values(row: Row) -> list[str]:
     found = (
         "tails" if row.get("way") == "tails" else str(row.get("groups", "")),
         number(row["ms"]) if "ms" in row else row["failed"].replace("|", "/"),
-        f"{row['speedup']:.2f}" if "speedup" in row else "",
         f"{row['efficiency']:.2f}" if "efficiency" in row else "",
+        number(row["in_a_row_ms"]) if "in_a_row_ms" in row else "",
+        f"{row['in_a_row_efficiency']:.2f}" if "in_a_row_efficiency" in row else "",
         number(peak) if peak else "",
         f"{row['memory']:.2f}" if "memory" in row else "",
         number(row["exchange_us"]) if "exchange_us" in row else "",

@@ -122,17 +122,18 @@ def test_cudnn_stands_with_its_algorithm(bench):
 
 def test_ranks_stand_beside_one_gpu(bench, tmp_path):
     tables = bench("tables")
-    one = row("scanrnn", 8.0, ranks=1, peak_bytes=[3 * 2**30], speedup=1.0, efficiency=1.0)
+    one = row("scanrnn", 8.0, ranks=1, peak_bytes=[3 * 2**30], efficiency=1.0, in_a_row_ms=7.9)
     two = row("scanrnn", 5.0, ranks=2, peak_bytes=[2**30, 2**31], memory=0.667, exchange_us=21.4)
-    two |= {"groups": 4, "speedup": 1.6, "efficiency": 0.8, "max_error": 0.001}
+    two |= {"groups": 4, "efficiency": 0.8, "max_error": 0.001}
+    two |= {"in_a_row_ms": 4.3, "in_a_row_efficiency": 0.92}
     failed = SIZE | {"ranks": 4, "failed": "MemoryError: a | b"}
     at_once = row("scanrnn", 2.1, ranks=4, groups=1, way="tails", efficiency=0.95)
     text = tables.many_ranks(HEAD | {"rows": [one, two, failed, at_once]})
     head = "| LSTM | B16 T1024 H768, float16 | forward |"
-    assert f"{head} 1 |  | 8.00 | 1.00 | 1.00 | 3.00 |  |  |  |" in text
-    assert f"{head} 2 | 4 | 5.00 | 1.60 | 0.80 | 2.00 | 0.67 | 21.4 | 1.0e-03 |" in text
+    assert f"{head} 1 |  | 8.00 | 1.00 | 7.90 |  | 3.00 |  |  |  |" in text
+    assert f"{head} 2 | 4 | 5.00 | 0.80 | 4.30 | 0.92 | 2.00 | 0.67 | 21.4 | 1.0e-03 |" in text
     assert f"{head} 4 |  | MemoryError: a / b |" in text
-    assert f"{head} 4 | tails | 2.10 |  | 0.95 |" in text
+    assert f"{head} 4 | tails | 2.10 | 0.95 |" in text
     page = tmp_path / "page.md"
     page.write_text("<!-- many ranks -->\nNot measured yet.\n<!-- end -->\n")
     tables.fill(page, tmp_path)
