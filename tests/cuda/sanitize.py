@@ -7,7 +7,8 @@ stack_step_test.cpp and warp_groups_test.cpp. The tools run at the same time, an
 takes a process for each case, on all cores that they leave: some five minutes on 16. A tool says
 what it has found when its program has ended, and not of which case it is. So where there is
 something, the cases run again, a few in each process, and those of a process with findings alone.
-What they find is kept as JSON, by tool and case.
+What they find is kept as JSON, by tool and case. Where the file is there, some --cases or --tools
+replace their rows alone, and the others say at which commit they were found.
 """
 
 import argparse
@@ -211,6 +212,17 @@ def trouble(done):
     return ", ".join(words)
 
 
+def joined(rows, before, cases):
+    """With what an earlier run found of others of `cases`, and its commit."""
+    now = {(row["tool"], row["case"]) for row in rows}
+    kept = [
+        {"commit": before["commit"]} | row
+        for row in before.get("rows", [])
+        if (row["tool"], row["case"]) not in now and row["case"] in cases
+    ]
+    return kept + rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program", type=Path, help="scanrnn_tests, built with CUDA")
@@ -237,11 +249,14 @@ def main():
     from scanrnn import _core  # not before: a context takes memory from the tools
     from scanrnn.tools import measure
 
+    before = measure.load(chosen.out) if chosen.out.exists() else {}
+    found = [row for done in results for row in done["found"].rows(done["tool"])]
     content = measure.provenance(_core.Device("cuda")) | {
         "sanitizer": version[1] if version else said.strip(),
         "not_followed_by_racecheck": NOT_FOLLOWED,
         "without": WITHOUT,
-        "tools": {
+        "tools": before.get("tools", {})
+        | {
             done["tool"]: {
                 "errors": done["found"].total,
                 "cases": len(done["found"].cases),
@@ -250,7 +265,7 @@ def main():
             }
             for done in results
         },
-        "rows": [row for done in results for row in done["found"].rows(done["tool"])],
+        "rows": joined(found, before, listed(str(chosen.program), CASES)),
     }
     measure.save(chosen.out, content)
     for done in results:

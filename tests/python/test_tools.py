@@ -110,6 +110,18 @@ def test_findings_that_come_late_are_of_cases_alone(tmp_path, monkeypatch):
     assert sorted(runs.read_text().splitlines()) == ["S.a", "S.b", "S.c", "S.d", "S.e"]
 
 
+def test_cases_that_did_not_run_keep_what_was_found():
+    sanitize = script("tests/cuda/sanitize.py")
+    old = [{"tool": "memcheck", "case": case, "errors": 1} for case in ("a", "b", "gone")]
+    before = {"commit": "abc", "rows": old}
+    now = [{"tool": "memcheck", "case": "b", "errors": 0}]
+    kept = [{"commit": "abc", "tool": "memcheck", "case": "a", "errors": 1}, *now]
+    assert sanitize.joined(now, before, ["a", "b"]) == kept
+    assert sanitize.joined(now, {}, ["a", "b"]) == now
+    again = sanitize.joined([], {"commit": "def", "rows": kept}, ["a", "b"])
+    assert [row["commit"] for row in again] == ["abc", "def"]
+
+
 def test_a_run_that_says_nothing_is_no_success():
     sanitize = script("tests/cuda/sanitize.py")
     assert "no summary" in sanitize.trouble(run_of(sanitize, ""))
