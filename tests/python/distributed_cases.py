@@ -18,6 +18,7 @@ from distributed_guesses import CALLS as GUESSES
 from distributed_mesh import CASES as MESH
 from distributed_mesh import THIN
 from distributed_order import backward_of_parts, in_one_order
+from distributed_rows import CASES as ROWS
 from distributed_tails import CASES as TAILS
 from scanrnn.torch.distributed import agree
 from support import ALL_CELLS, DENSE, INFO
@@ -323,6 +324,7 @@ SUITES = {
     "most": CELLS | {case.__name__: case for case in MOST},
     "batch": BATCH,
     "tails": TAILS | AHEAD,
+    "rows": ROWS,
     "mesh": MESH,
     "thin mesh": THIN,
     "dies": {"dies": dies},
