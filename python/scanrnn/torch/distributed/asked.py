@@ -230,14 +230,15 @@ class Asked:
         if rows is not None:
             first, steps = 0, sum(counts)
             reset = None if reset is None else rows.to_rows(reset.to(torch.uint8)).bool()
+        ends = None if lengths is None else lengths - first
         if reset is not None and self.description.bidirectional:
-            after = None if rows is not None else self._first_resets(counts, link)
-            own = None if lengths is None else lengths - first
-            if own is not None and rows is not None:
-                own = own.narrow(0, *rows.groups.rows(link.rank, self.batch))
+            if rows is None:
+                after, here = self._first_resets(counts, link), (0, self.batch)
+            else:
+                after, here = None, rows.groups.rows(link.rank, self.batch)
+            own = None if ends is None else ends.narrow(0, *here)
             reset_back = self._reset_back(reset, own, after)
-        if lengths is not None:
-            lengths = (lengths - first).clamp(0, steps)
+        lengths = None if ends is None else ends.clamp(0, steps)
         return steps, first, Steps(lengths, reset, reset_back)
 
     def _first_resets(self, counts: list[int], link: Link) -> Tensor | None:
@@ -248,20 +249,20 @@ class Asked:
         behind = range(link.rank + 1, len(counts))
         return next((every[r].bool() for r in behind if counts[r]), None)
 
-    def _reset_back(self, reset: Tensor, lengths: Tensor | None, after: Tensor | None) -> Tensor:
+    def _reset_back(self, reset: Tensor, ends: Tensor | None, after: Tensor | None) -> Tensor:
         """A step's reset stands between it and the step before, to which no state comes back.
 
         What stands before the first step of the next rank, `after`, belongs to the last one of
-        this rank. Where a sequence ends here, nothing stands behind its end; `lengths` are from
-        this rank's first step on, and more than is here where a sequence goes on.
+        this rank. Where a sequence ends here, nothing stands behind its end; `ends` are numbers of
+        steps from this rank's first one on, more than are here where a sequence goes on.
         """
         time = 1 - self.batch_axis
         own = reset.movedim(time, 0)
         steps, batch = own.shape
         back = torch.cat([own[1:], own.new_zeros(1, batch) if after is None else after])[:steps]
-        if lengths is not None:
+        if ends is not None:
             step = torch.arange(steps, device=own.device)[:, None]
-            back = back & (step + 1 < lengths)
+            back = back & (step + 1 < ends)
         return back.movedim(0, time)
 
     # ---- what is dropped
