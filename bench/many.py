@@ -16,7 +16,8 @@ Progress goes to stderr. Where a rank waits for another one longer than --timeou
 rank writes where it stands, and all of them end. Rows are saved as they come. After a wrong
 result the command goes on, and ends with an error.
 
-A row says which `way` a layer's ranks took and, of the pipeline, into how many groups they cut
+A row says which `way` a layer's ranks took (a scan has no rows to exchange, and with `--way rows`
+takes its own) and, in the case of the pipeline, into how many groups they cut
 their work, and the share of its slots that a rank works in. `efficiency` is what was measured:
 one device's time over that of the ranks times their number; `in_a_row_ms` and
 `in_a_row_efficiency` are a call's where IN_A_ROW follow one another. `peak_bytes` is that of

@@ -17,6 +17,7 @@ from scanrnn.torch.distributed.agree import Ranks
 from scanrnn.torch.distributed.exchange import Link
 from scanrnn.torch.distributed.groups import cut
 from scanrnn.torch.distributed.schedule import Shape, Unit, slots_of
+from scanrnn.torch.distributed.tails import SCAN_WAYS
 from scanrnn.torch.distributed.told import PLACE
 from torch import Tensor
 
@@ -130,7 +131,8 @@ class Run:
         self.leaves, self.compared = [a, b, h_0], [h_0]
         scan = scanrnn.torch.scan
         if self.ranks > 1:
-            own = {"group": world.groups[self.ranks], "groups": world.cut, "way": world.way}
+            way = world.way if world.way in SCAN_WAYS else "auto"
+            own = {"group": world.groups[self.ranks], "groups": world.cut, "way": way}
             scan = functools.partial(sd.scan, **own)
         self.call = lambda: (scan(a, b, h_0), [])
         self.model = None

@@ -26,7 +26,7 @@ def many_ranks(content: Row) -> str:
 def _values(row: Row) -> list[str]:
     peak = max(row.get("peak_bytes", [0])) / 2**30
     found = (
-        "tails" if row.get("way") == "tails" else str(row.get("groups", "")),
+        row["way"] if row.get("way") in ("tails", "rows") else str(row.get("groups", "")),
         number(row["ms"]) if "ms" in row else row["failed"].replace("|", "/"),
         f"{row['efficiency']:.2f}" if "efficiency" in row else "",
         number(row["in_a_row_ms"]) if "in_a_row_ms" in row else "",

@@ -18,6 +18,7 @@ from distributed_guesses import CALLS as GUESSES
 from distributed_mesh import CASES as MESH
 from distributed_mesh import THIN
 from distributed_order import backward_of_parts, in_one_order
+from distributed_rows import CASES as ROWS
 from distributed_tails import CASES as TAILS
 from scanrnn.torch.distributed import agree
 from support import ALL_CELLS, DENSE, INFO
@@ -30,11 +31,11 @@ def cell_of(world, name):
     """Stacks, both directions, groups of rows and of units, ragged and not."""
     for layers, both, groups in ((2, False, 2), (2, True, 3), (1, True, None)):
         rnn = module(name, 8, 8, layers, bidirectional=both)
-        model = sd.TimeSharded(rnn, groups=groups)
+        model = sd.TimeSharded(rnn, groups=groups, way="pipeline")
         compare(world, rnn, model)
         compare(world, rnn, model, told=ragged(rnn, 3, 9))
     rnn = module(name, 5, 8, 2, batch_first=True)
-    model = sd.TimeSharded(rnn)
+    model = sd.TimeSharded(rnn, way="pipeline")
     compare(world, rnn, model, initial=False, told=ragged(rnn, 3, 9, lengths=False))
     compare(world, rnn, model, told=ragged(rnn, 3, 9, reset=False))
     compare(world, rnn, model, batch=None, initial=True)
@@ -111,7 +112,8 @@ def shapes(world):
     for parts in ([0] * world.size, [9] + [0] * (world.size - 1), [0] * (world.size - 1) + [9]):
         for name in ("MinGRU", "LSTM"):
             rnn = module(name, 4, 8, 2, bidirectional=True)
-            compare(world, rnn, sd.TimeSharded(rnn), steps=sum(parts), parts=parts)
+            model = sd.TimeSharded(rnn, way="pipeline")
+            compare(world, rnn, model, steps=sum(parts), parts=parts)
     rnn = module("SRU", 4, 8)
     compare(world, rnn, sd.TimeSharded(rnn), batch=0)
 
@@ -202,7 +204,7 @@ def order(world):
 
 def without_gradients(world):
     rnn = module("LSTM", 4, 8, 2, bidirectional=True)
-    x, here, model = tensor(9, 3, 4), span(world), sd.TimeSharded(rnn)
+    x, here, model = tensor(9, 3, 4), span(world), sd.TimeSharded(rnn, way="pipeline")
     with torch.no_grad():
         y, h_n = model(x[here])
         same([y, h_n], [rnn(x)[0][here], rnn(x)[1]])
@@ -218,7 +220,7 @@ def gradients_of_some(world):
     rnn, here = module("GRU", 4, 8, 2), span(world)
     for parameter in rnn.parameters():
         parameter.requires_grad_(False)
-    x, model = tensor(9, 3, 4), sd.TimeSharded(rnn)
+    x, model = tensor(9, 3, 4), sd.TimeSharded(rnn, way="pipeline")
     whole = x.clone().requires_grad_()
     rnn(whole)[1].sum().backward()
     mine = x[here].clone().requires_grad_(world.rank == 0)
@@ -323,6 +325,7 @@ SUITES = {
     "most": CELLS | {case.__name__: case for case in MOST},
     "batch": BATCH,
     "tails": TAILS | AHEAD,
+    "rows": ROWS,
     "mesh": MESH,
     "thin mesh": THIN,
     "dies": {"dies": dies},

@@ -126,7 +126,7 @@ def places(world):
 def dies(world):
     """Before backward. With gloo the others wait for its messages, with NCCL for its host."""
     rnn, last = module("LSTM", 4, 8, 2), world.size - 1
-    y, _ = sd.TimeSharded(rnn)(tensor(5, 3, 4))
+    y, _ = sd.TimeSharded(rnn, way="pipeline")(tensor(5, 3, 4))
     if world.rank == last:
         os._exit(3)
     start = time.monotonic()

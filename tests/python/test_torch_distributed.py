@@ -19,11 +19,11 @@ if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 import scanrnn.torch.distributed as sd
 from distributed_cases import SUITES
-from scanrnn.torch.distributed import groups, masks, places, tails
+from scanrnn.torch.distributed import groups, masks, places, rows, tails
 from scanrnn.torch.distributed.schedule import Shape, Unit, following, slots_of, turns_of
 
-WORLDS = [(2, "all"), (2, "batch"), (2, "thin mesh"), (2, "tails")]
-WORLDS += [(3, "most"), (3, "tails"), (4, "mesh")]
+WORLDS = [(2, "all"), (2, "batch"), (2, "thin mesh"), (2, "tails"), (2, "rows")]
+WORLDS += [(3, "most"), (3, "tails"), (3, "rows"), (4, "mesh")]
 
 
 def run(size, suite, folder):
@@ -278,6 +278,38 @@ def test_work_behind_tails_takes_as_long_as_both():
     ideal, slot = 3e13 / groups.RATES["cuda"].half_products, groups.RATES["cuda"].slot
     share = 1 + 2 * 512 / 2**18
     assert work.tail_seconds("cuda", 512) == pytest.approx(ideal * share + 6 * slot)
+
+
+# ---- rows
+
+
+def rows_of(batch=64, ranks=4, way="auto", count=4, operations=3.3e12, moved=4e8):
+    """LSTM H1024 in bfloat16, 4096 steps of 64 rows and both passes, or about that."""
+    shape, steps = Shape(ranks, 1, 1, 1), 4096 // ranks
+    sizes = operations / ranks, 0.0, True, "dense", 4, steps, 2, shape, 4096, moved
+    work, told = groups.Work(*sizes), module("LSTM", 8, 8)._description().without_drops()
+    return rows.planned(way, told, 8, work, "cuda", groups.cut(batch, count), batch)
+
+
+def test_ranks_have_rows_where_that_takes_less_time():
+    assert rows_of() == groups.cut(64, 4)
+    assert rows_of(way="pipeline") is rows_of(way="tails") is None
+    assert rows_of(batch=3, count=1) is None  # a rank would have none
+    assert rows_of(batch=3, count=1, way="rows") == groups.cut(3, 4)
+    assert rows_of(ranks=1) is rows_of(ranks=1, way="rows") is None
+    assert rows_of(moved=1e11) is None  # the exchanges take longer than the work
+    assert rows_of(moved=1e11, way="rows") == groups.cut(64, 4)
+
+
+def test_rows_take_their_steps_and_two_exchanges():
+    rates, shape = groups.RATES["cuda"], Shape(4, 2, 1, 1)
+    work = groups.Work(3e13, 0.0, True, "dense", 4, 1024, 2, shape, 4096, 8e9)
+    steps = 2 * 2 * 4096 * rates.step["dense"] + 2 * 4 * rates.slot
+    own = 3e13 / rates.half_products * 4 / 4  # a quarter of the rows, four times the steps
+    sent = 0.75 * 8e9 / rates.exchange
+    assert work.rows_seconds("cuda", 0.25) == pytest.approx(steps + own + sent)
+    nothing = work._replace(operations=0.0, steps=0, all_steps=0, exchanged=0.0)
+    assert nothing.rows_seconds("cuda", 0.25) == pytest.approx(2 * 4 * rates.slot)
 
 
 # ---- what is dropped

@@ -16,10 +16,12 @@ from .. import modules, tensors
 from ..modules import Recurrent
 from . import groups as cutting
 from . import masks, tails
+from . import rows as by_rows
 from .agree import Ranks
 from .exchange import Link, refuse_transforms
 from .groups import Groups, Work
 from .parts import Call, Dropped, Steps, drawn_inside, info, may_split_units
+from .rows import Rows
 from .schedule import Shape
 from .stack import Sharded, Wanted
 from .told import PLACE, SEED, Agreed
@@ -59,7 +61,8 @@ class Asked:
             self.x = self.x.unsqueeze(self.batch_axis)
             self.reset = None if self.reset is None else self.reset.unsqueeze(self.batch_axis)
         self.description = self._described()
-        tails.refuse_forced(self.way, self.description, rnn.input_size)
+        for planner in (tails, by_rows):
+            planner.refuse_forced(self.way, self.description, rnn.input_size)
         batch = self.description.batch(self.x.shape)
         self.steps, self.batch = int(batch.steps), int(batch.sequences)
         shapes = self.description.state_shapes(self.batch)
@@ -177,7 +180,7 @@ class Asked:
         wanted = Wanted(on_x or on_h_0 or on_params, on_x, on_h_0, on_params)
         work = _work(
             self.description, self.rnn.input_size, self.x.dtype, self.ranks.size, max(counts),
-            self.batch, wanted.any,
+            sum(counts), self.batch, wanted.any,
         )  # fmt: skip
         on = self.x.device.type
         grouped = self.grouped = _grouped(
@@ -189,15 +192,23 @@ class Asked:
             way, self.description, self.rnn.input_size, work, on, grouped, min(counts),
             agreed.kept,
         )  # fmt: skip
+        own = None
+        if forget is None:
+            own = by_rows.planned(
+                way, self.description, self.rnn.input_size, work, on, grouped, self.batch
+            )
         shape = _shape(self.description, self.ranks.size, len(grouped), grouped.by_units)
         link, seed = Link(self.ranks, self.x.device, self.x.dtype, agreed.kept), self.ranks.seed
+        rows = None if own is None else Rows(link, own, self.batch_axis, counts)
+        if rows is not None:
+            self.taken, self.grouped, shape = "rows", own, _shape(self.description, 1, 1)
         between = self.description.dropout if self.drops else 0.0
         dropped = Dropped(between, self._share("input_dropout"), seed)
         call = Call(
-            self.description, self.rnn.input_size, self.x.dtype, grouped, self.batch, self.steps,
-            sum(counts[: self.ranks.rank]), self._steps(counts, link), dropped,
+            self.description, self.rnn.input_size, self.x.dtype, self.grouped, self.batch,
+            *self._time(counts, link, rows), dropped, None if rows is None else link.rank,
         )  # fmt: skip
-        sharded = Sharded(call, link, shape, wanted, len(self.states), forget)
+        sharded = Sharded(call, link, shape, wanted, len(self.states), forget, rows)
         out = sharded.run(self.x, self.states, self._dropped_params(seed))
         if forget is not None and forget.lengths:
             self.taken, self.grouped = "tails", cutting.cut(self.batch, 1)
@@ -211,32 +222,47 @@ class Asked:
                     f"{value} at {at}"
                 )
 
-    def _steps(self, counts: list[int], link: Link) -> Steps:
-        """This rank's part of lengths, and the resets as a direction against time reads them."""
-        rank, lengths, reset_back = self.ranks.rank, self.lengths, None
-        if lengths is not None:
-            lengths = (lengths - sum(counts[:rank])).clamp(0, self.steps)
-        if self.reset is not None and self.description.bidirectional:
-            reset_back = self._reset_back(counts, lengths, link)
-        return Steps(lengths, self.reset, reset_back)
+    def _time(self, counts: list[int], link: Link, rows: Rows | None) -> tuple[int, int, Steps]:
+        """How many steps this rank works on, from which one, and its part of lengths and resets;
+        those also as a direction against time reads them."""
+        first, steps = sum(counts[: link.rank]), self.steps
+        lengths, reset, reset_back = self.lengths, self.reset, None
+        if rows is not None:
+            first, steps = 0, sum(counts)
+            reset = None if reset is None else rows.to_rows(reset.to(torch.uint8)).bool()
+        ends = None if lengths is None else lengths - first
+        if reset is not None and self.description.bidirectional:
+            if rows is None:
+                after, here = self._first_resets(counts, link), (0, self.batch)
+            else:
+                after, here = None, rows.groups.rows(link.rank, self.batch)
+            own = None if ends is None else ends.narrow(0, *here)
+            reset_back = self._reset_back(reset, own, after)
+        lengths = None if ends is None else ends.clamp(0, steps)
+        return steps, first, Steps(lengths, reset, reset_back)
 
-    def _reset_back(self, counts: list[int], lengths: Tensor | None, link: Link) -> Tensor:
+    def _first_resets(self, counts: list[int], link: Link) -> Tensor | None:
+        """[1,B]: those before the first step of the next rank that has one."""
+        own = self.reset.movedim(1 - self.batch_axis, 0)
+        first = own[:1] if self.steps else own.new_zeros(1, self.batch)
+        every = link.every(first.to(torch.uint8).contiguous(), "resets")
+        behind = range(link.rank + 1, len(counts))
+        return next((every[r].bool() for r in behind if counts[r]), None)
+
+    def _reset_back(self, reset: Tensor, ends: Tensor | None, after: Tensor | None) -> Tensor:
         """A step's reset stands between it and the step before, to which no state comes back.
 
-        What stands before the first step of the next rank belongs to the last one of this
-        rank. Where a sequence ends here, nothing stands behind its end.
+        What stands before the first step of the next rank, `after`, belongs to the last one of
+        this rank. Where a sequence ends here, nothing stands behind its end; `ends` are numbers of
+        steps from this rank's first one on, more than are here where a sequence goes on.
         """
-        time, rank, steps = 1 - self.batch_axis, self.ranks.rank, self.steps
-        own = self.reset.movedim(time, 0)
-        none = own.new_zeros(1, self.batch)
-        first = own[:1] if steps else none
-        every = link.every(first.to(torch.uint8).contiguous(), "resets")
-        after = next((every[r] for r in range(rank + 1, len(counts)) if counts[r]), None)
-        back = torch.cat([own[1:], none if after is None else after.bool()])[:steps]
-        if lengths is not None:
-            whole = self.lengths - sum(counts[:rank])  # more than is here: it goes on
+        time = 1 - self.batch_axis
+        own = reset.movedim(time, 0)
+        steps, batch = own.shape
+        back = torch.cat([own[1:], own.new_zeros(1, batch) if after is None else after])[:steps]
+        if ends is not None:
             step = torch.arange(steps, device=own.device)[:, None]
-            back = back & (step + 1 < whole)
+            back = back & (step + 1 < ends)
         return back.movedim(0, time)
 
     # ---- what is dropped
@@ -268,7 +294,7 @@ def _shape(told: Description, ranks: int, count: int, mixed: bool = False) -> Sh
 @functools.lru_cache(maxsize=256)
 def _work(
     told: Description, input_size: int, dtype: torch.dtype, ranks: int, most_steps: int,
-    batch: int, training: bool,
+    all_steps: int, batch: int, training: bool,
 ) -> Work:  # fmt: skip
     """That of the rank with the most steps."""
     cell, hidden = info(told), told.hidden_size
@@ -281,7 +307,8 @@ def _work(
     times, passes = (3, 2) if training else (1, 1)  # backward is twice forward
     return Work(
         times * products, times * moved, size_of_one == 2, cell.recurrence, cell.gates,
-        most_steps, passes, _shape(told, ranks, 1),
+        most_steps, passes, _shape(told, ranks, 1), all_steps,
+        float(passes * tokens * (input_size + hidden * told.directions) * size_of_one),
     )  # fmt: skip
 
 
@@ -291,8 +318,7 @@ def _grouped(
     wanted: int | None,
 ) -> Groups:  # fmt: skip
     """By sizes that all ranks know, so that all choose alike."""
-    # Numbers of a part of the rows go on as those of all only where there are no steps.
-    whole = set(drawn_inside(told, input_size)) - {"state_dropout"}
+    whole = by_rows.whole_rows(told, input_size)
     return cutting.choose(
         work, device, batch, 1 if whole else max(1, batch), told.hidden_size,
         functools.partial(may_split_units, told, input_size, dtype), wanted,

@@ -27,7 +27,7 @@ from .schedule import Shape, Unit, turns_of
 from .told import gather
 
 Messages = list[tuple[int, Tensor]]  # whom they go to, or come from
-_STATE, _MEETING = "the exchange of a state", "the meeting beside backward"
+_MEETING = "the meeting beside backward"
 
 
 class Posted(NamedTuple):
@@ -37,11 +37,12 @@ class Posted(NamedTuple):
     work: Any  # None of an empty one
     group: Any
     peer: int
+    what: str
 
     def wait(self) -> Tensor:
         """With gloo the host waits, with NCCL the stream does."""
         if self.work is not None:
-            with named(self.group, _STATE, self.peer):
+            with named(self.group, f"the exchange of {self.what}", self.peer):
                 self.work.wait()
         return self.message
 
@@ -120,8 +121,8 @@ class Link:
         for one in leaving:
             one.wait()
 
-    def _post(self, sent: Messages, received: Messages) -> list[Posted]:
-        """A slot's messages at once; empty ones need no way."""
+    def _post(self, sent: Messages, received: Messages, what: str = "a state") -> list[Posted]:
+        """A slot's messages at once; empty ones need no way. `what` they are is for errors."""
         self._begin()
         operations = [
             dist.P2POp(way, _raw(message), group=self.group, group_peer=peer)
@@ -130,18 +131,19 @@ class Link:
             if message.numel()
         ]
         peers = {operation.group_peer for operation in operations}
-        with named(self.group, _STATE, peers.pop() if len(peers) == 1 else None):
+        peer = peers.pop() if len(peers) == 1 else None
+        with named(self.group, f"the exchange of {what}", peer):
             works = dist.batch_isend_irecv(operations) if operations else []
         # gloo has a work for each, to be waited for once; NCCL has one for all.
         own = iter(works if len(works) == len(operations) else works * len(operations))
         return [
-            Posted(message, next(own) if message.numel() else None, self.group, peer)
+            Posted(message, next(own) if message.numel() else None, self.group, peer, what)
             for peer, message in (*sent, *received)
         ]
 
-    def swap(self, sent: Messages, received: Messages) -> list[Tensor]:
+    def swap(self, sent: Messages, received: Messages, what: str = "a state") -> list[Tensor]:
         """Messages that all ranks post at one time: those that came, when all are through."""
-        return [one.wait() for one in self._post(sent, received)][len(sent) :]
+        return [one.wait() for one in self._post(sent, received, what)][len(sent) :]
 
     # ---- what all ranks have
 

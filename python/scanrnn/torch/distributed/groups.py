@@ -2,7 +2,8 @@
 """How a call is cut into groups that follow one another through the ranks, and into how many.
 
 Groups are rows of the batch. Where the batch is small they are hidden units, of a cell whose units
-do not read one another's states: see Groups. docs/many_gpus.md has the arithmetic of `best`.
+do not read one another's states: see Groups. docs/many_gpus.md has the arithmetic of `best`, and of
+the ways that need no groups.
 """
 
 from __future__ import annotations
@@ -63,12 +64,13 @@ class Rates(NamedTuple):
     half_products: float  # in a 16-bit type
     memory: float  # bytes
     slot: float  # seconds that a slot takes beside its work: launches, and a message to wait for
-    step: Mapping[str, float]  # seconds of a step, however small, by kind of recurrence
+    step: Mapping[str, float]  # seconds of a step, however few its rows, by kind of recurrence
+    exchange: float  # bytes that a rank sends to others, as many coming at the same time
 
 
 RATES = {
-    "cuda": Rates(5e13, 3e14, 2e12, 5e-5, {"linear": 0.0, "diagonal": 3e-8, "dense": 1.2e-6}),
-    "cpu": Rates(1e11, 1e11, 2e10, 3e-4, {"linear": 0.0, "diagonal": 1e-8, "dense": 2e-6}),
+    "cuda": Rates(5e13, 3e14, 2e12, 5e-5, {"linear": 0.0, "diagonal": 3e-8, "dense": 1.2e-6}, 2e11),
+    "cpu": Rates(1e11, 1e11, 2e10, 3e-4, {"linear": 0.0, "diagonal": 1e-8, "dense": 2e-6}, 1e9),
 }
 
 
@@ -83,6 +85,8 @@ class Work(NamedTuple):
     steps: int  # of one unit, one after the other
     passes: int  # 2 with backward
     shape: Shape  # groups are what is looked for
+    all_steps: int = 0  # of all ranks
+    exchanged: float = 0.0  # bytes of what a rank reads and writes of its steps, in all passes
 
     def seconds(self, device: str, groups: int, by_units: bool = False) -> float:
         """That it takes: slots, times what each of them takes.
@@ -107,6 +111,16 @@ class Work(NamedTuple):
         calls = self.passes * self.shape.layers * (self.shape.directions + 2)
         return sum(self._parts(rates)) * (1 + 2 * length / self.steps) + calls * rates.slot
 
+    def rows_seconds(self, device: str, share: float) -> float:
+        """The same where each rank has this share of the rows for the whole time, between two
+        exchanges. A step takes what it takes for one row, and its share of what all rows take."""
+        rates, ranks = RATES[device], self.shape.ranks
+        units = self.shape.layers * self.shape.directions
+        follow = units * self.all_steps * rates.step[self.recurrence]
+        own = sum(self._parts(rates)) * share * self.all_steps / self.steps if self.steps else 0.0
+        sent = self.exchanged * (ranks - 1) / ranks / rates.exchange
+        return own + sent + self.passes * (follow + (units + 2) * rates.slot)
+
     def _parts(self, rates: Rates) -> tuple[float, float]:
         """Seconds of products and of memory."""
         products = self.operations / (rates.half_products if self.half else rates.products)
@@ -118,6 +132,7 @@ class Work(NamedTuple):
         return min(sorted(counts), key=lambda count: self.seconds(device, count, by_units))
 
 
+PAYS = 0.95  # of the pipeline's time, another way
 UNITS_PAY = 0.8  # units need more memory than rows do, so that they have to be worth it
 
 

@@ -35,9 +35,10 @@ class TimeSharded(nn.Module):
     torch.distributed, None for the default one: NCCL for CUDA, gloo for the CPU. `groups` says into
     how many parts a rank cuts its work, where None lets sizes decide: see docs/many_gpus.md. `way`
     is "pipeline", whose ranks wait for the states of one another; "tails", by which all ranks work
-    at once where gates forget, an error where they do not; or "auto", which looks whether they do
-    where sizes say that it pays, unless `groups` are given. `cut` and `taken` are the groups and
-    the way of the last call.
+    at once where gates forget, an error where they do not; "rows", by which each rank has a part of
+    the rows for the whole time, between two exchanges; or "auto", which takes tails or rows where
+    sizes say that it pays, unless `groups` are given. `cut` and `taken` are the
+    groups, or each rank's rows, and the way of the last call.
 
     Ranks compare what they were called with before anything passes between them or comes out, and
     where it differs all of them raise ValueError; where one refuses its arguments, all others raise

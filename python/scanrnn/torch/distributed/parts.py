@@ -39,7 +39,7 @@ def options_without(options: str, names: set[str]) -> str:
 class Steps(NamedTuple):
     """Which of this rank's steps there are: arrays as a call takes them, or None."""
 
-    lengths: Tensor | None  # [B]: of this rank's part
+    lengths: Tensor | None  # [B]: of this rank's part of time
     reset: Tensor | None  # as x without its last axis
     reset_back: Tensor | None  # of the direction against time, by the same steps
 
@@ -64,6 +64,7 @@ class Call(NamedTuple):
     first_step: int
     ragged: Steps
     dropped: Dropped
+    own: int | None = None  # the one group whose rows x, y and resets have; None: those of all
 
     # ---- sizes
 
@@ -102,6 +103,17 @@ class Call(NamedTuple):
 
     def block_rows(self, block: int) -> tuple[int, int]:
         return self.groups.rows(block, self.batch)
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """Those that this rank works on."""
+        return range(self.groups.blocks) if self.own is None else (self.own,)
+
+    def of_block(self, tokens: Tensor, block: int) -> Tensor:
+        """A block's rows of what has all that this rank has."""
+        if self.own is not None:
+            return tokens
+        return tokens.narrow(self.batch_axis, *self.block_rows(block))
 
     def units_of_block(self, layer: int, block: int) -> list[Unit]:
         """In the order of their features."""
@@ -144,12 +156,12 @@ class Call(NamedTuple):
 
     def steps_of(self, unit: Unit) -> tuple[Tensor | None, None, Tensor | None]:
         lengths, reset, reset_back = self.ragged
-        start, count = self.rows(unit)
         if lengths is not None:
-            lengths = lengths.narrow(0, start, count)
+            lengths = lengths.narrow(0, *self.rows(unit))
         reset = reset if unit.direction == 0 else reset_back
         if reset is not None:
-            reset = self.in_walked_order(unit, reset.narrow(self.batch_axis, start, count))
+            block = self.groups.block(unit.group)
+            reset = self.in_walked_order(unit, self.of_block(reset, block))
         return lengths, None, reset
 
     # ---- x as the unit reads it

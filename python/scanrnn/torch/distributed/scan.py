@@ -21,7 +21,7 @@ from .agree import Ranks
 from .exchange import Link, Messages, refuse_graph, refuse_transforms
 from .groups import Groups, Work
 from .schedule import Shape, Unit, following
-from .tails import Reading, Tails, checked_way
+from .tails import SCAN_WAYS, Reading, Tails, checked_way
 from .told import PLACE, Agreed
 
 LEAST_LINES = 32  # in a group: a cache line or two of one step
@@ -63,7 +63,7 @@ def scan(
             "shape of a_local but for time": tuple(a_local.shape[1:]),
             "h_0": h_0 is not None,
             "groups": None if groups is None else arguments.integer("groups", groups),
-            "way": checked_way(way, groups),
+            "way": checked_way(way, groups, SCAN_WAYS),
             "grad mode": grads,
             "requires_grad of h_0": h_0 is not None and h_0.requires_grad,
             "steps": a_local.shape[0],

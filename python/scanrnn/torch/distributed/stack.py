@@ -20,7 +20,8 @@ from . import at_once
 from .exchange import Link, refuse_graph
 from .groups import cut
 from .parts import Call, from_message, message_of, states_of
-from .schedule import Shape, Unit, following
+from .rows import Rows
+from .schedule import Shape, Unit, following, slots_of
 from .tails import Tails
 
 _layer, _layer_backward = ops.layer, ops.layer_backward  # a test looks on
@@ -43,7 +44,8 @@ class Sharded(NamedTuple):
     shape: Shape
     wanted: Wanted
     states: int  # tensors of h_0; 0 where there is none
-    tails: Tails | None = None  # to be read, where gates forget; None: the pipeline
+    tails: Tails | None = None  # to be read, where gates forget
+    rows: Rows | None = None  # of each rank for the whole time; without both: the pipeline
 
     def run(self, x: Tensor, h_0: list[Tensor], params: list[Tensor]) -> list[Tensor]:
         """y and the states at the end, [L*D,B,H] each, which all ranks are given."""
@@ -54,19 +56,24 @@ class Sharded(NamedTuple):
         return list(_Function.apply(self, anchor, x, *h_0, *params))
 
     def passed(self, x: Tensor, h_0: list[Tensor], params: list[Tensor]) -> Forward:
-        """Forward, by one way or by the other."""
+        """Forward, by one of the ways."""
         if self.tails is not None:
             call = self.call._replace(groups=cut(self.call.batch, 1))
             for _ in self.tails.attempts():
                 run = Forward(self._replace(call=call), x, h_0, params)
                 if at_once.forward(run, self.tails):
                     return run
+        x = x if self.rows is None else self.rows.to_rows(x)
         run = Forward(self._replace(tails=None), x, h_0, params)
         run.sharded.walk(run.work)
         return run
 
     def walk(self, work: Any, back: bool = False) -> None:
         call = self.call
+        if self.rows is not None:  # all of its group's units, one after the other
+            for (unit,) in slots_of(self.shape)[:: -1 if back else 1]:
+                work(unit._replace(group=call.own), None)
+            return
 
         def size_of(unit: Unit) -> int:
             return sum(map(math.prod, call.state_shapes(unit)))
@@ -74,10 +81,13 @@ class Sharded(NamedTuple):
         self.link.walk(self.shape, size_of, work, back)
 
     def ends_here(self, unit: Unit, back: bool = False) -> bool:
-        return following(unit, self.link.rank, self.link.size, back) is None
+        alone = self.rows is not None
+        return alone or following(unit, self.link.rank, self.link.size, back) is None
 
     def spread(self, states: list[Tensor]) -> list[Tensor]:
         """Each [L*D,B,H], in place: a direction's rows from the rank where its time ends."""
+        if self.rows is not None:
+            return self.rows.spread(states)
         directions = self.call.description.directions
         if self.link.size == 1:
             return states
@@ -127,8 +137,10 @@ class Forward:
 
     def results(self) -> Iterable[Tensor]:
         call, last = self.call, self.call.description.num_layers - 1
-        blocks = [self._assembled(last, block) for block in range(call.groups.blocks)]
+        blocks = [self._assembled(last, block) for block in call.blocks]
         y = blocks[0] if len(blocks) == 1 else torch.cat(blocks, call.batch_axis)
+        if self.sharded.rows is not None:
+            y = self.sharded.rows.to_steps(y)
         return y, *self.sharded.spread(self.finals)
 
     def work(self, unit: Unit, message: Tensor | None, x: Tensor | None = None) -> Tensor:
@@ -170,8 +182,8 @@ class Forward:
         key = "input", layer, block
         if key not in self.kept:
             if layer == 0:
-                rows = self.x.narrow(self.call.batch_axis, *self.call.block_rows(block))
-                self.kept[key] = tensors.evenly_spaced(rows)  # for both passes
+                own = self.call.of_block(self.x, block)
+                self.kept[key] = tensors.evenly_spaced(own)  # for both passes
             else:
                 tokens = self._assembled(layer - 1, block)
                 self.kept[key] = self.call.behind_layer(layer - 1, block, tokens)
@@ -225,8 +237,10 @@ class Backward:
 
     def run(self, cotangents: Sequence[Tensor | None]) -> Iterable[Tensor | None]:
         """The cotangents of x, of each tensor of h_0 and of each parameter."""
-        wanted, call = self.sharded.wanted, self.call
+        wanted, call, rows = self.sharded.wanted, self.call, self.sharded.rows
         self.dy, *finals = cotangents
+        if rows is not None:
+            self.dy = rows.to_rows(rows.no_steps(call.width) if self.dy is None else self.dy)
         if self.sharded.tails is not None:
             at_once.backward(self, self.sharded.tails, finals)
         else:
@@ -234,8 +248,9 @@ class Backward:
             self.sharded.walk(self.work, back=True)
         dx = None
         if wanted.x:
-            blocks = [self._of_input(0, block) for block in range(call.groups.blocks)]
+            blocks = [self._of_input(0, block) for block in call.blocks]
             dx = blocks[0] if len(blocks) == 1 else torch.cat(blocks, call.batch_axis)
+            dx = dx if rows is None else rows.to_steps(dx)
         begin, end = 0 if wanted.h_0 else self.split, None if wanted.params else self.split
         self.sharded.link.add(self.flat[begin:end])
         dh_0, dparams = self.initial[: self.sharded.states], self.totals
@@ -331,7 +346,7 @@ class Backward:
         if unit.layer + 1 == call.description.num_layers:
             if self.dy is None:
                 return None
-            whole = self.dy.narrow(call.batch_axis, *call.block_rows(block))
+            whole = call.of_block(self.dy, block)
         else:
             key = unit.layer, block
             if key not in self.done:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,15 +22,15 @@ from torch import Tensor
 
 from ...description import Description
 from .exchange import Link
-from .groups import Groups, Work
+from .groups import PAYS, Groups, Work
 from .parts import drawn_inside, info
 
-WAYS = ("auto", "pipeline", "tails")
+SCAN_WAYS = ("auto", "pipeline", "tails")
+WAYS = (*SCAN_WAYS, "rows")
 FIRST = 512  # steps of a tail at first: few beside a shard, and fewer would not be faster
 LEAST = 16  # fewer are not worth an exchange
 SHARE = 16  # a tail has one part in so many of the smallest shard at most
 TRIES = 3
-PAYS = 0.95  # of the pipeline's time
 _LENGTHS = "lengths of tails"  # by layer, of what is kept
 _GRAIN = 16  # longer tails have a multiple of so many steps
 
@@ -163,13 +163,13 @@ class Later:
 # ---- whether
 
 
-def checked_way(way: str, groups: int | None) -> str:
+def checked_way(way: str, groups: int | None, ways: Sequence[str] = WAYS) -> str:
     """What a user asks for."""
-    if way not in WAYS:
-        raise ValueError(f"way: expected one of {', '.join(map(repr, WAYS))}, got {way!r}")
-    if way == "tails" and groups is not None:
+    if way not in ways:
+        raise ValueError(f"way: expected one of {', '.join(map(repr, ways))}, got {way!r}")
+    if way in ("tails", "rows") and groups is not None:
         raise ValueError(
-            f"groups: expected None beside way='tails', which has no pipeline, got {groups}"
+            f"groups: expected None beside way={way!r}, which has no pipeline, got {groups}"
         )
     return "pipeline" if groups is not None else way
 
@@ -204,7 +204,7 @@ def planned(
     kept: dict[str, Any] | None = None,
 ) -> Tails | None:  # fmt: skip
     """By sizes that all ranks know; `least` are the steps of the smallest shard."""
-    if way == "pipeline" or work.shape.ranks == 1:
+    if way in ("pipeline", "rows") or work.shape.ranks == 1:
         return None
     if way == "tails":
         if least == 0:
