@@ -14,13 +14,15 @@ TITLES = (
 
 
 def many_ranks(content: Row) -> str:
-    """A line for each number of GPUs, one problem after the other."""
+    """A line for each number of GPUs, one problem after the other; a column that some line has."""
     lines = []
     for group in by(content["rows"], lambda r: (r["cell"], shape_of(r), r["pass"])).values():
         for row in group:
             line = [row["cell"], f"{shape_of(row)}, {row['dtype']}", PASSES[row["pass"]]]
             lines.append([*line, str(row["ranks"]), *_values(row)])
-    return source(content) + measure.markdown(list(TITLES), lines)
+    there = [index for index, column in enumerate(zip(*lines, strict=True)) if any(column)]
+    lines = [[line[index] for index in there] for line in lines]
+    return source(content) + measure.markdown([TITLES[index] for index in there], lines)
 
 
 def _values(row: Row) -> list[str]:
