@@ -161,7 +161,8 @@ bool takes_turns(const Problem& problem, const DeviceLimits& device) {
                       static_cast<double>(problem.gates) * static_cast<double>(cost);
   return problem.layout == Batch::rectangular && device.units > 1 && work >= 2.0 * kCpuThreadWork &&
          rows <= static_cast<double>(kCpuTurnRows * device.units) &&
-         2 * kCpuWalkCost * device.units <= cost;
+         4 * kCpuWalkCost * device.units <= cost &&
+         problem.batch * problem.steps >= kCpuTurns * kCpuTurnTokens * device.units;
 }
 
 // Whether a step of a layer call is too little work for threads to share.

@@ -82,6 +82,28 @@ using portable::float_to_half;
 using portable::half_to_float;
 #endif
 
+// Many of them, several at a time where the processor can.
+SCANRNN_INLINE void halves_to_floats(const std::uint16_t* from, float* to, std::int64_t count) {
+  std::int64_t i = 0;
+#ifdef __F16C__
+  for (; i + 8 <= count; i += 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(halves));
+  }
+#endif
+  for (; i < count; ++i) to[i] = half_to_float(from[i]);
+}
+SCANRNN_INLINE void floats_to_halves(const float* from, std::uint16_t* to, std::int64_t count) {
+  std::int64_t i = 0;
+#ifdef __F16C__
+  for (; i + 8 <= count; i += 8) {
+    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
+  }
+#endif
+  for (; i < count; ++i) to[i] = float_to_half(from[i]);
+}
+
 // ---- the system (platform.cpp)
 
 // Whether this processor and this system run code for x86-64-v2, -v3, -v4.

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // float16 on a processor that has no instruction for it: every value, and every place where
-// rounding changes its mind.
+// rounding changes its mind; and how values of 16 bits come into the library and out of it.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "platform.h"
+#include "support/library.h"
 
 namespace scanrnn::test {
 namespace {
@@ -61,6 +63,50 @@ TEST(Half, FloatsRoundToTheNearestAndToEven) {
   EXPECT_EQ(narrow(Limits::denorm_min()), 0u);
   EXPECT_EQ(narrow(-Limits::denorm_min()), kSign);
   EXPECT_GT(narrow(Limits::quiet_NaN()) & 0x7fffu, kInfinity);
+}
+
+// Whether a value of 16 bits is no number, where infinity has these bits.
+bool is_nan(unsigned value, unsigned infinity) { return (value & 0x7fff) > infinity; }
+
+// One step from a zero state: h is b. Every value three times, as lines with gaps between them and
+// without, is work for several threads, of which some begin inside a line.
+TEST(Half, EveryValuePassesThrough) {
+  if (on_cuda()) GTEST_SKIP() << "a CPU's conversions";
+  constexpr std::int64_t kValues = 3 << 16;
+  for (const Dtype dtype : {Dtype::bfloat16, Dtype::float16}) {
+    const unsigned infinity = dtype == Dtype::float16 ? kInfinity : 0x7f80u;
+    for (const int threads : {1, 3}) {
+      for (const std::int64_t rows :
+           {std::int64_t{1}, std::int64_t{12}, std::int64_t{384}, kValues}) {
+        for (const std::int64_t gap : {0, 5}) {
+          const std::int64_t lines = kValues / rows, stride = rows + gap;
+          std::vector<std::uint16_t> a(static_cast<std::size_t>(lines * stride)), b(a), h(a);
+          for (std::size_t i = 0; i < b.size(); ++i) b[i] = static_cast<std::uint16_t>(7 * i);
+          const auto view = [&](std::vector<std::uint16_t>& values) {
+            TensorView out = TensorView::of(values.data(), dtype, {1, lines, rows});
+            out.strides = {lines * stride, stride, 1};
+            return out;
+          };
+          Context context = make_context(threads);
+          const dispatch::Plan plan = linear_scan_plan(context, {1, lines, rows, dtype});
+          Scratch workspace(context, linear_scan_workspace(plan));
+          ScanArgs args;
+          args.a = view(a);
+          args.b = view(b);
+          args.h = view(h);
+          args.workspace = workspace.span();
+          linear_scan(context, plan, args);
+          for (std::size_t i = 0; i < h.size(); ++i) {
+            const bool in_gap = static_cast<std::int64_t>(i) % stride >= rows;
+            const unsigned want = in_gap || b[i] == kSign ? 0 : b[i];  // 0 + -0 is 0
+            ASSERT_TRUE(is_nan(want, infinity) ? is_nan(h[i], infinity) : h[i] == want)
+                << std::hex << h[i] << " from " << b[i] << " of " << name(dtype) << std::dec
+                << ", rows " << rows << ", gap " << gap << ", threads " << threads;
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

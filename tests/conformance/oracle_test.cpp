@@ -139,11 +139,12 @@ TEST_P(LengthTest, AroundTheTile) {
       c.way = GetParam();
       if (is_dense(c.layer) != (c.way == Strategy::step_loop)) continue;
       if (c.way == Strategy::parallel_scan && !is_linear(c.layer)) continue;
-      // A large product lets threads on the CPU take the tiles of a fused-sequential layer in turn.
-      const bool in_turn = layout & 4;
-      if (in_turn && (on_cuda() || c.way != Strategy::fused_sequential)) continue;
-      c.layer.input_size = in_turn ? 32 : 2;
-      c.layer.hidden_size = !in_turn ? 3 : cell.square ? 48 : 27 / cell.gates;
+      // A large product is worth two threads of the CPU, which share a tile of a fused-sequential
+      // layer or, where there are some for each, take tiles in turn.
+      const bool large = layout & 4;
+      if (large && (on_cuda() || c.way != Strategy::fused_sequential || !(layout & 2))) continue;
+      c.layer.input_size = large ? 56 : 2;
+      c.layer.hidden_size = !large ? 3 : cell.square ? 56 : 27 / cell.gates;
       c.layer.batch_first = layout & 1;
       c.layer.bidirectional = layout & 2;
       fit(c.layer);
@@ -152,22 +153,50 @@ TEST_P(LengthTest, AroundTheTile) {
       const Context context = make_context(c.threads);
       const dispatch::Plan plan =
           Layer(c.layer).plan(context, 2000, c.batch, Mode::training, c.way.strategy);
-      ASSERT_EQ(plan.in_turn, in_turn);
+      ASSERT_EQ(plan.in_turn, large);
       const std::int64_t tile = on_cuda()                          ? 128  // the longest of them
                                 : c.way == Strategy::parallel_scan ? plan.chunk_steps
                                 : c.way == Strategy::direct        ? 3
                                                                    : plan.tile_steps;
-      for (std::int64_t steps : lengths(tile, 2 * tile + 7)) {
+      const std::int64_t turns = dispatch::kCpuTurns * c.threads * tile;
+      const std::vector<std::int64_t> around =
+          large ? std::vector<std::int64_t>{tile + 1, turns - 1, turns, turns + 7}
+                : lengths(tile, 2 * tile + 7);
+      for (const std::int64_t steps : around) {
         c.steps = steps;
         const Data data = random_data(c, random);
         const oracle::Answer want = oracle::run(c, data);
         expect_conforms(c, library(c, data), want);
-        if (in_turn) expect_forward(c, library_inference(c, data), want, "inference: ");
+        if (large) expect_forward(c, library_inference(c, data), want, "inference: ");
         if (HasFailure()) return;
       }
     }
   }
 }
+// Few narrow sequences whose tokens are adjacent: a tile has pieces of all of them, so that there is
+// work for each thread, and where training keeps pre-activations, whole sequences.
+TEST(Oracle, PiecesOfSequencesForThreads) {
+  Random random(12);
+  for (const CellInfo& cell : cells()) {
+    Case c;
+    c.layer.cell = cell.cell;
+    if (is_dense(c.layer)) continue;
+    c.way = Strategy::fused_sequential;
+    c.layer.input_size = 20;
+    c.layer.hidden_size = 8;
+    c.layer.batch_first = c.layer.bidirectional = true;
+    fit(c.layer);
+    c.threads = 2;
+    c.batch = 3;
+    c.steps = 1 + 3 * dispatch::kCpuTileTokens / 2;
+    const Data data = random_data(c, random);
+    const oracle::Answer want = oracle::run(c, data);
+    expect_conforms(c, library(c, data), want);
+    expect_forward(c, library_inference(c, data), want, "inference: ");
+    if (HasFailure()) return;
+  }
+}
+
 std::vector<Way> all_ways() {
   std::vector<Way> out = linear_ways();
   out.emplace_back(Strategy::step_loop);

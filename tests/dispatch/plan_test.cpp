@@ -98,11 +98,10 @@ TEST(Plan, TilesInTurn) {
     EXPECT_NE(explain(got).find(", a tile for each thread in turn"), std::string::npos);
   }
   EXPECT_FALSE(fused(least, 1).in_turn) << "one thread has nobody to wait for";
-  EXPECT_EQ(fused(problem(100, 1, 64), 4).tile_steps, 25);
   EXPECT_FALSE(fused(problem(10, 1, 64), 4).in_turn) << "no work for a second thread";
   EXPECT_FALSE(fused(problem(0, 0, 64), 4).in_turn);
   Problem wanted = problem(100, 1000, 3);
-  wanted.input_size = 100;
+  wanted.input_size = 200;
   EXPECT_TRUE(fused(wanted, 4).in_turn);
   EXPECT_EQ(fused(wanted, 4).tile_steps, 1) << "a tile is at least a step";
 
@@ -111,7 +110,12 @@ TEST(Plan, TilesInTurn) {
   EXPECT_FALSE(fused(wanted, 2).in_turn) << "rows enough for each thread";
   EXPECT_TRUE(fused(wanted, 4).in_turn);
   wanted = least;
-  wanted.input_size = 2 * kCpuWalkCost * 2 - kCpuWalkCost;
+  wanted.steps = kCpuTurns * kCpuTurnTokens * 2 / 4;
+  EXPECT_TRUE(fused(wanted, 2).in_turn);
+  --wanted.steps;
+  EXPECT_FALSE(fused(wanted, 2).in_turn) << "too few tiles for each thread";
+  wanted = least;
+  wanted.input_size = 4 * kCpuWalkCost * 2 - kCpuWalkCost;
   EXPECT_TRUE(fused(wanted, 2).in_turn);
   EXPECT_FALSE(fused(wanted, 4).in_turn) << "four threads would wait for one another's walks";
   wanted = least;

@@ -12,6 +12,7 @@
 #include "cpu/kernels/table.h"
 #include "cpu/linear.h"
 #include "cpu/ragged.h"
+#include "cpu/rows.h"
 #include "cpu/runtime.h"
 #include "cpu/team.h"
 #include "cpu/wait.h"
@@ -46,32 +47,6 @@ void drop_from(const TensorView& from, const TensorView& to, const Drop& drop) {
   }
 }
 
-// Calls use(element offset in a, in b, count) for each contiguous run of equal shapes: along the
-// last axis that is contiguous in both, else element by element.
-template <class F>
-void for_runs(const TensorView& a, const TensorView& b, F&& use) {
-  const auto stride = [](const TensorView& v, int axis) {
-    return axis < v.rank ? v.strides[static_cast<std::size_t>(axis)] : 0;
-  };
-  const auto size = [&](int axis) {
-    return axis < a.rank ? a.sizes[static_cast<std::size_t>(axis)] : 1;
-  };
-  int run = kMaxRank - 1;
-  while (run > 0 && !(stride(a, run) == 1 && stride(b, run) == 1)) --run;
-  const int outer = run == 0 ? 1 : 0, middle = run == 2 ? 1 : 2;
-  const bool runs = stride(a, run) == 1 && stride(b, run) == 1;
-  for (Index i = 0; i < size(outer); ++i) {
-    for (Index j = 0; j < size(middle); ++j) {
-      const auto offset = [&](const TensorView& v) {
-        return i * stride(v, outer) + j * stride(v, middle);
-      };
-      for (Index k = 0; k < (runs ? 1 : size(run)); ++k) {
-        use(offset(a) + k * stride(a, run), offset(b) + k * stride(b, run), runs ? size(run) : 1);
-      }
-    }
-  }
-}
-
 char* at(const TensorView& view, Index offset) {
   return static_cast<char*>(view.data) + offset * static_cast<Index>(size_of(view.dtype));
 }
@@ -87,11 +62,10 @@ void multiply(Index threads, Index m, Index n, Index k, const Factor& a, const F
   };
   run_team(std::clamp<Index>(m * n * k / dispatch::kCpuThreadWork, 1, threads),
            [&](const scan::Team& team) {
-             const SplitBy split = m >= n ? SplitBy::rows : SplitBy::columns;
              for (Index first = 0; first == 0 || first < k; first += kSummedTokens) {
-               gemm<T>(team, split, m, n, std::min(kSummedTokens, k - first),
-                       matrix(a, first, false), matrix(b, first, true), static_cast<T*>(c),
-                       c_stride, accumulate || first > 0);
+               gemm<T>(team, m, n, std::min(kSummedTokens, k - first), matrix(a, first, false),
+                       matrix(b, first, true), static_cast<T*>(c), c_stride,
+                       accumulate || first > 0);
              }
            });
 }
@@ -191,9 +165,14 @@ class CpuBackend : public Backend {
     cpu_scan_backward(plan, args, workspace);
   }
   void copy(const TensorView& from, const TensorView& to) override {
-    for_runs(from, to, [&](Index a, Index b, Index count) {
-      cpu_kernels().convert(at(from, a), from.dtype, at(to, b), to.dtype, count);
-    });
+    constexpr Index kOfThread = 1 << 16;  // elements worth waking one for
+    const SharedRows rows(from, to);
+    run_team(std::clamp<Index>(rows.elements() / kOfThread, 1, limits_.units),
+             [&](const scan::Team& team) {
+               rows.share(team, [&](Index a, Index b, Index count) {
+                 cpu_kernels().convert(at(from, a), from.dtype, at(to, b), to.dtype, count);
+               });
+             });
   }
   void dropout(const TensorView& from, const TensorView& to, const Drop& drop) override {
     (from.dtype == Dtype::float64 ? drop_from<double> : drop_from<float>)(from, to, drop);

@@ -114,7 +114,7 @@ struct ForwardTiles {
     }
     if (call.begins()) walk.load_more(team, call.more0, true);
     if (!call.first) return;
-    gemm<T>(team, SplitBy::columns, walk.lines, call.width(), call.first.sizes[1],
+    gemm<T>(team, walk.lines, call.width(), call.first.sizes[1],
             {static_cast<const T*>(call.first.data), call.first.strides[0]},
             {static_cast<const T*>(call.first_weight.data), call.first_weight.strides[0], true},
             first, call.width(), false);
@@ -129,7 +129,7 @@ struct ForwardTiles {
     const Index width = call.width();
     const auto product = [&](const Strided<const T>& lines, const DenseWeight<T>& weight, T* to,
                              Index spacing) {
-      gemm<T>(team, SplitBy::columns, call.batch, width, lines.data ? weight.columns : 0,
+      gemm<T>(team, call.batch, width, lines.data ? weight.columns : 0,
               {lines.data, std::max(lines.line, weight.columns)},
               {weight.data, weight.stride, true}, to, spacing, false);
     };

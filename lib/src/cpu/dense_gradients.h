@@ -28,15 +28,15 @@ struct DenseGradients {
         call, d_of, from,
         [&](const T* a, Index a_spacing, const T* b, Index b_spacing, Index count) {
           for (Index i = 0; i < count; i += kSummedTokens) {
-            gemm<T>(team, SplitBy::rows, rows, from.sizes[2], std::min(kSummedTokens, count - i),
+            gemm<T>(team, rows, from.sizes[2], std::min(kSummedTokens, count - i),
                     {a + first + i * a_spacing, a_spacing, true}, {b + i * b_spacing, b_spacing}, d,
                     stride, true);
           }
         });
   }
   void clear(const TensorView& d) const {
-    gemm<T>(team, SplitBy::rows, d.sizes[0], d.sizes[1], 0, {values(), 1}, {values(), 1},
-            static_cast<T*>(d.data), d.strides[0], false);
+    gemm<T>(team, d.sizes[0], d.sizes[1], 0, {values(), 1}, {values(), 1}, static_cast<T*>(d.data),
+            d.strides[0], false);
   }
 
   void of_weight() const {
@@ -68,14 +68,14 @@ struct DenseGradients {
       return Matrix<T>{static_cast<const T*>(of.data), of.strides[0]};
     };
     if (call.dfirst) {
-      gemm<T>(team, SplitBy::columns, sequences, features, call.width(), {rows, call.width()},
+      gemm<T>(team, sequences, features, call.width(), {rows, call.width()},
               matrix(call.first_weight), static_cast<T*>(call.dfirst.data), call.dfirst.strides[0],
               false);
     }
     if (call.dfirst_weight) {
       const bool fed = static_cast<bool>(call.first);
-      gemm<T>(team, SplitBy::rows, call.width(), features, fed ? sequences : 0,
-              {rows, call.width(), true}, fed ? matrix(call.first) : Matrix<T>{rows, features},
+      gemm<T>(team, call.width(), features, fed ? sequences : 0, {rows, call.width(), true},
+              fed ? matrix(call.first) : Matrix<T>{rows, features},
               static_cast<T*>(call.dfirst_weight.data), call.dfirst_weight.strides[0], false);
     }
   }

@@ -61,21 +61,34 @@ scan::Range part(const scan::Team& team, scan::Index count) {
   return {std::min(groups.begin * 16, count), std::min(groups.end * 16, count)};
 }
 
+// Whether columns are what the team splits. Each thread packs its part of one matrix and all of the
+// other, an element of which costs about as much as so many multiply-adds.
+bool by_columns(const scan::Team& team, scan::Index m, scan::Index n) {
+  constexpr scan::Index kPack = 16;
+  const auto most = [&](scan::Index count) {
+    return std::min(count, (count + 16 * team.size - 1) / (16 * team.size) * 16);
+  };
+  const auto cost = [](scan::Index rows, scan::Index columns) {
+    return rows * columns + kPack * (rows + columns);
+  };
+  return cost(m, most(n)) < cost(most(m), n);
+}
+
 }  // namespace
 
 template <class T>
-void gemm(const scan::Team& team, SplitBy split, scan::Index m, scan::Index n, scan::Index k,
-          Matrix<T> a, Matrix<T> b, T* c, scan::Index c_stride, bool accumulate) {
-  if (split == SplitBy::rows) {
-    const scan::Range mine = part(team, m);
-    m = mine.end - mine.begin;
-    a.data += mine.begin * (a.transposed ? 1 : a.stride);
-    c += mine.begin * c_stride;
-  } else {
+void gemm(const scan::Team& team, scan::Index m, scan::Index n, scan::Index k, Matrix<T> a,
+          Matrix<T> b, T* c, scan::Index c_stride, bool accumulate) {
+  if (by_columns(team, m, n)) {
     const scan::Range mine = part(team, n);
     n = mine.end - mine.begin;
     b.data += mine.begin * (b.transposed ? b.stride : 1);
     c += mine.begin;
+  } else {
+    const scan::Range mine = part(team, m);
+    m = mine.end - mine.begin;
+    a.data += mine.begin * (a.transposed ? 1 : a.stride);
+    c += mine.begin * c_stride;
   }
   if (m == 0 || n == 0 || !kOneThread) return;
   if (k == 0 || (m == 1 && !a.transposed)) {
@@ -86,9 +99,9 @@ void gemm(const scan::Team& team, SplitBy split, scan::Index m, scan::Index n, s
   }
 }
 
-template void gemm<float>(const scan::Team&, SplitBy, scan::Index, scan::Index, scan::Index,
-                          Matrix<float>, Matrix<float>, float*, scan::Index, bool);
-template void gemm<double>(const scan::Team&, SplitBy, scan::Index, scan::Index, scan::Index,
-                           Matrix<double>, Matrix<double>, double*, scan::Index, bool);
+template void gemm<float>(const scan::Team&, scan::Index, scan::Index, scan::Index, Matrix<float>,
+                          Matrix<float>, float*, scan::Index, bool);
+template void gemm<double>(const scan::Team&, scan::Index, scan::Index, scan::Index, Matrix<double>,
+                           Matrix<double>, double*, scan::Index, bool);
 
 }  // namespace scanrnn

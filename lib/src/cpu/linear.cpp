@@ -21,14 +21,23 @@ using scan::Range;
 using scan::Team;
 
 // A layer call cut into tiles, in the order in which they are walked forward: pieces of time or,
-// where the tokens of a sequence are adjacent, whole sequences or pieces of one.
+// where the tokens of a sequence are adjacent, as many sequences as keep the threads that share a
+// tile busy, or pieces of them; where pre-activations are kept, which lie as the tokens do, of one.
 class Tiles {
  public:
-  Tiles(const LayerCall& call, Index tile_steps) : pass_(call) {
+  Tiles(const LayerCall& call, Index tile_steps, Index threads) : pass_(call) {
     if (call.tokens() == 0) return;
     const Index tokens = tile_steps * call.batch;
-    lines_ = call.batch_major ? std::clamp<Index>(tokens / call.steps, 1, call.batch) : call.batch;
-    steps_ = std::min(call.steps, call.batch_major ? tokens : tile_steps);
+    lines_ = call.batch;
+    steps_ = std::min(call.steps, tile_steps);
+    if (call.batch_major) {
+      constexpr Index kVectors = 4, kLanes = 16;  // of a thread, and of a vector of a sequence
+      const Index vectors = (call.hidden + kLanes - 1) / kLanes;
+      const Index busy = threads > 1 ? (kVectors * threads + vectors - 1) / vectors : 1;
+      lines_ = std::min(std::max(tokens / call.steps, busy), call.batch);
+      const bool whole = lines_ * call.steps <= 2 * tokens || (lines_ > 1 && call.preactivations);
+      steps_ = whole ? call.steps : std::max<Index>(1, tokens / lines_);
+    }
     pieces_ = (call.steps + steps_ - 1) / steps_;
     count_ = pieces_ * ((call.batch + lines_ - 1) / lines_);
   }
@@ -203,7 +212,8 @@ struct ForwardTiles {
 
   ForwardTiles(const Walk<T>& of, Arena& arena)
       : walk(of),
-        tiles(of.call, is_tiled() ? of.plan.tile_steps : of.call.steps),
+        tiles(of.call, is_tiled() ? of.plan.tile_steps : of.call.steps,
+              of.plan.in_turn ? 1 : of.threads()),
         kept(static_cast<T*>(of.call.preactivations)),
         scratch(kept ? nullptr : take<T>(arena, crews() * tile_values())) {}
 
@@ -229,12 +239,10 @@ struct ForwardTiles {
   }
   void project(const Team& crew, const Tile& tile, T* gates) const {
     const Index width = call.width();
-    const SplitBy split =
-        walk.plan.strategy == dispatch::Strategy::direct ? SplitBy::columns : SplitBy::rows;
     const Matrix<T> weight{static_cast<const T*>(call.weight.data), call.weight.strides[0], true};
     for_runs<T>(call, tile, call.x, [&](const T* x, Index spacing, Index first, Index count) {
-      gemm<T>(crew, split, count, width, call.input, {x, spacing}, weight, gates + first * width,
-              width, false);
+      gemm<T>(crew, count, width, call.input, {x, spacing}, weight, gates + first * width, width,
+              false);
     });
   }
 

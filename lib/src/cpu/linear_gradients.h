@@ -30,8 +30,8 @@ struct LinearGradients {
     const Index width = call.width();
     const Matrix<T> weight{static_cast<const T*>(call.weight.data), call.weight.strides[0]};
     for_tokens(call.dx, [&](T* dx, Index spacing, Index first, Index count) {
-      gemm<T>(team, SplitBy::rows, count, call.input, width, {gates + first * width, width}, weight,
-              dx, spacing, call.accumulate_dx);
+      gemm<T>(team, count, call.input, width, {gates + first * width, width}, weight, dx, spacing,
+              call.accumulate_dx);
       team.barrier();
       if (skip && !call.dskip) put_skip(team, dx, spacing, first, count, true);
     });
@@ -46,12 +46,11 @@ struct LinearGradients {
     const Index width = call.width(), stride = call.dweight.strides[0];
     auto* d = static_cast<T*>(call.dweight.data);
     if (call.tokens() == 0) {
-      gemm<T>(team, SplitBy::rows, width, call.input, 0, {gates, width, true}, {gates, 1}, d,
-              stride, false);
+      gemm<T>(team, width, call.input, 0, {gates, width, true}, {gates, 1}, d, stride, false);
     }
     for_tokens(call.x, [&](const T* x, Index spacing, Index first, Index count) {
       for (Index i = 0; i < count; i += kSummedTokens) {
-        gemm<T>(team, SplitBy::rows, width, call.input, std::min(kSummedTokens, count - i),
+        gemm<T>(team, width, call.input, std::min(kSummedTokens, count - i),
                 {gates + (first + i) * width, width, true}, {x + i * spacing, spacing}, d, stride,
                 first + i > 0);
       }

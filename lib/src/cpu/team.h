@@ -15,7 +15,8 @@ namespace scanrnn {
 
 template <class F>
 void run_team(Index threads, F&& work) {
-#pragma omp parallel num_threads(static_cast<int>(threads)) if (threads > 1)
+  if (threads <= 1) return work(scan::Team{});  // which takes OpenMP a microsecond to find out
+#pragma omp parallel num_threads(static_cast<int>(threads))
   work(scan::Team{omp_get_thread_num(), omp_get_num_threads()});
 }
 

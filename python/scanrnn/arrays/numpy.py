@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,9 +94,11 @@ class NumPy(Memory):
             value.flags.writeable = False
 
     def empty(self, shape: Any, like: Any) -> Any:
-        size = math.prod(shape) * like.dtype.itemsize
-        if size < LARGE:
-            return np.empty(shape, like.dtype)
+        out = np.empty(shape, like.dtype)
+        size = out.nbytes
+        if size < LARGE:  # asked of the array, which knows it at once
+            return out
+        del out
         memory = np.empty(size + LINE, np.uint8)
         begin = -memory.ctypes.data % LINE
         return memory[begin : begin + size].view(like.dtype).reshape(shape)

@@ -12,9 +12,11 @@ namespace scanrnn::dispatch {
 inline constexpr std::int64_t kCpuTileTokens = 2048;
 // Where a step's rows (B*H) are few for each thread, a thread takes whole tiles, smaller ones, and
 // walks each in its turn: what it has projected then never leaves its cache, which costs most where
-// cores share none. A walk costs about as much as this many multiply-adds a pre-activation: only
-// one thread walks at a time, so the products must take the others at least twice as long.
+// cores share none. A walk costs about as much as this many multiply-adds a pre-activation, and up
+// to twice as much: only one thread walks at a time, so the products must take the others at least
+// twice as long as that; and a thread must have some tiles, since at both ends of a call it waits.
 inline constexpr std::int64_t kCpuTurnTokens = 256, kCpuTurnRows = 1024, kCpuWalkCost = 8;
+inline constexpr std::int64_t kCpuTurns = 4;
 // Multiply-adds worth waking a thread for. They take about 10 us, as waking one does at best; on a
 // shared virtual machine it has been seen to take 300.
 inline constexpr std::int64_t kCpuThreadWork = 1 << 18;

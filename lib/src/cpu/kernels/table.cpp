@@ -130,25 +130,19 @@ void column_sums(const scan::Team& team, const T* values, Index count, Index str
   }
 }
 
-float widen(std::uint16_t half, Dtype dtype) {
-  if (dtype == Dtype::bfloat16) {
-    const std::uint32_t bits = std::uint32_t{half} << 16;
-    float out;
-    std::memcpy(&out, &bits, sizeof out);
-    return out;
-  }
-  return half_to_float(half);
+float widen(std::uint16_t bfloat16) {
+  const std::uint32_t bits = std::uint32_t{bfloat16} << 16;
+  float out;
+  std::memcpy(&out, &bits, sizeof out);
+  return out;
 }
 
-std::uint16_t narrow(float value, Dtype dtype) {
-  if (dtype == Dtype::bfloat16) {
-    std::uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);  // to nearest, ties to even
-    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    return static_cast<std::uint16_t>((nan ? bits | 0x400000u : rounded) >> 16);
-  }
-  return float_to_half(value);
+std::uint16_t narrow(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);  // to nearest, ties to even
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return static_cast<std::uint16_t>((nan ? bits | 0x400000u : rounded) >> 16);
 }
 
 void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, Index count) {
@@ -157,19 +151,13 @@ void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, Index
   } else if (to_dtype == Dtype::float32) {
     const auto* source = static_cast<const std::uint16_t*>(from);
     auto* target = static_cast<float*>(to);
-    if (from_dtype == Dtype::bfloat16) {
-      for (Index i = 0; i < count; ++i) target[i] = widen(source[i], Dtype::bfloat16);
-    } else {
-      for (Index i = 0; i < count; ++i) target[i] = widen(source[i], Dtype::float16);
-    }
+    if (from_dtype == Dtype::float16) return halves_to_floats(source, target, count);
+    for (Index i = 0; i < count; ++i) target[i] = widen(source[i]);
   } else {
     const auto* source = static_cast<const float*>(from);
     auto* target = static_cast<std::uint16_t*>(to);
-    if (to_dtype == Dtype::bfloat16) {
-      for (Index i = 0; i < count; ++i) target[i] = narrow(source[i], Dtype::bfloat16);
-    } else {
-      for (Index i = 0; i < count; ++i) target[i] = narrow(source[i], Dtype::float16);
-    }
+    if (to_dtype == Dtype::float16) return floats_to_halves(source, target, count);
+    for (Index i = 0; i < count; ++i) target[i] = narrow(source[i]);
   }
 }
 
