@@ -323,11 +323,13 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
     return out;
   }
   const std::int64_t lines = std::max<std::int64_t>(1, problem.batch);
-  out.tile_steps = std::max<std::int64_t>(1, kCpuTileTokens / lines);
+  const std::int64_t width = std::max<std::int64_t>(1, problem.gates * problem.hidden_size);
+  const std::int64_t tokens = std::max(kCpuTileTokens, kCpuTileValues / width);
+  out.tile_steps = std::max<std::int64_t>(1, tokens / lines);
   out.in_turn = out.strategy == Strategy::fused_sequential && takes_turns(problem, device);
   if (out.in_turn) {
-    out.tile_steps = std::min(ceiling(problem.steps, device.units),
-                              std::max<std::int64_t>(1, kCpuTurnTokens / lines));
+    const std::int64_t tiles = ceiling(problem.steps * lines, kCpuTurnTokens);
+    out.tile_steps = ceiling(problem.steps, ceiling(tiles, device.units) * device.units);
   }
   if (out.strategy == Strategy::direct) out.tile_steps = std::max<std::int64_t>(1, problem.steps);
   if (out.strategy == Strategy::step_loop) {

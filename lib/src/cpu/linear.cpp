@@ -21,28 +21,37 @@ using scan::Range;
 using scan::Team;
 
 // A layer call cut into tiles, in the order in which they are walked forward: pieces of time or,
-// where the tokens of a sequence are adjacent, as many sequences as keep the threads that share a
-// tile busy, or pieces of them; where pre-activations are kept, which lie as the tokens do, of one.
+// where the tokens of a sequence are adjacent, whole sequences or pieces of them. There threads
+// take sequences of their own, apart from one another, if these can be dealt out evenly. Else a
+// tile has as many sequences as keep busy the threads that share it; pieces of several are no tile
+// where pre-activations are kept, which lie as the tokens do.
 class Tiles {
  public:
-  Tiles(const LayerCall& call, Index tile_steps, Index threads) : pass_(call) {
+  // `shared`: by all threads, unless they are apart; else tiles are taken in turn.
+  Tiles(const LayerCall& call, Index tile_steps, Index threads, bool shared) : pass_(call) {
     if (call.tokens() == 0) return;
     const Index tokens = tile_steps * call.batch;
     lines_ = call.batch;
     steps_ = std::min(call.steps, tile_steps);
-    if (call.batch_major) {
+    if (call.batch_major && !deal(tokens, threads)) {
       constexpr Index kVectors = 4, kLanes = 16;  // of a thread, and of a vector of a sequence
-      const Index vectors = (call.hidden + kLanes - 1) / kLanes;
-      const Index busy = threads > 1 ? (kVectors * threads + vectors - 1) / vectors : 1;
+      const Index vectors = divided(call.hidden, kLanes);
+      const Index busy = shared && threads > 1 ? divided(kVectors * threads, vectors) : 1;
       lines_ = std::min(std::max(tokens / call.steps, busy), call.batch);
       const bool whole = lines_ * call.steps <= 2 * tokens || (lines_ > 1 && call.preactivations);
       steps_ = whole ? call.steps : std::max<Index>(1, tokens / lines_);
     }
-    pieces_ = (call.steps + steps_ - 1) / steps_;
-    count_ = pieces_ * ((call.batch + lines_ - 1) / lines_);
+    pieces_ = divided(call.steps, steps_);
+    groups_ = divided(call.batch, lines_);
   }
-  Index count() const { return count_; }
+  bool apart() const { return apart_; }
+  Index count() const { return pieces_ * groups_; }
   Index most_tokens() const { return steps_ * lines_; }
+  // Those of a thread: all, unless threads are apart.
+  Range of(const Team& team) const {
+    const Range groups = apart_ ? team.share(groups_) : Range{0, groups_};
+    return {groups.begin * pieces_, groups.end * pieces_};
+  }
   Tile operator[](Index i) const {
     const Index step = i % pieces_ * steps_, line = i / pieces_ * lines_;
     Tile tile{step, std::min(steps_, pass_.steps - step), line,
@@ -52,8 +61,27 @@ class Tiles {
   }
 
  private:
+  static Index divided(Index count, Index by) { return (count + by - 1) / by; }
+  // Whether each thread can have about as many sequences as any other, in tiles that are worth a
+  // product of their own, for which every thread packs the weights.
+  bool deal(Index tokens, Index threads) {
+    const Index own = std::max(tokens / threads, dispatch::kCpuTurnTokens);
+    const Index most = std::max<Index>(1, own / pass_.steps);
+    const Index lines = std::min(most, divided(pass_.batch, threads));
+    const Index of_thread = lines * divided(divided(pass_.batch, lines), threads);
+    const Index steps = std::min(pass_.steps, own);
+    apart_ = threads > 1 && 10 * pass_.batch >= 9 * threads * of_thread &&
+             2 * lines * steps >= dispatch::kCpuTurnTokens;
+    if (apart_) {
+      lines_ = lines;
+      steps_ = steps;
+    }
+    return apart_;
+  }
+
   const LayerCall& pass_;
-  Index steps_ = 0, lines_ = 0, pieces_ = 0, count_ = 0;
+  bool apart_ = false;
+  Index steps_ = 0, lines_ = 0, pieces_ = 0, groups_ = 0;
 };
 
 // A ragged batch: each stretch of a sequence is a batch of one line. The team walks all of them
@@ -197,15 +225,16 @@ struct Walk {
   }
 };
 
-// Forward: the team shares each tile, or every thread has tiles of its own and walks them in its
-// turn.
+// Forward: the team shares each tile, or every thread has tiles of its own and walks them at once
+// or, where others go before, in its turn.
 template <class T>
 struct ForwardTiles {
   const Walk<T>& walk;
   const Tiles tiles;
+  const bool in_turn = walk.plan.in_turn && !tiles.apart();
+  const bool alone = in_turn || tiles.apart();  // with a tile
   T *kept, *scratch;  // pre-activations: of the whole call, or of a tile for each crew
   const LayerCall& call = walk.call;
-  const bool in_turn = walk.plan.in_turn;
   const TensorView states =
       dense(call.states, call.steps, call.batch, call.hidden, call.batch_major);
   Turns turns = {};
@@ -213,7 +242,7 @@ struct ForwardTiles {
   ForwardTiles(const Walk<T>& of, Arena& arena)
       : walk(of),
         tiles(of.call, is_tiled() ? of.plan.tile_steps : of.call.steps,
-              of.plan.in_turn ? 1 : of.threads()),
+              is_tiled() ? of.threads() : 1, !of.plan.in_turn),
         kept(static_cast<T*>(of.call.preactivations)),
         scratch(kept ? nullptr : take<T>(arena, crews() * tile_values())) {}
 
@@ -221,7 +250,8 @@ struct ForwardTiles {
     return walk.plan.strategy == dispatch::Strategy::fused_sequential && !walk.call.is_ragged();
   }
   Index crews() const {
-    return walk.plan.in_turn ? std::min(walk.plan.device.units, tiles.count()) : 1;
+    if (tiles.apart()) return walk.plan.device.units;
+    return in_turn ? std::min(walk.plan.device.units, tiles.count()) : 1;
   }
   Index tile_values() const { return tiles.most_tokens() * walk.call.width(); }
   T* preactivations(const Tile& tile, Index crew) const {
@@ -250,13 +280,14 @@ struct ForwardTiles {
     const auto& table = kernels_of<T>();
     CpuSchedule schedule = walk.schedule(team);
     table.load_carry(schedule, static_cast<const T*>(call.h0.data), call.h0.strides[0]);
-    if (in_turn) team.barrier();
-    const Team crew = in_turn ? Team{} : team;
-    const Index own = in_turn ? team.rank : 0, stride = in_turn ? team.size : 1;
+    if (alone) team.barrier();
+    const Team crew = alone ? Team{} : team;
+    const Range mine = tiles.of(team);
     schedule.team = crew;
-    for (Index i = own; i < tiles.count(); i += stride) {
+    for (Index i = mine.begin + (in_turn ? team.rank : 0); i < mine.end;
+         i += in_turn ? team.size : 1) {
       const Tile tile = tiles[i];
-      T* gates = preactivations(tile, own);
+      T* gates = preactivations(tile, alone ? team.rank : 0);
       if (!call.projected) project(crew, tile, gates);
       crew.barrier();
       schedule.lines = tile.lines;
@@ -267,7 +298,7 @@ struct ForwardTiles {
       if (in_turn) turns.call(i);
       crew.barrier();
     }
-    if (in_turn) team.barrier();
+    if (alone) team.barrier();
     schedule.team = team;
     schedule.lines = call.batch;
     table.store_carry(schedule, static_cast<T*>(call.hn.data), call.hn.strides[0]);

@@ -7,9 +7,9 @@
 namespace scanrnn::dispatch {
 
 // CPU. A projection's tile is as many tokens as keep its pre-activations in the shared cache and
-// still pack the weights few times; a chunk of the parallel scan is what one thread reduces to one
-// element.
-inline constexpr std::int64_t kCpuTileTokens = 2048;
+// still pack the weights few times, and more where these are narrow, so that threads seldom meet; a
+// chunk of the parallel scan is what one thread reduces to one element.
+inline constexpr std::int64_t kCpuTileTokens = 2048, kCpuTileValues = 1 << 17;
 // Where a step's rows (B*H) are few for each thread, a thread takes whole tiles, smaller ones, and
 // walks each in its turn: what it has projected then never leaves its cache, which costs most where
 // cores share none. A walk costs about as much as this many multiply-adds a pre-activation, and up
