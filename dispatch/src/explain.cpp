@@ -196,7 +196,7 @@ std::string explain(const Plan& plan) {
   const bool tiled =
       plan.strategy == Strategy::fused_sequential || plan.strategy == Strategy::step_loop;
   if (tiled && plan.tile_steps > 1) out += ", tiles of " + text(plan.tile_steps) + " steps";
-  if (plan.in_turn) out += ", a tile for each thread in turn";
+  if (plan.in_turn) out += ", a tile for each thread";
   if (plan.strategy == Strategy::persistent) {
     const PersistentShape& shape = plan.persistent;
     out += shape.in_block ? std::string(", all units") + (p.heads > 1 ? " of a head" : "") +

@@ -96,7 +96,7 @@ TEST(Plan, TilesInTurn) {
     EXPECT_TRUE(got.in_turn);
     EXPECT_LE(got.tile_steps, kCpuTurnTokens / 4);
     EXPECT_EQ((least.steps + got.tile_steps - 1) / got.tile_steps % units, 0) << "as many for each";
-    EXPECT_NE(explain(got).find(", a tile for each thread in turn"), std::string::npos);
+    EXPECT_NE(explain(got).find(", a tile for each thread"), std::string::npos);
   }
   EXPECT_FALSE(fused(least, 1).in_turn) << "one thread has nobody to wait for";
   EXPECT_FALSE(fused(problem(10, 1, 64), 4).in_turn) << "no work for a second thread";

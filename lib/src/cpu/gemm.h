@@ -15,7 +15,8 @@ struct Matrix {
 };
 
 // This thread's part of C[m,n] = A[m,k] B[k,n] + (accumulate ? C : 0). All threads of the team call
-// it. Parts are rows or columns, by m and n alone: products that add to one C need no barrier.
+// it. Parts are rows or columns, by m, n and the team alone: products that add to one C need no
+// barrier.
 template <class T>
 void gemm(const scan::Team& team, scan::Index m, scan::Index n, scan::Index k, Matrix<T> a,
           Matrix<T> b, T* c, scan::Index c_stride, bool accumulate);

@@ -34,7 +34,7 @@ class Tiles {
     lines_ = call.batch;
     steps_ = std::min(call.steps, tile_steps);
     if (call.batch_major && !deal(tokens, threads)) {
-      constexpr Index kVectors = 4, kLanes = 16;  // of a thread, and of a vector of a sequence
+      constexpr Index kVectors = 4, kLanes = 16;  // that keep a thread busy; of a vector
       const Index vectors = divided(call.hidden, kLanes);
       const Index busy = shared && threads > 1 ? divided(kVectors * threads, vectors) : 1;
       lines_ = std::min(std::max(tokens / call.steps, busy), call.batch);
@@ -47,7 +47,7 @@ class Tiles {
   bool apart() const { return apart_; }
   Index count() const { return pieces_ * groups_; }
   Index most_tokens() const { return steps_ * lines_; }
-  // Those of a thread: all, unless threads are apart.
+  // Those that a thread goes through: all, shared or in turn, or its own.
   Range of(const Team& team) const {
     const Range groups = apart_ ? team.share(groups_) : Range{0, groups_};
     return {groups.begin * pieces_, groups.end * pieces_};

@@ -15,7 +15,7 @@ struct SharedAxis {
   scan::Index size = 1, a = 0, b = 0;
 
   bool is_run() const { return size == 1 || (a == 1 && b == 1); }
-  // Whether the axis inside it goes on in both; then it becomes one with it.
+  // Whether this axis goes on where `inner` ends, in both; then `inner` becomes the two as one.
   bool joins(SharedAxis& inner) const {
     const bool follows = a == inner.a * inner.size && b == inner.b * inner.size;
     if (size > 1 && inner.size > 1 && !follows) return false;
