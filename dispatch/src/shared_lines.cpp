@@ -5,6 +5,7 @@
 
 #include "scanrnn/dispatch/persistent.h"
 #include "scanrnn/dispatch/ragged.h"
+#include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
 

@@ -4,6 +4,8 @@
 
 #include <cblas.h>
 
+#include "scanrnn/dispatch/tiles.h"
+
 #ifndef SCANRNN_BLAS_SYMBOL
 #define SCANRNN_BLAS_SYMBOL(name) name
 #endif
@@ -55,10 +57,11 @@ void product_of_row(scan::Index n, scan::Index k, const double* x, const Matrix<
    y, 1);
 }
 
-// A part in whole groups of 16, the width of a BLAS micro-kernel.
+// A part in whole groups of the width of a BLAS micro-kernel.
+constexpr scan::Index kGroup = 16;
 scan::Range part(const scan::Team& team, scan::Index count) {
-  const scan::Range groups = team.share((count + 15) / 16);
-  return {std::min(groups.begin * 16, count), std::min(groups.end * 16, count)};
+  const scan::Range groups = team.share(dispatch::ceiling(count, kGroup));
+  return {std::min(groups.begin * kGroup, count), std::min(groups.end * kGroup, count)};
 }
 
 // Whether columns are what the team splits. Each thread packs its part of one matrix and all of the
@@ -66,7 +69,7 @@ scan::Range part(const scan::Team& team, scan::Index count) {
 bool by_columns(const scan::Team& team, scan::Index m, scan::Index n) {
   constexpr scan::Index kPack = 16;
   const auto most = [&](scan::Index count) {
-    return std::min(count, (count + 16 * team.size - 1) / (16 * team.size) * 16);
+    return std::min(count, dispatch::ceiling(count, kGroup * team.size) * kGroup);
   };
   const auto cost = [](scan::Index rows, scan::Index columns) {
     return rows * columns + kPack * (rows + columns);

@@ -35,14 +35,14 @@ class Tiles {
     steps_ = std::min(call.steps, tile_steps);
     if (call.batch_major && !deal(tokens, threads)) {
       constexpr Index kVectors = 4, kLanes = 16;  // that keep a thread busy; of a vector
-      const Index vectors = divided(call.hidden, kLanes);
-      const Index busy = shared && threads > 1 ? divided(kVectors * threads, vectors) : 1;
+      const Index vectors = dispatch::ceiling(call.hidden, kLanes);
+      const Index busy = shared && threads > 1 ? dispatch::ceiling(kVectors * threads, vectors) : 1;
       lines_ = std::min(std::max(tokens / call.steps, busy), call.batch);
       const bool whole = lines_ * call.steps <= 2 * tokens || (lines_ > 1 && call.preactivations);
       steps_ = whole ? call.steps : std::max<Index>(1, tokens / lines_);
     }
-    pieces_ = divided(call.steps, steps_);
-    groups_ = divided(call.batch, lines_);
+    pieces_ = dispatch::ceiling(call.steps, steps_);
+    groups_ = dispatch::ceiling(call.batch, lines_);
   }
   bool apart() const { return apart_; }
   Index count() const { return pieces_ * groups_; }
@@ -61,14 +61,14 @@ class Tiles {
   }
 
  private:
-  static Index divided(Index count, Index by) { return (count + by - 1) / by; }
   // Whether each thread can have about as many sequences as any other, in tiles that are worth a
   // product of their own, for which every thread packs the weights.
   bool deal(Index tokens, Index threads) {
     const Index own = std::max(tokens / threads, dispatch::kCpuTurnTokens);
     const Index most = std::max<Index>(1, own / pass_.steps);
-    const Index lines = std::min(most, divided(pass_.batch, threads));
-    const Index of_thread = lines * divided(divided(pass_.batch, lines), threads);
+    const Index lines = std::min(most, dispatch::ceiling(pass_.batch, threads));
+    const Index of_thread =
+        lines * dispatch::ceiling(dispatch::ceiling(pass_.batch, lines), threads);
     const Index steps = std::min(pass_.steps, own);
     apart_ = threads > 1 && 10 * pass_.batch >= 9 * threads * of_thread &&
              2 * lines * steps >= dispatch::kCpuTurnTokens;
@@ -249,10 +249,7 @@ struct ForwardTiles {
   bool is_tiled() const {
     return walk.plan.strategy == dispatch::Strategy::fused_sequential && !walk.call.is_ragged();
   }
-  Index crews() const {
-    if (tiles.apart()) return walk.plan.device.units;
-    return in_turn ? std::min(walk.plan.device.units, tiles.count()) : 1;
-  }
+  Index crews() const { return alone ? walk.plan.device.units : 1; }
   Index tile_values() const { return tiles.most_tokens() * walk.call.width(); }
   T* preactivations(const Tile& tile, Index crew) const {
     return kept ? kept + first_token(call, tile) * call.width() : scratch + crew * tile_values();

@@ -6,9 +6,6 @@
 
 namespace scanrnn::dispatch {
 
-// a / b, rounded up.
-inline std::int64_t ceiling(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 // The cut of fewest clocks for a pass over a layer, or in one launch over so many of a chain; its
 // tile is -1 where none fits.
 PersistentShape best_shape(const Problem& problem, const DeviceLimits& device, bool backward,

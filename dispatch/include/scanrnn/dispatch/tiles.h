@@ -6,6 +6,9 @@
 
 namespace scanrnn::dispatch {
 
+// a / b, rounded up.
+constexpr std::int64_t ceiling(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
 // CPU. A projection's tile is as many tokens as keep its pre-activations in the shared cache and
 // still pack the weights few times, and more where these are narrow, so that threads seldom meet; a
 // chunk of the parallel scan is what one thread reduces to one element.
