@@ -152,7 +152,7 @@ inline TensorView dense(void* data, Index steps, Index batch, Index width, bool 
   return out;
 }
 
-// Tokens of a tile are adjacent in the layer call's order; this is the first of them.
+// The first token of a tile whose tokens are adjacent in the layer call's order.
 inline Index first_token(const LayerCall& call, const Tile& tile) {
   return call.batch_major ? tile.first_line * call.steps + tile.first_step
                           : tile.first_step * call.batch;

@@ -108,7 +108,7 @@ struct Plan {
   char profile[64] = {};  // and whose it is
   char origin[96] = {};
   std::int64_t tile_steps = 0;   // CPU: steps of one projection tile
-  bool in_turn = false;          // CPU, fused-sequential: a tile is one thread's, not the team's
+  bool in_turn = false;          // CPU, fused-sequential: threads take tiles in turn, unless apart
   std::int64_t chunk_steps = 0;  // CPU: steps of a parallel scan's chunk; 0 for other strategies
   bool across_blocks = false;    // CUDA: a parallel scan splits time over blocks, not inside one
   bool along_lanes = false;      // CUDA: and along the lanes of a warp, not rows
