@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
+#include <tuple>
 
 #include "support/cases.h"
 #include "support/conform.h"
@@ -127,58 +129,91 @@ TEST(Rows, MoreThanSixteenBits) {
   }
 }
 
-// Lengths around the tile that the planner itself chose.
-class LengthTest : public testing::TestWithParam<Way> {};
+// Lengths around the tile that the planner itself chose, in one direction or in both.
+class LengthTest : public testing::TestWithParam<std::tuple<Way, bool>> {};
 
 TEST_P(LengthTest, AroundTheTile) {
   Random random(11);
   for (const CellInfo& cell : cells()) {
-    for (int layout = 0; layout < 8; ++layout) {
+    for (const bool batch_first : {false, true}) {
       Case c;
       c.layer.cell = cell.cell;
-      c.way = GetParam();
+      c.way = std::get<0>(GetParam());
       if (is_dense(c.layer) != (c.way == Strategy::step_loop)) continue;
       if (c.way == Strategy::parallel_scan && !is_linear(c.layer)) continue;
-      // A product that is large lets threads on the CPU take the tiles of a fused-sequential layer
-      // in turn, from so many steps on.
-      const bool large = layout & 4;
-      if (large && (on_cuda() || c.way != Strategy::fused_sequential || !(layout & 2))) continue;
-      c.layer.input_size = large ? 56 : 2;
-      c.layer.hidden_size = !large ? 3 : cell.square ? 56 : 27 / cell.gates;
-      c.layer.batch_first = layout & 1;
-      c.layer.bidirectional = layout & 2;
+      c.layer.input_size = 2;
+      c.layer.hidden_size = 3;
+      c.layer.batch_first = batch_first;
+      c.layer.bidirectional = std::get<1>(GetParam());
       fit(c.layer);
       c.threads = 2;
-      c.batch = large ? 3 : 2;  // of three sequences threads cannot have as many each
-      const std::int64_t turns =
-          1 + (dispatch::kCpuTurns * dispatch::kCpuTurnTokens * c.threads - 1) / c.batch;
+      c.batch = 2;
       const Context context = make_context(c.threads);
-      const auto planned = [&](std::int64_t steps) {
-        return Layer(c.layer).plan(context, steps, c.batch, Mode::training, c.way.strategy);
-      };
-      ASSERT_EQ(planned(turns).in_turn, large);
-      ASSERT_FALSE(planned(turns - 1).in_turn);
+      const dispatch::Plan plan =
+          Layer(c.layer).plan(context, 2000, c.batch, Mode::training, c.way.strategy);
+      ASSERT_FALSE(plan.in_turn);
       const std::int64_t tile = on_cuda()                          ? 128  // the longest of them
-                                : c.way == Strategy::parallel_scan ? planned(2000).chunk_steps
+                                : c.way == Strategy::parallel_scan ? plan.chunk_steps
                                 : c.way == Strategy::direct        ? 3
-                                                                   : planned(2000).tile_steps;
-      std::vector<std::int64_t> around{turns + 7};
-      if (!large) around = lengths(tile, 2 * tile + 7);
-      if (!large && tile > 2000) {  // long for an oracle
-        around = {0, 1, 2, 61};
-        if (!c.layer.bidirectional) around.insert(around.end(), {tile, tile + 1});
-      }
-      for (const std::int64_t steps : around) {
+                                                                   : plan.tile_steps;
+      for (std::int64_t steps : lengths(tile, 2 * tile + 7)) {
         c.steps = steps;
         const Data data = random_data(c, random);
-        const oracle::Answer want = oracle::run(c, data);
-        expect_conforms(c, library(c, data), want);
-        if (large) expect_forward(c, library_inference(c, data), want, "inference: ");
+        expect_conforms(c, library(c, data), oracle::run(c, data));
         if (HasFailure()) return;
       }
     }
   }
 }
+
+// How threads of the CPU share tiles is of training and inference each.
+void expect_both(const Case& c, Random& random) {
+  const Data data = random_data(c, random);
+  const oracle::Answer want = oracle::run(c, data);
+  expect_conforms(c, library(c, data), want);
+  expect_forward(c, library_inference(c, data), want, "inference: ");
+}
+dispatch::Plan planned(const Case& c, std::int64_t steps) {
+  const Context context = make_context(c.threads);
+  return Layer(c.layer).plan(context, steps, c.batch, Mode::training, c.way.strategy);
+}
+
+// A product that is large, and steps enough: threads take tiles in turn. With three sequences they
+// cannot have as many each, so that those whose tokens are adjacent are walked so, too.
+class TurnTest : public testing::TestWithParam<bool> {};
+
+TEST_P(TurnTest, TilesInTurn) {
+  if (on_cuda()) GTEST_SKIP() << "a CPU's tiles";
+  Random random(13);
+  for (const CellInfo& cell : cells()) {
+    Case c;
+    c.layer.cell = cell.cell;
+    if (is_dense(c.layer)) continue;
+    c.way = Strategy::fused_sequential;
+    c.layer.input_size = 56;
+    c.layer.hidden_size = cell.square ? 56 : 27 / cell.gates;
+    c.layer.batch_first = GetParam();
+    c.layer.bidirectional = true;
+    fit(c.layer);
+    c.threads = 2;
+    c.batch = 3;
+    const std::int64_t least =
+        dispatch::ceiling(dispatch::kCpuTurns * dispatch::kCpuTurnTokens * c.threads, c.batch);
+    ASSERT_FALSE(planned(c, least - 1).in_turn);
+    bool whole = false, rest = false;  // of tiles, at the end of a sequence
+    for (c.steps = least; c.steps < least + 8; c.steps += 7) {
+      const dispatch::Plan plan = planned(c, c.steps);
+      ASSERT_TRUE(plan.in_turn);
+      (c.steps % plan.tile_steps == 0 ? whole : rest) = true;
+      expect_both(c, random);
+      if (HasFailure()) return;
+    }
+    EXPECT_TRUE(whole && rest);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Layout, TurnTest, testing::Bool(),
+                         [](const auto& info) { return std::string(info.param ? "BTH" : "TBH"); });
+
 // Few narrow sequences whose tokens are adjacent, of two tiles and more: threads that cannot have
 // as many each share pieces of all of them and, where training keeps pre-activations, whole ones.
 TEST(Oracle, SequencesForThreads) {
@@ -191,22 +226,15 @@ TEST(Oracle, SequencesForThreads) {
       if (is_dense(c.layer)) continue;
       c.way = Strategy::fused_sequential;
       c.layer.input_size = 20;
-      c.layer.hidden_size = cell.gates > 1 ? 22 : 40;
+      c.layer.hidden_size = 32;
       c.layer.batch_first = true;
       c.layer.bidirectional = batch == 4;
       fit(c.layer);
       c.threads = 2;
       c.batch = batch;
-      const Context context = make_context(c.threads);
-      const auto planned = [&](std::int64_t steps) {
-        return Layer(c.layer).plan(context, steps, batch, Mode::training, c.way.strategy);
-      };
-      c.steps = 2 * planned(2000).tile_steps + 1;
-      ASSERT_FALSE(planned(c.steps).in_turn);
-      const Data data = random_data(c, random);
-      const oracle::Answer want = oracle::run(c, data);
-      expect_conforms(c, library(c, data), want);
-      expect_forward(c, library_inference(c, data), want, "inference: ");
+      c.steps = 2 * planned(c, 2000).tile_steps + 1;
+      ASSERT_FALSE(planned(c, c.steps).in_turn);
+      expect_both(c, random);
       if (HasFailure()) return;
     }
   }
@@ -217,8 +245,12 @@ std::vector<Way> all_ways() {
   out.emplace_back(Strategy::step_loop);
   return out;
 }
-INSTANTIATE_TEST_SUITE_P(Way, LengthTest, testing::ValuesIn(all_ways()),
-                         [](const auto& info) { return name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Way, LengthTest,
+                         testing::Combine(testing::ValuesIn(all_ways()), testing::Bool()),
+                         [](const auto& info) {
+                           return name(std::get<0>(info.param)) +
+                                  (std::get<1>(info.param) ? "_both" : "");
+                         });
 
 }  // namespace
 }  // namespace scanrnn::test
