@@ -285,5 +285,36 @@ TEST_P(RaggedTest, InfinitiesStayWhereTheyAre) {
   }
 }
 
+// Nor does the gradient of what overflows reach what a reset cuts off, in either direction.
+TEST_P(RaggedTest, LostGradientsStayWhereTheyAre) {
+  Random random(1513);
+  const LayerOptions& options = GetParam();
+  for (const Way& way : ways_of(options)) {
+    for (int bits = 0; bits < 4; ++bits) {
+      RaggedCase c = ragged_case(options, {9, 9}, bits & 1);
+      c.whole.way = way;
+      c.whole.layer.bidirectional = bits & 2;
+      fit(c.whole.layer);
+      reset_some(c, 0, random);
+      c.reset[c.token(1, 3)] = c.reset[c.token(1, 6)] = 1;
+      Data data = random_data(c.whole, random);
+      const Result clean = trained(c, data);
+      const std::int64_t input = c.whole.layer.input_size;
+      for (std::int64_t t = 3; t < 6; ++t) {
+        data.x[c.token(1, t) * static_cast<std::size_t>(input)] = std::nan("");
+      }
+      const Result got = trained(c, data);
+      for (std::int64_t row : {0, 1}) {
+        for (std::int64_t t = 0; t < 9; ++t) {
+          const std::size_t at = c.token(row, t) * static_cast<std::size_t>(input);
+          if (row == 1 && t >= 3 && t < 6) continue;
+          EXPECT_EQ(got.dx[at], clean.dx[at]) << text(c.whole) << " row " << row << " t " << t;
+        }
+      }
+      EXPECT_EQ(got.dh0, clean.dh0) << text(c.whole);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace scanrnn::test

@@ -232,21 +232,22 @@ void expect_like_single_calls(RaggedCase c, Random& random) {
   expect_alike(c, at_once(c, data, random.bits() & 1), want);
 }
 
+Result trained(const RaggedCase& c, const Data& data, std::uint64_t seed) {
+  Context& context = shared_context(c.whole.threads);
+  const Arguments arguments(c, false, context);
+  Buffers buffers(c.whole, data);
+  const auto add = [&](auto& args) { args.ragged = arguments.ragged(); };
+  buffers.forward(context, Mode::training, seed, add);
+  buffers.backward(context, seed, add);
+  return buffers.result();
+}
+
 void expect_like_steps(RaggedCase c, Random& random, std::uint64_t seed) {
   Data data = random_data(c.whole, random);
   poison_padding(c, data);
-  Context& context = shared_context(c.whole.threads);
-  const Arguments arguments(c, false, context);
-  const auto result = [&] {
-    Buffers buffers(c.whole, data);
-    const auto add = [&](auto& args) { args.ragged = arguments.ragged(); };
-    buffers.forward(context, Mode::training, seed, add);
-    buffers.backward(context, seed, add);
-    return buffers.result();
-  };
-  const Result got = result();
+  const Result got = trained(c, data, seed);
   c.whole.way = dispatch::Strategy::step_loop;
-  expect_alike(c, got, result());
+  expect_alike(c, got, trained(c, data, seed));
 }
 
 }  // namespace scanrnn::test

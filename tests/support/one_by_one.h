@@ -28,6 +28,9 @@ Result at_once(const RaggedCase& c, const Data& data, bool wide);
 
 Result forward_alone(const RaggedCase& c, const Data& data);
 
+// Forward and backward, of values that may be no numbers.
+Result trained(const RaggedCase& c, const Data& data, std::uint64_t seed = 0);
+
 void expect_alike(const RaggedCase& c, const Result& got, const Result& want);
 
 // What lies in the padding should reach nothing, nor should a state that a reset keeps away.

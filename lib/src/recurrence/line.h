@@ -180,8 +180,9 @@ class Line {
         C::template scatter<V>(back.gates, [&](int i, const V& value) {
           if (i > 0) return;
           Memory::write(own.at(a.dsums, t), row, hidden, value);
-          Memory::write(row_of(a.next, C::kGates), row, hidden, value);
+          Memory::write(row_of(a.next, C::kGates), row, hidden, cut ? V(0) : value);
         });
+        if (cut) return;  // zero times a gate that is no number would be none
         W* carry = row_of(a.h, 1);
         Wide::write(carry, row, hidden, Wide::read(carry, row, hidden) + back.before.h);
       });

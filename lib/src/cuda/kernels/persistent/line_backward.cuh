@@ -153,7 +153,7 @@ struct LineBackward : LineItem<C, T, true> {
     C::template scatter<float>(own.gates, [&](int i, float value) {
       if (i == 0) back.sums.value[0] = value;
     });
-    state.h += own.before.h;
+    if (!this->cut()) state.h += own.before.h;  // zero times a gate that is no number would be none
   }
   // What the next product reads.
   __device__ __forceinline__ float sent(int t, int i) const {
