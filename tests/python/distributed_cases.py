@@ -256,6 +256,36 @@ def bits(world):
     assert all(torch.equal(one, every[0]) for one in every)
 
 
+def states_handed_on(world):
+    """The state at the end of one call begins another: as it is, or behind something else."""
+    x, weight = tensor(9, 3, 8), tensor(9, 3, 8, seed=1)
+    here = span(world)
+
+    def gradients(first, second, own, between):
+        rnns = [getattr(model, "module", model) for model in (first, second)]
+        for rnn in rnns:
+            rnn.zero_grad()
+        _, h = first(x[own])
+        y, h = second(x[own], between(h))
+        y_again, _ = second(x[own], h)
+        ((y + y_again) * weight[own]).sum().backward()
+        return [p.grad for rnn in rnns for p in rnn.parameters()]
+
+    def of_each(change, h):
+        return tuple(map(change, h)) if isinstance(h, tuple) else change(h)
+
+    for name in ("MinGRU", "LSTM"):
+        rnns = module(name, 8, 8), module(name, 8, 8, 1, bidirectional=False)
+        sharded = [sd.TimeSharded(rnn) for rnn in rnns]
+        as_it_is = functools.partial(of_each, lambda h: h)
+        want = gradients(*rnns, slice(0, 9), as_it_is)
+        same(gradients(*sharded, here, as_it_is), want, SHARE)
+        squashed = functools.partial(of_each, torch.tanh)
+        want = gradients(*rnns, slice(0, 9), squashed)
+        behind = functools.partial(of_each, lambda h: sd.counted_once(torch.tanh(h)))
+        same(gradients(*sharded, here, behind), want, SHARE)
+
+
 def checkpoints(world):
     """Parameters have the same names on any number of ranks; activations may be made again."""
     alone = dist.new_group([world.rank], use_local_synchronization=True)
@@ -316,10 +346,10 @@ CELLS = {f"cell-{name}": functools.partial(cell_of, name=name) for name in ALL_C
 DROPPED = {f"drops-{name}": functools.partial(drops_of, name=name) for name in ALL_CELLS}
 CALLS = (
     options_of_cells, shapes, precisions, what_is_not_there, another_control_group,
-    order, without_gradients, gradients_of_some, bits, checkpoints, scans, errors, places,
-    *GUESSES,
+    order, without_gradients, gradients_of_some, bits, states_handed_on, checkpoints, scans, errors,
+    places, *GUESSES,
 )  # fmt: skip
-MOST = nested_groups, shapes, gradients_of_some, bits, order, scans, *GUESSES
+MOST = nested_groups, shapes, gradients_of_some, bits, states_handed_on, order, scans, *GUESSES
 SUITES = {
     "all": CELLS | DROPPED | {case.__name__: case for case in CALLS},
     "most": CELLS | {case.__name__: case for case in MOST},

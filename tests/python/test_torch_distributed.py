@@ -351,6 +351,8 @@ def test_what_can_be_sharded():
             sd.TimeSharded(wrong)
     with pytest.raises(TypeError, match=r"groups: expected an integer, got 1\.5"):
         sd.TimeSharded(module("GRU", 3, 4), groups=1.5)
+    with pytest.raises(ValueError, match=r"groups: expected a number >= 1, got 0"):
+        sd.TimeSharded(module("GRU", 3, 4), groups=0)
 
 
 def test_it_is_a_module_as_others():

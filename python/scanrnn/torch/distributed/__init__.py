@@ -5,7 +5,7 @@ A shard is a recurrence with an initial state, and what passes between ranks is 
 docs/many_gpus.md is the guide.
 """
 
-from .module import TimeSharded
+from .module import TimeSharded, counted_once
 from .scan import scan
 
-__all__ = ["TimeSharded", "scan"]
+__all__ = ["TimeSharded", "counted_once", "scan"]

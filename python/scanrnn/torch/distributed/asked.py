@@ -68,7 +68,7 @@ class Asked:
         shapes = self.description.state_shapes(self.batch)
         self.states = [] if self.hx is None else rnn._states(shapes, self.hx, self.single)
         refuse_transforms("TimeSharded", self.x, *self.states, *self.params)
-        target = modules._autocast_dtype(self.x)
+        target = modules._autocast_dtype(self.x, self.params[0])
         if target is not None:
             self.x, *self.states = (value.to(target) for value in (self.x, *self.states))
             self.params = [parameter.to(target) for parameter in self.params]

@@ -7,6 +7,7 @@ import copy
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from ... import arguments
@@ -15,6 +16,29 @@ from .agree import Ranks
 from .asked import DIFFERING, Asked
 from .groups import Groups
 from .tails import checked_way
+
+_ENDED = "_scanrnn_ended"  # of a state that a call has given, the name of its group
+
+
+class _CountedOnce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, counts: bool) -> Tensor:
+        ctx.counts = counts
+        return h.view_as(h)
+
+    @staticmethod
+    def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, None]:
+        return dh if ctx.counts else torch.zeros_like(dh), None
+
+
+def counted_once(h: Tensor, group: Any = None) -> Tensor:
+    """h, whose gradient is the first rank's alone, and zeros on all others.
+
+    For what is made of one `TimeSharded`'s h_n and becomes another one's h_0: each rank has the
+    total's gradient of h_0, and those of h_n are added over the ranks. An h_n that becomes h_0 as
+    it is needs none of it.
+    """
+    return _CountedOnce.apply(h, dist.get_rank(group) == 0)
 
 
 class TimeSharded(nn.Module):
@@ -29,7 +53,8 @@ class TimeSharded(nn.Module):
     The loss is the sum of the ranks' losses, h_n counting as often as it is given. Every rank calls
     backward() by itself, on something that depends on its y or h_n. Then the gradients of x_local,
     h_0 and the parameters are the total's; those of h_0 and the parameters are the same on all
-    ranks. There are no second derivatives.
+    ranks. An h_n may be another call's h_0; with something between them `counted_once` is needed.
+    There are no second derivatives.
 
     `module` is a layer of scanrnn.torch, of one or more layers and directions. `group` is that of
     torch.distributed, None for the default one: NCCL for CUDA, gloo for the CPU. `groups` says into
@@ -55,6 +80,8 @@ class TimeSharded(nn.Module):
             )
         self.module, self.group = module, group
         self.groups = None if groups is None else arguments.integer("groups", groups)
+        if self.groups is not None and self.groups < 1:
+            raise ValueError(f"groups: expected a number >= 1, got {groups}")
         self.way = checked_way(way, self.groups)
         self.cut: Groups | None = None
         self.taken: str | None = None
@@ -82,6 +109,11 @@ class TimeSharded(nn.Module):
         reset: Any = None,
     ) -> tuple[Tensor, Any]:
         ranks = Ranks(self.group)
+        name = ranks.group.group_name
+        if isinstance(hx, (tuple, list)):
+            hx = tuple(_begun(h, name, self.group) for h in hx)
+        else:
+            hx = _begun(hx, name, self.group)
         asked = Asked(
             self.module, self.groups, self.way, ranks, input, hx, lengths, cu_seqlens, reset
         )
@@ -89,4 +121,11 @@ class TimeSharded(nn.Module):
         self.cut, self.taken = asked.grouped, asked.taken
         if asked.single:
             y, finals = y.squeeze(asked.batch_axis), [final.squeeze(1) for final in finals]
+        for final in finals:
+            setattr(final, _ENDED, name)
         return y, finals[0] if len(finals) == 1 else tuple(finals)
+
+
+def _begun(h: Any, name: str, group: Any) -> Any:
+    """A state that a call begins with; that of another call's end counts once."""
+    return counted_once(h, group) if getattr(h, _ENDED, None) == name else h
