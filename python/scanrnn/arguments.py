@@ -132,6 +132,8 @@ def seed_value(value: Any) -> int | None:
     if value is None:
         return None
     try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"seed: expected an integer >= 0 or None, got {value!r}") from None

@@ -179,7 +179,7 @@ class Layer:
         ragged, most = None, 0
         if not (lengths is cu_seqlens is reset is longest is None):
             ragged = of_sequence(lengths, cu_seqlens, reset)
-            most = longest_told(longest, cu_seqlens)
+            most = longest_told(longest, cu_seqlens, x)
         return Run(
             self._stack, x, h_0, strategy, training=training, seed=seed, ragged=ragged, longest=most
         )

@@ -54,13 +54,16 @@ def of_sequence(lengths: Any, cu_seqlens: Any, reset: Any) -> Ragged | None:
     return Ragged(lengths, cu_seqlens, reset)
 
 
-def longest_told(longest: int | None, cu_seqlens: Any) -> int:
-    """The most steps that a packed sequence has, 0 where nobody says."""
+def longest_told(longest: int | None, cu_seqlens: Any, x: Any) -> int:
+    """The most steps that a packed sequence has, 0 where nobody says or there are no tokens."""
     if longest is None:
         return 0
     if cu_seqlens is None:
         raise ValueError(f"longest: expected None without cu_seqlens, got {longest!r}")
-    return count("longest", longest)
+    most, tokens = count("longest", longest), np.shape(x)[:1]
+    if most == 0 and tokens and tokens[0] != 0:
+        raise ValueError(f"longest: expected at least 1 where there are tokens, got {longest!r}")
+    return most
 
 
 def checked(

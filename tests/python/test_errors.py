@@ -44,6 +44,7 @@ def raises(kind, *parts):
         ({"device": "cuda:99999999999"}, ValueError, ("device: expected", "got 'cuda:9999")),
         ({"device": 0}, TypeError, ("device: expected a string", "got 0")),
         ({"seed": -1}, ValueError, ("seed: expected an integer >= 0 or None", "got -1")),
+        ({"seed": True}, TypeError, ("seed: expected an integer >= 0 or None", "got True")),
         ({"seed": 0.5}, TypeError, ("seed: expected an integer >= 0 or None", "got 0.5")),
         (
             {"proj_size": 0},

@@ -53,6 +53,7 @@ def test_libraries_take_it_and_refuse_what_is_wrong(library):
     np.testing.assert_allclose(told, wanted, rtol=0, atol=1e-6)
     for longest, kind, words in [
         (-1, ValueError, "expected a number >= 0, got -1"),
+        (0, ValueError, "expected at least 1 where there are tokens, got 0"),
         (14, ValueError, "expected at most the number of tokens, 13, got 14"),
         (2.5, TypeError, "expected an integer"),
         ("7", TypeError, "expected an integer"),

@@ -83,6 +83,15 @@ def test_rnn_takes_its_nonlinearity_where_torchs_does(nonlinearity):
         same(ours(x), theirs(x))
 
 
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+def test_directions_may_be_a_number_as_torchs(cell):
+    rnn, theirs = (getattr(of, cell)(4, 6, bidirectional=1) for of in (st, torch.nn))
+    assert rnn.bidirectional is True
+    assert [*rnn.state_dict()] == [*theirs.state_dict()]
+    assert st.replace(theirs) == [""]
+    assert theirs.bidirectional is True
+
+
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_signatures_have_the_cells_own_options(cell):
     kind, _ = INFO[cell].made_by()
@@ -188,6 +197,13 @@ def test_errors():
         rnn(x, (x, x))
     with raises(TypeError, "input: expected a tensor, got ndarray"):
         rnn(normal(9, 3, 4))
+    pair = module("LSTM", 4, 6, dtype=torch.float32)
+    for nothing in ((), []):
+        with raises((TypeError, RuntimeError), "h_0: expected the pair"):
+            pair(x, nothing)
+    pair.bias_ih_l0 = None
+    with raises(TypeError, "bias_ih_l0: expected a parameter, got None"):
+        pair(x)
     with raises(ValueError, "proj_size: expected 0"):
         module("MinGRU", 4, 6, proj_size=3)
     with raises(ValueError, "dtype: expected one of .*, got torch.int32"):

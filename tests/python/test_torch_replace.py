@@ -156,9 +156,11 @@ def test_what_cannot_be_is_left_and_named():
             "other": Other(4, 6),
             "normed": nn.utils.parametrizations.weight_norm(nn.GRU(4, 6), "weight_hh_l0"),
             "complex": nn.RNN(4, 6, dtype=torch.complex64),
+            "named": nn.LSTM(4, 6),
             "fine": nn.GRU(4, 6),
         }
     )
+    model["named"].domain = "speech"
     kinds = {name: type(value) for name, value in model.items()}
     with pytest.warns(UserWarning, match="left as they are") as said:
         assert st.replace(model) == ["fine"]
@@ -167,6 +169,7 @@ def test_what_cannot_be_is_left_and_named():
         "'other' (Other): a subclass may do something else than its base",
         "'normed' (ParametrizedGRU): a subclass",
         "'complex' (RNN): dtype: expected one of",
+        "'named' (LSTM): domain: expected no attribute of this name, which LSTM has",
     ):
         assert part in words
     assert "fine" not in words

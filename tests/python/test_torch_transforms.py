@@ -121,6 +121,25 @@ def test_autocast(cell, half):
     wide = rnn.double()
     with torch.autocast(DEVICE, half):
         assert wide(x.double())[0].dtype == torch.float64
+        with pytest.raises((TypeError, ValueError), match="dtype"):  # parameters of float64 stay so
+            wide(x.to(half))
+
+
+@pytest.mark.parametrize("cell", ["GRU", "MinLSTM"])
+def test_a_symbolic_trace_has_layers_as_leaves(cell):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = module(cell, 4, 6)
+
+        def forward(self, x, reset):
+            return self.rnn(x, reset=reset)[0] + 1
+
+    model, x = Model(), tensor(5, 3, 4)
+    reset = torch.arange(15, device=x.device).reshape(5, 3) % 4 == 0
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["rnn"]
+    same([traced(x, reset)], [model(x, reset)])
 
 
 @pytest.mark.parametrize("cell", ALL_CELLS)

@@ -111,7 +111,7 @@ class Layer:
         `scanrnn`'s layers. jit may trace all of them, but longest, which is a number.
         """
         d, ragged = self.description, of_sequence(lengths, cu_seqlens, reset)
-        d = d._replace(longest=longest_told(longest, cu_seqlens))
+        d = d._replace(longest=longest_told(longest, cu_seqlens, x))
         seed = None if key is None else seed_of(key)
         packed = cu_seqlens is not None
         self.check_call(params, x, packed)

@@ -46,7 +46,7 @@ class Base(nn.Module):
     ) -> list[Tensor]:  # fmt: skip
         """y and the states at the end, of one step those alone."""
         tensors.refuse_compiled_forward_mode(type(self).__name__, x, *states, *params)
-        target = _autocast_dtype(x)
+        target = _autocast_dtype(x, params[0])
         if target is not None:
             x, *states = (value.to(target) for value in (x, *states))
             params = [parameter.to(target) for parameter in params]
@@ -178,12 +178,18 @@ class Recurrent(Base):
             usual = self._usual(input, hx)
             if usual is not None:
                 return usual
+        if isinstance(input, torch.fx.Proxy):
+            told_of = {"lengths": lengths, "cu_seqlens": cu_seqlens, "reset": reset}
+            return _traced(self, (input, hx), told_of | {"longest": longest})
         ragged = of_sequence(lengths, cu_seqlens, reset)
-        most = longest_told(longest, cu_seqlens)
+        most = longest_told(longest, cu_seqlens, input)
         if isinstance(input, nn.utils.rnn.PackedSequence):
             return packed.run(self.forward, input, hx, ragged)
         own = self._parameters  # a parametrized one is elsewhere
         params = [own[name] if name in own else getattr(self, name) for name in self._names]
+        for name, value in zip(self._names, params, strict=True):
+            if value is None:
+                raise TypeError(f"{name}: expected a parameter, got None")
         self._check_input(input, cu_seqlens is not None)
         single, batch_axis = input.dim() == 2 and cu_seqlens is None, 0 if self.batch_first else 1
         x, told = input, self._description()
@@ -228,7 +234,7 @@ class Recurrent(Base):
             told = told.without_drops()
         if len(shape) != 3 or shape[2] != self.input_size or not alike([input, *states], params[0]):
             return None
-        if states:
+        if hx is not None:
             shapes = _state_shapes(told, shape[told.batch_axis])
             if len(states) != len(shapes):
                 return None
@@ -276,11 +282,11 @@ class Recurrent(Base):
     def extra_repr(self) -> str:
         out = f"{self.input_size}, {self.hidden_size}"
         for name, default in (
-            ("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0),
-            ("bidirectional", False), ("domain", "log"), ("strategy", None),
+            ("proj_size", 0), ("num_layers", 1), ("bias", True), ("batch_first", False),
+            ("dropout", 0.0), ("bidirectional", False), ("domain", "log"), ("strategy", None),
             *type(self)._cell.own_options().items(),
         ):  # fmt: skip
-            if getattr(self, name) != default:
+            if getattr(self, name) != default and f", {name}=" not in out:
                 out += f", {name}={getattr(self, name)!r}"
         return out
 
@@ -305,14 +311,21 @@ def alike(values: Sequence[Tensor], parameter: Tensor) -> bool:
     return True
 
 
-def _autocast_dtype(x: Tensor) -> torch.dtype | None:
+def _autocast_dtype(x: Tensor, parameter: Tensor) -> torch.dtype | None:
     """What autocast would have; it leaves float64 alone."""
     kind = x.device.type
-    if kind not in ("cpu", "cuda") or x.dtype == torch.float64:
+    if kind not in ("cpu", "cuda") or torch.float64 in (x.dtype, parameter.dtype):
         return None
     if not torch.is_autocast_enabled(kind):
         return None
     return torch.get_autocast_dtype(kind)
+
+
+def _traced(module: nn.Module, given: tuple[Any, ...], told: Mapping[str, Any]) -> Any:
+    """A node of torch.fx's symbolic trace, whose leaves torch.nn's layers are, too."""
+    tracer = given[0].tracer
+    named = {name: value for name, value in told.items() if value is not None}
+    return tracer.create_proxy("call_module", tracer.path_of_module(module), given, named)
 
 
 def _may_want_grad(value: Tensor) -> bool:

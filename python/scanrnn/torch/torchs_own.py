@@ -22,8 +22,9 @@ class TorchsOwn(Recurrent):
     """What the classes of torch.nn's cells come from."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._check_arguments(_ARGUMENTS.bind(*args, **options))
-        super().__init__(*args, **options)
+        bound = _ARGUMENTS.bind(*args, **options)
+        self._check_arguments(bound)
+        super().__init__(*bound.args, **bound.kwargs)
 
     @classmethod
     def _check_arguments(cls, bound: inspect.BoundArguments) -> None:
@@ -37,6 +38,8 @@ class TorchsOwn(Recurrent):
             if not isinstance(given[name], bool):
                 got = type(given[name]).__name__
                 raise TypeError(f"{name} should be of type bool, got: {got}")
+        if isinstance(given["bidirectional"], int):  # torch takes any truth of it
+            given["bidirectional"] = bool(given["bidirectional"])
         check_sizes({name: given[name] for name in ("input_size", "hidden_size", "num_layers")})
 
     @property
@@ -148,6 +151,8 @@ def adopted(kind: type[Base], theirs: type[nn.Module], state: Mapping[str, Any])
     options = {name: state[name] for name in names if name in state}
     if state.get("proj_size"):
         options["proj_size"] = state["proj_size"]
+    if "bidirectional" in options:
+        options["bidirectional"] = bool(options["bidirectional"])
     dtypes = {value.dtype for value in state["_parameters"].values() if value is not None}
     if len(dtypes) != 1:
         raise ValueError(f"dtype: expected parameters of one dtype, got {sorted(map(str, dtypes))}")
@@ -157,6 +162,9 @@ def adopted(kind: type[Base], theirs: type[nn.Module], state: Mapping[str, Any])
     ours, inner = vars(template), vars(nn.Module())
     torchs = vars(theirs(1, 1, device="meta"))
     kept = {name: value for name, value in state.items() if name not in torchs or name in inner}
+    taken = next((name for name in kept if name in ours and name not in inner), None)
+    if taken is not None:
+        raise ValueError(f"{taken}: expected no attribute of this name, which {kind.__name__} has")
     return {**{name: ours[name] for name in ours if name not in inner}, **kept}
 
 
