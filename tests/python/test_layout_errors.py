@@ -168,6 +168,11 @@ def test_types():
     refused(TypeError, "kernel: expected an array", LSTM | {"kernel": [[1.0]]}, "haste")
     message = "forget_bias: expected a number, got 'one'"
     refused(TypeError, message, TF, "tensorflow", forget_bias="one")
+    message = "forget_bias: expected a finite number, got inf"
+    refused(ValueError, message, TF, "tensorflow", forget_bias=float("inf"))
+    message = "weights: expected names of arrays that are strings, got 0"
+    refused(TypeError, message, {0: LSTM["bias"]}, "haste")
+    refused(TypeError, "prefix: expected a string, got 0", LSTM, "haste", prefix=0)
     for cls in (scanrnn.Layer, "LSTM", np.ndarray, make("LSTM", C, H)):
         with pytest.raises(
             TypeError, match=r"^cls: expected a class of scanrnn, such as scanrnn\."

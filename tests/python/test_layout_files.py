@@ -35,6 +35,9 @@ def test_npz(tmp_path):
     same_layer(load(str(tmp_path / "weights.npz"), "torch", "GRU"), rnn)
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "others.npz", "torch", "GRU")
+    (tmp_path / "none.npz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"^weights: '.*none\.npz' is not what numpy"):
+        load(tmp_path / "none.npz", "torch", "GRU")
 
 
 def test_safetensors(tmp_path):

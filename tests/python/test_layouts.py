@@ -57,6 +57,9 @@ def test_a_size_that_the_shapes_do_not_tell():
     rnn = make("SRU", 4, 3, bias=False)
     same(load(rnn.state_dict(), "torch", "SRU", hidden_size=3).state_dict(), rnn.state_dict())
     assert load(rnn.state_dict(), "torch", "SRU").hidden_size == 4
+    for options in ({}, {"bidirectional": True}, {"projection_size": 4}):
+        two = make("SRU", 4, 3, bias=False, num_layers=2, **options)  # whose second layer tells it
+        same(load(two.state_dict(), "torch", "SRU").state_dict(), two.state_dict())
     for cell in ("SRU", "PeepholeSRU"):
         assert load(make(cell, 4, 3).state_dict(), "torch", cell).hidden_size == 3
 
@@ -288,6 +291,24 @@ def test_lists_of_keras():
         back = load([*rnn.export("keras").values()], "keras", cell)
         assert (back.num_layers, back.bias) == (layers, bias)
         assert_close(back(x_of())[0], rnn(x_of())[0], TIGHT)
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+def test_lists_of_keras_whose_kernels_have_two_rows(cell):
+    """As GRU's bias has: of two inputs, or of the layer below two units."""
+    for bias, (input_size, hidden_size, both) in itertools.product(
+        (True, False), ((2, 3, True), (2, 4, False), (5, 2, False))
+    ):
+        rnn = make(cell, input_size, hidden_size, num_layers=3, bias=bias, bidirectional=both)
+        arrays, told = [*rnn.export("keras").values()], {"bidirectional": both}
+        if cell == "GRU" and hidden_size == 2:
+            if not bias:  # six arrays, of two layers or of three
+                with pytest.raises(ValueError, match=r"^bias: expected to be told, since"):
+                    load(arrays, "keras", cell)
+            told["bias"] = bias
+        back = load(arrays, "keras", cell, **told)
+        assert (back.num_layers, back.bias) == (3, bias)
+        same(back.export("keras"), rnn.export("keras"))
 
 
 def test_forget_bias_of_tensorflow():

@@ -113,6 +113,14 @@ class Coming:
         if missing or unexpected:
             raise ValueError(f"weights: missing {missing}, unexpected {unexpected}")
 
+    def _hidden_size(self, matrix: str) -> int | None:
+        """As the caller says, or as the second layer of our own layout reads it."""
+        if "hidden_size" in self.options or not self.kind.own or self.layers == 1:
+            return self.options.get("hidden_size")
+        second = self.units[1][0]
+        found = second.get("weight_pr", second.get(matrix))
+        return None if found is None else found.shape[-1] // self.directions
+
     def layer(self, cls: type) -> Any:
         """The layer itself: what sizes there are, and then all values."""
         first, matrix = self.units[0][0], self.fields[0]
@@ -120,7 +128,7 @@ class Coming:
         shape = first[matrix.name].shape
         if len(shape) != self.kind.axes:
             raise ValueError(f"{name}: expected {self.kind.axes} axes, got shape {shape}")
-        told = First(shape, matrix, first, self.directions, self.options.get("hidden_size"))
+        told = First(shape, matrix, first, self.directions, self._hidden_size(matrix.name))
         input_size, hidden_size = (max(1, size) for size in self.kind.sizes(told))
         found = {
             "input_size": input_size,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -75,6 +76,10 @@ def load(
     if not isinstance(weights, Mapping):
         got = arguments.type_name(weights)
         raise TypeError(f"weights: expected a path or a mapping of names to arrays, got {got}")
+    other = next((name for name in weights if not isinstance(name, str)), None)
+    if other is not None:
+        raise TypeError(f"weights: expected names of arrays that are strings, got {other!r}")
+    arguments.text("prefix", prefix)
     chosen = {name[len(prefix) :]: weights[name] for name in weights if name.startswith(prefix)}
     if not chosen:
         raise ValueError(f"weights: expected arrays, got none whose name begins with {prefix!r}")
@@ -114,7 +119,9 @@ def _forget_bias(layout: str, kind: Layout, cell: CellInfo, given: float | None)
         raise ValueError(
             f"forget_bias: expected None, since {cell.name} of {layout!r} adds none, got {given!r}"
         )
-    return arguments.real("forget_bias", given)
+    if not math.isfinite(arguments.real("forget_bias", given)):
+        raise ValueError(f"forget_bias: expected a finite number, got {given!r}")
+    return float(given)
 
 
 def _check_kept(layout: str, kind: Layout, cell: CellInfo, told: Mapping[str, Any]) -> None:
@@ -145,7 +152,8 @@ def _listed(
     """Arrays by their names, from the order in which Keras' get_weights() has them."""
     fields = kind.fields(cell)
     directions = 1 + arguments.flag("bidirectional", options.get("bidirectional", False))
-    bias = options.get("bias", kind.needs_bias or _third_is_bias(arrays))
+    told = options.get("bias", True if kind.needs_bias else None)
+    bias = _third_is_bias(arrays, cell) if told is None else told
     names = [field.name for field in fields if bias or not field.is_bias]
     units, rest = divmod(len(arrays), len(names))
     if rest or units % directions or not units:
@@ -163,7 +171,18 @@ def _listed(
     }
 
 
-def _third_is_bias(arrays: Sequence[Any]) -> bool:
-    """A bias has one axis, or GRU's [2, 3*H] two; the next layer's kernel is larger."""
-    shape = np.shape(arrays[2]) if len(arrays) > 2 else (0, 0)
-    return len(arrays) % 3 == 0 and (len(shape) == 1 or shape[0] == 2)
+def _third_is_bias(arrays: Sequence[Any], cell: CellInfo) -> bool:
+    """A bias has one axis, or GRU's [2, 3*H] two, as a kernel of two inputs has: then it is told by
+    where the recurrent kernels lie, which have one shape.
+    """
+    shapes = [np.shape(array) for array in arrays]
+    if len(shapes) < 3 or len(shapes) % 3 != 0 or len(shapes[2]) == 1:
+        return len(shapes) % 3 == 0
+    with_bias, without = (len(set(shapes[1::each])) == 1 for each in (3, 2))
+    if cell.name != "GRU" or any(shape[:1] != (2,) for shape in shapes[2::3]):
+        return False
+    if with_bias and without and len(shapes) % 2 == 0:
+        raise ValueError(
+            "bias: expected to be told, since these arrays may be of layers with biases or without"
+        )
+    return with_bias

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ def read(path: str | os.PathLike[str], cell: str) -> Read:
 
 
 def _npz(path: str, cell: str) -> Read:
+    if not zipfile.is_zipfile(path):
+        if not os.path.isfile(path):
+            raise FileNotFoundError(f"weights: there is no file {path!r}")
+        raise ValueError(f"weights: {path!r} is not what numpy.savez writes")
     with np.load(path, allow_pickle=False) as found:
         return dict(found), {}
 

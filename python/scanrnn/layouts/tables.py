@@ -44,7 +44,7 @@ class First(NamedTuple):
     matrix: Field
     arrays: Arrays
     directions: int
-    hidden_size: int | None  # if the caller says so
+    hidden_size: int | None  # if the caller says so, or the second layer does
 
     @property
     def count(self) -> int:
