@@ -19,7 +19,7 @@ import numpy as np
 from .. import _core, profile
 from ..arguments import Array
 from . import crossover
-from .sizes import SCAN, TF32, cell_of
+from .sizes import PASSES, SCAN, TF32, cell_of
 
 NOISE = 0.02  # a difference that timing cannot tell
 ENOUGH = 0.1  # regret whose loss is twice that of half of it, four times
@@ -67,11 +67,14 @@ class Problem(NamedTuple):
 
 
 def problems(content: dict[str, Any]) -> list[Problem]:
-    """The rows of a sweep, by problem. A row without a domain is of both."""
+    """The rows of a sweep, by problem; of layers that were measured otherwise, those that a sweep
+    may have. A row without a domain is of both.
+    """
     found: dict[tuple[Any, ...], dict[str, dict[str, float]]] = {}
     held_out = {}
     for row in content["rows"]:
-        if row["bench"] != "crossover":
+        of_a_sweep = row.get("C", row["H"]) == row["H"] and row["pass"] in PASSES
+        if row["bench"] not in ("crossover", "layer") or not of_a_sweep:
             continue
         key = tuple(row[name] for name in ("cell", "pass", "dtype", "layout", "B", "T", "H"))
         held_out[key] = row.get("held_out", False)

@@ -207,9 +207,11 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def load_sweep(path: Path) -> dict[str, Any]:
-    """What `bench crossover` wrote."""
+    """What `bench crossover` wrote; or bench/layer_cuda.cu, which names the GPU alone."""
     content = load(path)
-    if not isinstance(content, dict) or not {"device", "architecture", "rows"} <= set(content):
+    if isinstance(content, dict) and "gpu" in content:
+        content = {"device": "cuda", "processor": content["gpu"]} | content
+    if not isinstance(content, dict) or not {"device", "processor", "rows"} <= set(content):
         raise SystemExit(f"{path}: it is not what bench crossover writes")
     return content
 

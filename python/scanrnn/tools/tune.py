@@ -53,7 +53,9 @@ def run(
 ) -> None:
     now = None
     if measured is not None:
-        sweeps = [measure.load_sweep(path) for path in measured]
+        *others, last = map(measure.load_sweep, measured)
+        device = {key: last[key] for key in ("units", "shared_bytes") if key in last}
+        sweeps = [*(device | other for other in others), last]  # where one does not say of its own
     else:
         now = _core.profile(_core.Device(device))
         measure.ready(out or profile.user_file(device.partition(":")[0]))
