@@ -111,7 +111,8 @@ class TimeSharded(nn.Module):
         ranks = Ranks(self.group)
         name = ranks.group.group_name
         if isinstance(hx, (tuple, list)):
-            hx = tuple(_begun(h, name, self.group) for h in hx)
+            begun = [_begun(h, name, self.group) for h in hx]
+            hx = begun if isinstance(hx, list) else tuple(begun)
         else:
             hx = _begun(hx, name, self.group)
         asked = Asked(
