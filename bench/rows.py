@@ -53,8 +53,8 @@ def commits(content: Row) -> str:
     last = content["commit"]
     apart = by(content.get("commits", {}).items(), lambda item: item[1])
     others = (
-        f"{commit[:9]} for {', '.join(part for part, _ in parts)}"
+        f"{commit[:9]} for {' and '.join(repr(part) for part, _ in parts)}"
         for commit, parts in apart.items()
         if commit != last
     )
-    return " and ".join([last[:9], *others])
+    return "; ".join([last[:9], *others])

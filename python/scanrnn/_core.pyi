@@ -50,6 +50,7 @@ class Layer:
         bidirectional: bool = False,
         variant: str = "",
         domain: str = "log",
+        options: str = "",
         dtype: str = "float32",
     ) -> None: ...
     @property

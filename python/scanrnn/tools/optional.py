@@ -14,8 +14,9 @@ def need(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
+        extra = package if package == "torch" else "plot"
         raise SystemExit(
-            f"This command needs {package}: pip install 'scanrnn[plot]' (or {package} alone)"
+            f"This command needs {package}: pip install 'scanrnn[{extra}]' (or {package} alone)"
         ) from None
 
 
