@@ -95,25 +95,27 @@ TYPED_TEST(CutOperatorTest, AZeroForgets) {
   const scan::LogAffine<double> zero{-kInfinity, 0.5, 1}, after{-0.25, -kInfinity, 1};
   const double want = std::exp(0.25);
   for (double bad : {std::numeric_limits<double>::quiet_NaN(), kInfinity}) {
-    const auto before = TypeParam::step({-0.5, bad, 1});
-    const auto cut = TypeParam::step(zero), kept = TypeParam::step(after);
-    auto state = Op::apply(before, TypeParam::state(0.5));
-    ASSERT_FALSE(std::isfinite(TypeParam::value(state)));
-    EXPECT_NEAR(TypeParam::value(Op::apply(kept, Op::apply(cut, state))), want, 1e-14);
-    EXPECT_NEAR(TypeParam::value(Op::advance(kept, Op::advance(cut, state))), want, 1e-14);
-    auto local = Op::local_identity();
-    for (const auto& step : {before, cut, kept}) local = Op::then(local, step);
-    EXPECT_NEAR(TypeParam::value(Op::apply(local, state)), want, 1e-14);
-    const auto element = [&](int i) {
-      const auto& step = i == 0 ? before : i == 1 ? cut : kept;
-      return Op::promote(Op::then(Op::local_identity(), step));
-    };
-    const auto left = Op::combine(Op::combine(element(0), element(1)), element(2));
-    const auto right = Op::combine(element(0), Op::combine(element(1), element(2)));
-    EXPECT_NEAR(TypeParam::value(Op::apply(left, state)), want, 1e-14);
-    EXPECT_NEAR(TypeParam::value(Op::apply(right, state)), want, 1e-14);
-    const auto all = Op::template combine_all<3>(element);
-    EXPECT_NEAR(TypeParam::value(Op::apply(Op::linear(all), state)), want, 1e-14);
+    for (bool decay : {false, true}) {
+      const auto before = decay ? TypeParam::step({bad, -0.5, 1}) : TypeParam::step({-0.5, bad, 1});
+      const auto cut = TypeParam::step(zero), kept = TypeParam::step(after);
+      auto state = Op::apply(before, TypeParam::state(0.5));
+      ASSERT_FALSE(std::isfinite(TypeParam::value(state)));
+      EXPECT_NEAR(TypeParam::value(Op::apply(kept, Op::apply(cut, state))), want, 1e-14);
+      EXPECT_NEAR(TypeParam::value(Op::advance(kept, Op::advance(cut, state))), want, 1e-14);
+      auto local = Op::local_identity();
+      for (const auto& step : {before, cut, kept}) local = Op::then(local, step);
+      EXPECT_NEAR(TypeParam::value(Op::apply(local, state)), want, 1e-14);
+      const auto element = [&](int i) {
+        const auto& step = i == 0 ? before : i == 1 ? cut : kept;
+        return Op::promote(Op::then(Op::local_identity(), step));
+      };
+      const auto left = Op::combine(Op::combine(element(0), element(1)), element(2));
+      const auto right = Op::combine(element(0), Op::combine(element(1), element(2)));
+      EXPECT_NEAR(TypeParam::value(Op::apply(left, state)), want, 1e-14);
+      EXPECT_NEAR(TypeParam::value(Op::apply(right, state)), want, 1e-14);
+      const auto all = Op::template combine_all<3>(element);
+      EXPECT_NEAR(TypeParam::value(Op::apply(Op::linear(all), state)), want, 1e-14);
+    }
   }
 }
 

@@ -223,9 +223,14 @@ struct LogStateOp {
     const V kept = select(is_small(f.z), select(is_small(g.z), z, V(1)), V(1));
     const auto keeps = is_small(kept);
     const auto a = normalised<V>(g.a * f.a, f.ea + g.ea);
-    const auto forgets = is_zero(g.a);
-    return {select(keeps, V(1) - kept, a.m), select(keeps, kept, V(1)), select(forgets, g.b, b.m),
-            choose(keeps, whole(V(0)), a.e), choose(forgets, whole(g.eb), b.e)};
+    // Nothing goes through a zero, whatever a is on its other side.
+    const auto forgets = is_zero(g.a), forgot = is_zero(f.a);
+    const V through = select(keeps, V(1) - kept, a.m);
+    return {
+        select(forgets, g.a, select(forgot, f.a, through)), select(keeps, kept, V(1)),
+        select(forgets, g.b, b.m),
+        choose(forgets, whole(V(0)), choose(forgot, whole(V(0)), choose(keeps, whole(V(0)), a.e))),
+        choose(forgets, whole(g.eb), b.e)};
   }
   SCANRNN_HD static Local join(const Local& f, const Local& g) {
     const Local both = then(f, g);
