@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is drawn in a ragged batch is of its sequence and its time, whatever strategy is asked for,
-// with resets and without.
+// with resets and without; and of a batch without a sequence nothing.
 #include "support/one_by_one.h"
 
 namespace scanrnn::test {
@@ -34,9 +34,10 @@ TEST(RaggedDraws, AreThoseOfEveryStrategy) {
     if (info(options.cell).readout) options.state_dropout = 0.25;
     options.bidirectional = true;
     for (const bool packed : {false, true}) {
-      for (const bool resets : {false, true}) {
-        RaggedCase c = ragged_case(options, {37, 0, 20, 36, 1}, packed);
-        if (resets) reset_some(c, 0.2, random);
+      for (const int kind : {0, 1, 2}) {
+        const std::vector<std::int64_t> lengths{37, 0, 20, 36, 1};
+        RaggedCase c = ragged_case(options, kind < 2 ? lengths : decltype(lengths){}, packed);
+        if (kind == 1) reset_some(c, 0.2, random);
         expect_same_draws(c, random);
         if (testing::Test::HasFailure()) return;
       }

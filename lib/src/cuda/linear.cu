@@ -116,7 +116,7 @@ struct LayerRun : CudaRun<T> {
       gemm_space = arena.take(CudaGemm::kWorkspace);
       s.workspace = arena.take(kernels.workspace(s));
     }
-    if (arena.counting() || call.batch == 0) return;
+    if (arena.counting() || call.sequences == 0) return;
     s.initial = call.h0.data;
     s.initial_line = call.h0.strides[0];
     s.final = call.hn.data;
@@ -200,7 +200,7 @@ struct LayerRun : CudaRun<T> {
     auto args = backward_args(call, bias, data(call.vectors), dgates, dvectors,
                               skip_aside ? rows(dskip, call.hidden) : skip_to);
     args.masks = masks(args.masks);
-    if (call.batch > 0) SCANRNN_CUDA(kernels.backward(s, args));
+    if (call.sequences > 0) SCANRNN_CUDA(kernels.backward(s, args));
     if (call.ragged.lengths && (call.tables.ways.sequences || call.is_diagonal())) {
       clear_padding(rows(dgates, width()));
       if (dvectors) clear_padding(rows(dvectors, vector_values));
