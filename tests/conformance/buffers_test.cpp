@@ -46,7 +46,11 @@ std::vector<std::uint8_t> bits_of(const Buffer& buffer, const TensorView& view) 
 
 TEST(Buffers, TheAllocatingOverloadsAreTheSame) {
   constexpr std::uint64_t kSeed = 5;
-  for (const LayerOptions& options : few_variants()) {
+  std::vector<LayerOptions> layers = few_variants();
+  layers.emplace_back();
+  layers.back().cell = Cell::LSTM;
+  layers.back().proj_size = 3;
+  for (const LayerOptions& options : layers) {
     for (bool batch_first : {false, true}) {
       const Case c = buffers_case(options, batch_first);
       SCOPED_TRACE(text(c));
@@ -90,6 +94,27 @@ TEST(Buffers, TheAllocatingOverloadsAreTheSame) {
       EXPECT_TRUE(same_bits("y", bits_of(inference.memory, inference.y), buffers.y.bits()));
     }
   }
+}
+
+// Two layers work at the same time in other memory than two directions.
+TEST(Buffers, APlanOfAnotherStackIsNone) {
+  LayerOptions options;
+  options.cell = Cell::LSTM;
+  Case c = buffers_case(options, false);
+  c.layer.num_layers = 1;
+  Random random(97);
+  const Data data = random_data(c, random);
+  Context context = make_context(c.threads);
+  Buffers buffers(c, data);
+  Mirror mirror(context);
+  const BackwardArgs in = buffers.backward_args(mirror);
+  LayerOptions stack = c.layer;
+  stack.bidirectional = false;
+  stack.num_layers = 2;
+  const dispatch::Plan other = Layer(stack).plan(context, c.steps, c.batch, Mode::training);
+  const std::string said =
+      message<value_error>([&] { Layer(c.layer).backward(context, other, in); });
+  EXPECT_EQ(said.find("plan: it was made for another layer or device: "), 0u) << said;
 }
 
 TEST(Buffers, TheAllocatingOverloadsNameWhatIsWrong) {

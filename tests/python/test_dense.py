@@ -348,3 +348,20 @@ def test_weights_come_back_from_torch(cell):
     assert_close(y, their_y.numpy(), 1e-13)
     for got, wanted in zip(flat(last), flat(their_last), strict=True):
         assert_close(got, wanted.numpy(), 1e-13)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_stride_of_one_element_says_nothing(batch_first):
+    """NumPy keeps strides of its own for such axes, of which no product may make a row's length."""
+    rnn = make("LSTM", 5, 4, proj_size=3, batch_first=batch_first)
+    x, dy = normal(1, 1, 5), normal(1, 1, 3)
+    h, c = normal(1, 3, 1).transpose(0, 2, 1), normal(4, 1, 1).transpose(2, 1, 0)
+    assert h.strides[1] < h.nbytes
+    plain = [array.ravel().reshape(array.shape) for array in (h, c)]
+    results = []
+    for state in ((h, c), tuple(plain)):
+        (y, h_n), pullback = rnn.vjp(x, state)
+        dx, dh_0, dparams = pullback(dy)
+        results.append([y, *h_n, dx, *dh_0, *dparams.values()])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -42,11 +42,11 @@ class Outputs {
 
 State take_state(Outputs& outputs, const Layer& layer, const dispatch::Plan& plan) {
   const LayerOptions& o = layer.options();
-  const std::vector<std::int64_t> sizes{o.num_layers * layer.directions(), plan.problem.batch,
-                                        o.hidden_size};
   State out;
   for (int i = 0; i < info(o.cell).states; ++i) {
-    out.*kStateTensors[static_cast<std::size_t>(i)] = outputs.take(o.dtype, sizes);
+    const std::int64_t width = i == 0 ? layer.output_size() : o.hidden_size;
+    out.*kStateTensors[static_cast<std::size_t>(i)] =
+        outputs.take(o.dtype, {o.num_layers * layer.directions(), plan.problem.batch, width});
   }
   return out;
 }
@@ -67,8 +67,7 @@ ForwardResult Layer::forward(Context& context, const std::vector<TensorView>& pa
   out.seed = seed;
   const Sizes bytes = sizes(out.plan);
   out.memory = Outputs(context).make([&](Outputs& outputs) {
-    out.y =
-        outputs.take(options_.dtype, {x.sizes[0], x.sizes[1], directions() * options_.hidden_size});
+    out.y = outputs.take(options_.dtype, {x.sizes[0], x.sizes[1], directions() * output_size()});
     out.hn = take_state(outputs, *this, out.plan);
   });
   out.reserve = Buffer(context, bytes.reserve);

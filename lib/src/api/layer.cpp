@@ -17,6 +17,19 @@ bool draws(const LayerOptions& o, bool training) {
   return o.zoneout > 0 || o.zoneout_cell > 0 || (training && o.draws && o.state_dropout > 0);
 }
 
+// Layer calls that need not wait for one another's end: of dense cells, which cannot fill a machine
+// with few sequences, and where nothing is made around a call.
+int at_once(const LayerOptions& o, const dispatch::Problem& problem) {
+  const bool dense = problem.recurrence == dispatch::Recurrence::dense;
+  const bool made = o.proj_size > 0 || o.num_heads > 1 || o.dropconnect > 0;
+  if (!dense || made || dispatch::by_lines(problem)) return 1;
+  if (o.bidirectional) return 2;
+  // A step that goes on from a pool of states has a plan for a ragged batch.
+  const bool step = problem.layout == Batch::ragged && problem.steps == 1;
+  const bool chain = problem.layout == Batch::rectangular || step;
+  return chain && o.input_dropout == 0 ? o.num_layers : 1;
+}
+
 void check_plan(const Layer& layer, const Context& context, const dispatch::Plan& plan,
                 bool training) {
   const LayerOptions& o = layer.options();
@@ -26,7 +39,9 @@ void check_plan(const Layer& layer, const Context& context, const dispatch::Plan
       p.input_size == o.input_size && p.hidden_size == o.hidden_size && p.gates == cell.gates &&
       p.recurrence == cell.recurrence && p.storage_bytes == static_cast<int>(size_of(o.dtype)) &&
       p.normed == o.layer_norm && p.resets == !o.reset_after && p.heads == o.num_heads &&
-      p.draws == draws(o, p.training) && plan.device.processor == context.limits().processor;
+      p.draws == draws(o, p.training) && p.at_once == at_once(o, p) &&
+      p.chained == (p.at_once > 1 && !o.bidirectional) &&
+      plan.device.processor == context.limits().processor;
   if (!mine) {
     throw value_error("plan: it was made for another layer or device: " + dispatch::explain(plan));
   }
@@ -41,19 +56,6 @@ void check_plan(const Layer& layer, const Context& context, const dispatch::Plan
   });
 }
 
-// Layer calls that need not wait for one another's end: of dense cells, which cannot fill a machine
-// with few sequences, and where nothing is made around a call.
-int at_once(const LayerOptions& o, const dispatch::Problem& problem) {
-  const bool dense = problem.recurrence == dispatch::Recurrence::dense;
-  const bool made = o.proj_size > 0 || o.num_heads > 1 || o.dropconnect > 0;
-  if (!dense || made || dispatch::by_lines(problem)) return 1;
-  if (o.bidirectional) return 2;
-  // A step that goes on from a pool of states has a plan for a ragged batch.
-  const bool step = problem.layout == Batch::ragged && problem.steps == 1;
-  const bool chain = problem.layout == Batch::rectangular || step;
-  return chain && o.input_dropout == 0 ? o.num_layers : 1;
-}
-
 // The sizes of a plan that comes without them, once what must fit it was checked.
 Sizes sizes_of(const Layer& layer, const dispatch::Plan& plan, const Sizes* counted) {
   return counted ? *counted : layer.sizes(plan);
@@ -65,8 +67,8 @@ void run_forward(const Layer& layer, Context& context, const dispatch::Plan& pla
   check_plan(layer, context, plan, false);
   const Shapes shapes{layer, plan, context};
   const LayerOptions& o = layer.options();
-  shapes.check_params("", args.params);
   ForwardArgs inner = args;
+  shapes.check_params("", inner.params);
   inner.x = shapes.over_time(args.x, shapes.input("x"));
   inner.h0 = args.state_indices ? shapes.check_pool(h, args) : shapes.check_initial(h, args.h0);
   inner.y = shapes.over_time(args.y, shapes.output("y"));
@@ -92,8 +94,8 @@ void run_backward(const Layer& layer, Context& context, const dispatch::Plan& pl
   check_plan(layer, context, plan, true);
   const Shapes shapes{layer, plan, context};
   const LayerOptions& o = layer.options();
-  shapes.check_params("", args.params);
   BackwardArgs inner = args;
+  shapes.check_params("", inner.params);
   inner.x = shapes.over_time(args.x, shapes.input("x"));
   inner.h0 = shapes.check_initial("h_0", args.h0);
   inner.y = shapes.over_time(args.y, shapes.output("y"));
@@ -101,7 +103,7 @@ void run_backward(const Layer& layer, Context& context, const dispatch::Plan& pl
   inner.dhn = shapes.check_state("dh_n", args.dhn);
   inner.dx = shapes.over_time(args.dx, shapes.input("dx", true));
   inner.dh0 = shapes.check_state("dh_0", args.dh0);
-  if (!args.dparams.empty()) shapes.check_params("d", args.dparams);
+  if (!inner.dparams.empty()) shapes.check_params("d", inner.dparams);
   inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, context);
   inner.seed_in = shapes.check_seed(args.seed_in);
   const Sizes need = sizes_of(layer, plan, counted);

@@ -146,7 +146,7 @@ struct Shapes {
   TensorView check_seed(const TensorView& seed) const {
     return check(seed, {"seed_in", {1}, "(1,)", Dtype::int64, device, true});
   }
-  void check_params(const char* prefix, const std::vector<TensorView>& params) const {
+  void check_params(const char* prefix, std::vector<TensorView>& params) const {
     const auto& wanted = layer.parameters();
     require(params.size() == wanted.size(), [&] {
       return std::string(prefix) + "params: expected " + std::to_string(wanted.size()) +
@@ -154,8 +154,8 @@ struct Shapes {
     });
     for (std::size_t i = 0; i < params.size(); ++i) {
       const char* axes = axes_of(wanted[i], layer.options());
-      check(params[i], {wanted[i].name.c_str(), wanted[i].sizes, axes, layer.options().dtype,
-                        device, false, prefix});
+      params[i] = check(params[i], {wanted[i].name.c_str(), wanted[i].sizes, axes,
+                                    layer.options().dtype, device, false, prefix});
     }
   }
 };
