@@ -193,6 +193,26 @@ def test_the_built_in_costs_where_products_round_to_tf32():
     assert np.mean(regrets <= regret.FAR) >= 0.99
 
 
+@pytest.mark.parametrize(("name", "close"), [("h200-layer", 0.995), ("h100-layer", 0.99)])
+def test_the_built_in_picks_of_quoted_layers(name, close):
+    """As layer_cuda measures them, whose file is a sweep's beside one of such a device."""
+    results = ROOT / "bench" / "results"
+    content = measure.load_sweep(
+        results / f"{name}.json", measure.load_sweep(results / "h200-random.json")
+    )
+    assert content["units"] == UNITS
+    assert content["processor"] == content["gpu"]
+    found = fit.problems(content)
+    assert {p.direction for p in found} == set(sizes.PASSES)
+    pick = regret.picker(content, _core.built_in_profile("sm_90"))
+    regrets = np.array([p.regret(pick(p)) for p in found])
+    assert len(found) > 250
+    assert np.mean(regrets <= regret.CLOSE) >= close
+    assert regrets.max() <= 0.07
+    with pytest.raises(SystemExit, match="not what bench crossover writes"):
+        measure.load_sweep(results / f"{name}.json")
+
+
 # The share of picks within 5 % of the best, the most that one loses, and the median error of the
 # microseconds.
 PROMISED = {

@@ -206,12 +206,18 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
-def load_sweep(path: Path) -> dict[str, Any]:
-    """What `bench crossover` wrote; or bench/layer_cuda.cu, which names the GPU alone."""
+OF_A_DEVICE = ("device", "architecture", "units", "shared_bytes")
+
+
+def load_sweep(path: Path, beside: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What `bench crossover` wrote; or `beside` a sweep bench/layer_cuda.cu, which says no more of
+    its device than the GPU's name.
+    """
     content = load(path)
-    if isinstance(content, dict) and "gpu" in content:
-        content = {"device": "cuda", "processor": content["gpu"]} | content
-    if not isinstance(content, dict) or not {"device", "processor", "rows"} <= set(content):
+    if beside is not None and isinstance(content, dict) and "gpu" in content:
+        kind = {name: beside[name] for name in OF_A_DEVICE if name in beside}
+        content = kind | {"processor": content["gpu"]} | content
+    if not isinstance(content, dict) or not {"device", "architecture", "rows"} <= set(content):
         raise SystemExit(f"{path}: it is not what bench crossover writes")
     return content
 

@@ -53,9 +53,8 @@ def run(
 ) -> None:
     now = None
     if measured is not None:
-        *others, last = map(measure.load_sweep, measured)
-        device = {key: last[key] for key in ("units", "shared_bytes") if key in last}
-        sweeps = [*(device | other for other in others), last]  # where one does not say of its own
+        last = measure.load_sweep(measured[-1])
+        sweeps = [*(measure.load_sweep(path, last) for path in measured[:-1]), last]
     else:
         now = _core.profile(_core.Device(device))
         measure.ready(out or profile.user_file(device.partition(":")[0]))
