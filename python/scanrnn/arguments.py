@@ -36,12 +36,17 @@ def state_words(first: str, count: int, one: str = "one array") -> str:
     return ("the pair " if count == 2 else "") + f"({', '.join(state_names(first, count))})"
 
 
+def _whole(value: Any) -> int:
+    """What is an integer, which True and False are not: else a TypeError without words."""
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError
+    return operator.index(value)
+
+
 def integer(name: str, value: Any) -> int:
     """A whole number that fits 32 bits, so that no size can wrap on its way down."""
     try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        number = operator.index(value)
+        number = _whole(value)
     except TypeError:
         raise TypeError(f"{name}: expected an integer, got {value!r}") from None
     if abs(number) >= 2**31:
@@ -132,9 +137,7 @@ def seed_value(value: Any) -> int | None:
     if value is None:
         return None
     try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        number = operator.index(value)
+        number = _whole(value)
     except TypeError:
         raise TypeError(f"seed: expected an integer >= 0 or None, got {value!r}") from None
     if number < 0:

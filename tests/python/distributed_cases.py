@@ -275,7 +275,7 @@ def states_handed_on(world):
         return tuple(map(change, h)) if isinstance(h, tuple) else change(h)
 
     for name in ("MinGRU", "LSTM"):
-        rnns = module(name, 8, 8), module(name, 8, 8, 1, bidirectional=False)
+        rnns = module(name, 8, 8), module(name, 8, 8)
         sharded = [sd.TimeSharded(rnn) for rnn in rnns]
         as_it_is = functools.partial(of_each, lambda h: h)
         want = gradients(*rnns, slice(0, 9), as_it_is)

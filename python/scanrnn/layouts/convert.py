@@ -176,8 +176,10 @@ def _third_is_bias(arrays: Sequence[Any], cell: CellInfo) -> bool:
     where the recurrent kernels lie, which have one shape.
     """
     shapes = [np.shape(array) for array in arrays]
-    if len(shapes) < 3 or len(shapes) % 3 != 0 or len(shapes[2]) == 1:
-        return len(shapes) % 3 == 0
+    if not shapes or len(shapes) % 3 != 0:
+        return False
+    if len(shapes[2]) == 1:
+        return True
     with_bias, without = (len(set(shapes[1::each])) == 1 for each in (3, 2))
     if cell.name != "GRU" or any(shape[:1] != (2,) for shape in shapes[2::3]):
         return False

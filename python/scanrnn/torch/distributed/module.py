@@ -109,12 +109,11 @@ class TimeSharded(nn.Module):
         reset: Any = None,
     ) -> tuple[Tensor, Any]:
         ranks = Ranks(self.group)
-        name = ranks.group.group_name
         if isinstance(hx, (tuple, list)):
-            begun = [_begun(h, name, self.group) for h in hx]
+            begun = [_begun(h, ranks) for h in hx]
             hx = begun if isinstance(hx, list) else tuple(begun)
         else:
-            hx = _begun(hx, name, self.group)
+            hx = _begun(hx, ranks)
         asked = Asked(
             self.module, self.groups, self.way, ranks, input, hx, lengths, cu_seqlens, reset
         )
@@ -123,10 +122,11 @@ class TimeSharded(nn.Module):
         if asked.single:
             y, finals = y.squeeze(asked.batch_axis), [final.squeeze(1) for final in finals]
         for final in finals:
-            setattr(final, _ENDED, name)
+            setattr(final, _ENDED, ranks.group.group_name)
         return y, finals[0] if len(finals) == 1 else tuple(finals)
 
 
-def _begun(h: Any, name: str, group: Any) -> Any:
+def _begun(h: Any, ranks: Ranks) -> Any:
     """A state that a call begins with; that of another call's end counts once."""
-    return counted_once(h, group) if getattr(h, _ENDED, None) == name else h
+    ended = getattr(h, _ENDED, None) == ranks.group.group_name
+    return counted_once(h, ranks.group) if ended else h
