@@ -183,7 +183,7 @@ double clocks(const Problem& p, const LargeTile& tile, const PersistentShape& sh
     step = 470 + 3.9 * hidden + 11 * shape.slices * shape.groups + lines * (142 + 1.65 * pieces) +
            19 * (pieces - tile.kept);
   } else if (tile.wide) {
-    step = 2000 + 6.5 * hidden;
+    step = 5000 + 5.3 * hidden;
   } else {
     step = 980 + lines * (6.3 + 11 * std::max(p.gates, 3) + 0.088 * hidden) +
            0.8 * (hidden - kLargeGroups * kLargePiece * tile.kept);
