@@ -13,8 +13,8 @@ namespace scanrnn::dispatch {
 //
 // A `wide` block is for layers of which a device has no room: each of its warp groups has
 // kLargeUnits units, and multiplies by all columns. They come in chunks of kWideChunk pieces, of
-// which `kept` are in registers, kWideShared in shared memory, and the rest is brought in every
-// step, two pieces at a time.
+// which `kept` are in registers, kWideShared in shared memory (of the last chunk that there may be,
+// in registers, too), and the rest is brought in every step, two pieces at a time.
 struct LargeTile {
   int lines, kept;
   bool wide = false;
@@ -23,12 +23,10 @@ struct LargeTile {
 };
 inline constexpr int kLargeUnits = 16, kLargePiece = 16, kLargeGroups = 2, kLargeThreads = 256;
 inline constexpr LargeTile kLargeTiles[] = {{64, 8},  {64, 16}, {64, 24},
-                                            {32, 16}, {32, 24}, {32, 1, true}};
+                                            {32, 16}, {32, 24}, {32, 2, true}};
 constexpr std::int64_t LargeTile::units() const { return (wide ? kLargeGroups : 1) * kLargeUnits; }
-// Chunks of a wide block's sum; of h it has room for kWideStates at a time, of what is brought of R
-// for kWideRing.
-inline constexpr int kWideChunk = 8, kWideChunks = 22, kWideShared = 1;
-inline constexpr int kWideStates = 3, kWideRing = 4;
+// Chunks of a wide block's sum; there is room for what comes of two of them at a time.
+inline constexpr int kWideChunk = 16, kWideChunks = 11, kWideShared = 2, kWideTurns = 2;
 
 // Values of a unit that a step of any cell reads or leaves: the sums, and the tensors of the state.
 inline constexpr int kLargeValues = 8;
@@ -63,9 +61,11 @@ constexpr LargeMemory wide_memory(LargeTile tile, std::int64_t hidden) {
   constexpr std::int64_t kElement = 2, kPiece = kLargePiece * kElement;
   constexpr std::int64_t kRows = kLargeGroups * 4 * kLargeUnits;
   LargeMemory out{};
-  out.state = std::int64_t{kWideStates} * kWideChunk * kPiece * tile.lines;
-  out.weights = wide_chunks(hidden) * kWideShared * kPiece * kRows;
-  out.parts = std::int64_t{kWideRing} * (kWideChunk - tile.kept - kWideShared) * kPiece * kRows;
+  out.state = std::int64_t{kWideTurns} * kWideChunk * kPiece * tile.lines;
+  const std::int64_t in_shared =
+      wide_chunks(hidden) < kWideChunks ? wide_chunks(hidden) : kWideChunks - 1;
+  out.weights = in_shared * kWideShared * kPiece * kRows;
+  out.parts = std::int64_t{kWideTurns} * (kWideChunk - tile.kept - kWideShared) * kPiece * kRows;
   out.rows =
       std::int64_t{kLargeGroups} * tile.lines * large_row(kLargeUnits, kLargeValues) * kElement;
   out.turns = large_turns(tile.lines);

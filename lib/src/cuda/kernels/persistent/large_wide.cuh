@@ -4,8 +4,8 @@
 //
 // Each of its warp groups has 64 rows of R and multiplies them by all of h. Columns come in chunks:
 // of each, a part of R is in registers and a part in shared memory, and the rest is brought anew in
-// every step, two chunks ahead, to a ring in shared memory. So are the words of h. A chunk is
-// multiplied while the next ones come.
+// every step, while the chunk before is multiplied. So are the words of h. What comes next is asked
+// for behind the fence, which waits for all that a thread has asked for.
 #pragma once
 
 #include "cuda/kernels/persistent/large_items.cuh"
@@ -38,12 +38,14 @@ struct LargeRowWords {
 template <class C, class T, class Cut>
 struct LargeWide {
   static constexpr int kChunk = dispatch::kWideChunk, kChunks = dispatch::kWideChunks;
-  static constexpr int kStates = dispatch::kWideStates, kRing = dispatch::kWideRing;
+  static constexpr int kTurns = dispatch::kWideTurns;
   static constexpr int kLines = Cut::kLines, kRows = Cut::kRows;
   // Pieces of a chunk of R: in registers, in shared memory, brought.
   static constexpr int kKept = Cut::kKept, kShared = dispatch::kWideShared;
   static constexpr int kBrought = kChunk - kKept - kShared;
   static_assert(kBrought % 2 == 0, "two are brought together");
+  // Pieces of a chunk in registers.
+  static constexpr int kept_of(int c) { return kKept + (c + 1 == kChunks ? kShared : 0); }
   static constexpr int kPiece = dispatch::kLargePiece;
   // Pieces of 16 bytes: of a chunk of h, those of one line that are received together.
   static constexpr int kApart = dispatch::kLargeThreads / kLines;
@@ -52,7 +54,7 @@ struct LargeWide {
   static constexpr int kRowBytes = kPiece * kRows * 2;  // of a piece of R
 
   const CudaDenseArgs<T, float>& a;
-  std::uint32_t kept[kChunks * kKept][4];
+  std::uint32_t kept[kChunks * kKept + kShared][4];
   warp_group::Shared state, shared, ring;
   int chunks;                       // of R's columns
   std::uint32_t state_at, ring_at;  // of this thread
@@ -62,7 +64,7 @@ struct LargeWide {
   const std::uint32_t* from;        // this thread's first piece of h
   int line, count;                  // its line; lines
   Index slot;                       // words
-  int turn = 0;                     // of the ring
+  int turn = 0;                     // of what is brought
   float sum[Cut::kSums];
 
   __device__ __forceinline__ LargeWide(const CudaDenseArgs<T, float>& a,
@@ -90,44 +92,37 @@ struct LargeWide {
     }
     aligned = reinterpret_cast<std::uintptr_t>(a.weight) % 16 == 0 && a.weight_stride % 8 == 0;
     ring_at = at.parts + (lane / 8 * kRows + warp * 16 + lane % 8) * 16;
-    for (int i = share.thread; i < kRing * kBrought * kRowBytes / 16; i += kGroupThreads) {
+    for (int i = share.thread; i < kTurns * kBrought * kRowBytes / 16; i += kGroupThreads) {
       store_shared(at.parts + i * 16, make_uint4(0, 0, 0, 0));  // rows that there are not
     }
     warp_group::meet(share.group);
     bring(0);
-    bring(1);
   }
   // Of so many lines in step t; post() is called before all of the block meet.
   template <class Post>
   __device__ __forceinline__ void make(int, int lines, const Post& post) {
     post();
-    state.forget();
-    shared.forget();
-    ring.forget();
 #pragma unroll
     for (float& s : sum) s = 0.0f;
     Words words{from, line < lines ? 2 * kChunk * chunks : 0};
-    uint4 v[2][kReceived];
-    look(words, v[0]);
-    look(words, v[1]);
+    uint4 v[kReceived];
+    look(words, v);
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       if (c >= chunks) break;
-      receive(words, v[c % 2]);
+      receive(words, v);
 #pragma unroll
       for (int i = 0; i < kReceived; ++i) {
-        store_shared(state_at + c % kStates * kStateBytes + i * dispatch::kLargeThreads * 16,
-                     v[c % 2][i]);
+        store_shared(state_at + c % kTurns * kStateBytes + i * dispatch::kLargeThreads * 16, v[i]);
       }
-      look(words, v[c % 2]);
-      scan::cuda::await_copies<1>();
+      scan::cuda::await_copies<0>();
       warp_group::publish();
-      // What the chunk before the last one has read may be written again, once all have come here.
-      warp_group::await_but_last();
-      __syncthreads();
+      warp_group::await(sum);
+      __syncthreads();  // the chunk is here, and what the one before has read may be written again
       multiply(c);
-      bring((turn + 2) % kRing);
-      turn = (turn + 1) % kRing;
+      if (c + 1 < chunks) look(words, v);
+      bring(turn ^ 1);
+      turn ^= 1;
     }
     from += slot;
     warp_group::await(sum);
@@ -144,15 +139,15 @@ struct LargeWide {
     const LargeRowWords<C, T> word{a, share, HeadShare(a)};
     const int warp = share.thread / 32, lane = share.thread % 32;
 #pragma unroll
-    for (int i = 0; i < kChunks * kKept; ++i) {
-      const int piece = i / kKept * kChunk + i % kKept;
+    for (int i = 0; i < kChunks * kKept + kShared; ++i) {
+      const int c = min(i / kKept, kChunks - 1), piece = c * kChunk + i - c * kKept;
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
         kept[i][w] =
             word(warp * 16 + lane / 4 + w % 2 * 8, piece * kPiece + lane % 4 * 2 + w / 2 * 8);
       }
     }
-    const int all = chunks * kShared * 2 * kRows;  // of 16 bytes
+    const int all = min(chunks, kChunks - 1) * kShared * 2 * kRows;  // of 16 bytes
     for (int i = share.thread; i < all; i += kGroupThreads) {
       const int piece = i / (2 * kRows), row = i % kRows;
       const int in_chunk = piece / kShared * kChunk + kKept + piece % kShared;
@@ -186,11 +181,14 @@ struct LargeWide {
   }
   // Begins the products of a chunk, whose number is known once loops are unrolled (LargeWeights).
   __device__ __forceinline__ void multiply(int c) {
-    const auto state_of = [&](int piece) { return state.at(c % kStates * kChunk + piece, kLines); };
+    const auto state_of = [&](int piece) { return state.at(c % kTurns * kChunk + piece, kLines); };
+    state.forget();
+    shared.forget();
+    ring.forget();
     warp_group::begin(sum);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      if (i < kKept) {
+      if (i < kept_of(c)) {
         warp_group::multiply(T(), sum, kept[c * kKept + i], state_of(i));
       } else if (i < kKept + kShared) {
         warp_group::multiply(T(), sum, shared.at(c * kShared + i - kKept, kRows), state_of(i));
@@ -219,7 +217,7 @@ struct LargeWide {
     words.left -= 2 * kChunk;
     asm volatile("" : "+l"(words.at), "+r"(words.left));  // or each chunk would keep its own
   }
-  // Looks for those of the chunk before the last one until they have come.
+  // Looks for those of the last chunk until they have come.
   __device__ __forceinline__ void receive(const Words& words, uint4 (&v)[kReceived]) const {
     bool again;
     do {
@@ -227,7 +225,7 @@ struct LargeWide {
 #pragma unroll
       for (int i = 0; i < kReceived; ++i) {
         if (!absent(v[i])) continue;
-        v[i] = piece_of({words.at - 4 * kChunk * count * 4, 0}, i);
+        v[i] = piece_of({words.at - 2 * kChunk * count * 4, 0}, i);
         again |= absent(v[i]);
       }
     } while (__any_sync(~0u, again));
