@@ -22,7 +22,6 @@ constexpr double kDirectWarps = 4, kDirectBlocks = 12;  // of a block, and of a 
 constexpr double kMiddleBatch = 4, kMiddleSteps = 6, kMiddleHidden = 7, kMiddleRows = 11;
 constexpr double kTrendFrom = -1.5, kTrendTo = 1.75, kMostTrend = 0.4;
 constexpr double kFusedUnits = 8, kFusedLines = 8;  // of a block that makes a dense step
-constexpr std::int64_t kLargerLayer = 128;          // units by which a layer is larger than another
 
 double ceiling(double a, double b) { return std::ceil(a / b); }
 double over(double load, double most) { return std::max(0.0, load - most); }
@@ -252,26 +251,20 @@ class Counter {
   bool persistent(bool backward, Term first) {
     DeviceLimits fitted = device_;
     fitted.warp_groups = false;
-    // What was fitted is of warps on their own. Warp groups take as much less of all of it as their
-    // clocks are fewer; or more, where they alone have room, than what the others have room for.
-    const PersistentShape best = persistent_shape(p_, device_, backward);
-    Problem p = p_;
-    PersistentShape shape = persistent_shape(p, fitted, backward);
-    while (best.large && shape.tile < 0) {
-      p.hidden_size -= kLargerLayer;
-      shape = persistent_shape(p, fitted, backward);
-    }
+    const PersistentShape shape = persistent_shape(p_, fitted, backward);
     if (shape.tile < 0) return false;
-    const double share = clocks(p_, device_, best, backward) / clocks(p, fitted, shape, backward);
+    // What was fitted is of warps on their own. Warp groups take as much less of all of it as their
+    // clocks are fewer.
+    const PersistentShape best = persistent_shape(p_, device_, backward);
+    const double share = clocks(p_, device_, best, backward) / clocks(p_, fitted, shape, backward);
     const auto lines_at_once = static_cast<double>(shape.lines);
-    const auto heads = static_cast<double>(p.heads);
+    const auto heads = static_cast<double>(p_.heads);
     const double lines = ceiling(std::min(batch(), lines_at_once), std::max(1, shape.groups));
     const double rounds = ceiling(batch(), lines_at_once) * ceiling(heads, shape.heads);
     const double walked = steps() * rounds;
     const double launches = rounds * ceiling(steps(), static_cast<double>(shape.steps));
     const double between = shape.in_block ? 0 : walked, eights = ceiling(lines, 8);
-    const double units = static_cast<double>(p.hidden_size) / heads,
-                 row = units * bytes();  // of a head
+    const double units = hidden() / heads, row = units * bytes();  // of a head
     const double values[] = {launches,
                              between,
                              between * eights,

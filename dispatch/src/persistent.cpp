@@ -182,8 +182,6 @@ double clocks(const Problem& p, const LargeTile& tile, const PersistentShape& sh
     const auto pieces = static_cast<double>(large_back_pieces(p.hidden_size, p.gates));
     step = 470 + 3.9 * hidden + 11 * shape.slices * shape.groups + lines * (142 + 1.65 * pieces) +
            19 * (pieces - tile.kept);
-  } else if (tile.wide) {
-    step = 5000 + 5.3 * hidden;
   } else {
     step = 980 + lines * (6.3 + 11 * std::max(p.gates, 3) + 0.088 * hidden) +
            0.8 * (hidden - kLargeGroups * kLargePiece * tile.kept);
@@ -214,7 +212,7 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const LargeTil
   if (!fits) return out;
   const LargeMemory memory =
       back ? large_back_memory(tile, p.hidden_size, p.gates) : large_memory(tile, p.hidden_size);
-  const std::int64_t units = back ? kLargeBackUnits : tile.units();
+  const std::int64_t units = back ? kLargeBackUnits : kLargeUnits;
   const std::int64_t slices = p.hidden_size / units;
   if (slices > device.units || memory.all() > device.shared_bytes) return out;
   out.large = true;

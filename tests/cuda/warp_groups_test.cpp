@@ -14,7 +14,6 @@ namespace {
 using dispatch::Strategy;
 
 const Way kWarpGroups{Strategy::persistent, Way::Split::warp_groups};
-const Way kWideBlocks{Strategy::persistent, Way::Split::wide_blocks};
 
 class WarpGroups : public CudaTest {
  protected:
@@ -24,28 +23,25 @@ class WarpGroups : public CudaTest {
       GTEST_SKIP() << "warp groups do not multiply here";
     }
   }
-  static bool is_wide(const Way& way) { return way.split == Way::Split::wide_blocks; }
-  // With 320 units some weights are in shared memory; a wide block has whole chunks, two of 512.
-  static std::int64_t units(const Way& way) { return is_wide(way) ? 512 : 320; }
-  // No launch has all steps, nor more lines than a block.
-  static void expect_right(const Way& way, const LayerOptions& options, Dtype dtype,
-                           std::int64_t batch, bool batch_first, const Memory& memory,
-                           Random& random) {
+  // With 320 units some weights are in shared memory. No launch has all steps, nor more lines than
+  // a block.
+  static void expect_right(const LayerOptions& options, Dtype dtype, std::int64_t batch,
+                           bool batch_first, const Memory& memory, Random& random) {
     Case c;
     c.layer = options;
     c.layer.dtype = dtype;
     c.layer.input_size = 9;
-    c.layer.hidden_size = units(way);
+    c.layer.hidden_size = 320;
     c.layer.bidirectional = true;
     c.layer.batch_first = batch_first;
     c.batch = batch;
     c.steps = 5;
-    c.way = way;
+    c.way = kWarpGroups;
     const Data data = random_data(c, random);
     const dispatch::Plan plan = Buffers(c, data).plan_for(shared_context(1), Mode::training);
     ASSERT_TRUE(plan.persistent.large) << text(c);
     EXPECT_EQ(plan.persistent.steps, 2);
-    EXPECT_EQ(plan.persistent.lines, is_wide(way) ? 32 : 64);
+    EXPECT_EQ(plan.persistent.lines, 64);
     const dispatch::LargeTile back = dispatch::kLargeBackward[0];
     if (dispatch::large_back_fits(back, c.layer.hidden_size, plan.problem.gates)) {
       ASSERT_TRUE(plan.persistent_vjp.large) << text(c);
@@ -55,22 +51,20 @@ class WarpGroups : public CudaTest {
     expect_conforms(c, library(c, data, memory), oracle::run(c, data));
   }
   // Sequences that begin, end and are reset anywhere in a launch of two steps.
-  static void expect_ragged(const Way& way, const LayerOptions& options,
-                            const std::vector<std::int64_t>& lengths, bool packed, double resets,
-                            bool shares, Random& random) {
-    expect_ragged(way, ragged_case(options, lengths, packed), resets, shares, random);
+  static void expect_ragged(const LayerOptions& options, const std::vector<std::int64_t>& lengths,
+                            bool packed, double resets, bool shares, Random& random) {
+    expect_ragged(ragged_case(options, lengths, packed), resets, shares, random);
   }
-  static void expect_ragged(const Way& way, RaggedCase c, double resets, bool shares,
-                            Random& random) {
+  static void expect_ragged(RaggedCase c, double resets, bool shares, Random& random) {
     const bool packed = c.whole.packed();
     c.whole.layer.dtype = packed ? Dtype::bfloat16 : Dtype::float16;
-    c.whole.layer.hidden_size = units(way);
+    c.whole.layer.hidden_size = 320;
     c.whole.layer.bidirectional = true;
     c.whole.h0 = resets == 0 || packed;
-    c.whole.way = way;
+    c.whole.way = kWarpGroups;
     if (resets > 0) reset_some(c, resets, random);
     const BatchShape shape{c.whole.steps, c.whole.batch, c.whole.layout, 0};
-    const dispatch::Plan plan = way.splits(
+    const dispatch::Plan plan = kWarpGroups.splits(
         Layer(c.whole.layer).plan(shared_context(1), shape, Mode::training, Strategy::persistent));
     ASSERT_TRUE(plan.persistent.large) << text(c.whole);
     EXPECT_EQ(dispatch::shares_lines(plan, false), shares) << text(c.whole);
@@ -81,11 +75,8 @@ class WarpGroups : public CudaTest {
 // Lines that do not fill a block, in both directions, of rows that begin at odd elements.
 TEST_F(WarpGroups, RowsAtOddElements) {
   Random random(1571);
-  bool wide = false;
   for (const LayerOptions& options : dense_variants(few_variants())) {
-    expect_right(kWarpGroups, options, Dtype::bfloat16, 7, true, {3, 1}, random);
-    wide = !wide;
-    if (wide) expect_right(kWideBlocks, options, Dtype::float16, 7, true, {3, 1}, random);
+    expect_right(options, Dtype::bfloat16, 7, true, {3, 1}, random);
   }
 }
 
@@ -97,11 +88,11 @@ TEST_F(WarpGroups, MoreLinesThanALaunch) {
   for (const LayerOptions& options : dense_variants()) {
     first = !first;
     if (first) {
-      expect_right(kWarpGroups, options, Dtype::bfloat16, 67, false, {}, random);
-      expect_right(kWideBlocks, options, Dtype::float16, 67, true, {8, 0}, random);
+      expect_right(options, Dtype::bfloat16, 67, false, {}, random);
+      expect_right(options, Dtype::float16, 67, true, {8, 0}, random);
     } else {
-      expect_right(kWideBlocks, options, Dtype::bfloat16, 67, true, {4, 4}, random);
-      expect_right(kWarpGroups, options, Dtype::float16, 67, false, {0, 1}, random);
+      expect_right(options, Dtype::bfloat16, 67, true, {4, 4}, random);
+      expect_right(options, Dtype::float16, 67, false, {0, 1}, random);
     }
     if (HasFailure()) return;
   }
@@ -112,8 +103,7 @@ TEST_F(WarpGroups, RaggedBatch) {
   bool packed = false;
   for (const LayerOptions& options : dense_variants(few_variants())) {
     packed = !packed;
-    const Way& way = packed ? kWarpGroups : kWideBlocks;
-    expect_ragged(way, options, {5, 0, 3, 7, 1}, packed, 0.3, false, random);
+    expect_ragged(options, {5, 0, 3, 7, 1}, packed, 0.3, false, random);
   }
 }
 
@@ -125,8 +115,7 @@ TEST_F(WarpGroups, AnyLengths) {
     for (const auto& lengths : all) {
       for (const bool packed : {false, true}) {
         for (const double resets : {0.0, 0.3, 1.0}) {
-          expect_ragged(packed ? kWideBlocks : kWarpGroups, options, lengths, packed, resets, false,
-                        random);
+          expect_ragged(options, lengths, packed, resets, false, random);
           if (HasFailure()) return;
         }
       }
@@ -138,9 +127,7 @@ TEST_F(WarpGroups, ResetsAlone) {
   Random random(1576);
   for (const LayerOptions& options : dense_variants()) {
     for (const double resets : {0.3, 1.0}) {
-      for (const Way& way : {kWarpGroups, kWideBlocks}) {
-        expect_ragged(way, without_lengths(options, 5, 7), resets, false, random);
-      }
+      expect_ragged(without_lengths(options, 5, 7), resets, false, random);
     }
   }
 }
@@ -154,8 +141,7 @@ TEST_F(WarpGroups, SequencesThatShareLines) {
       for (const double length : random.uniform(70, 0, 12)) {
         lengths.push_back(static_cast<std::int64_t>(length));
       }
-      expect_ragged(packed ? kWarpGroups : kWideBlocks, options, lengths, packed, 0.1, true,
-                    random);
+      expect_ragged(options, lengths, packed, 0.1, true, random);
       if (HasFailure()) return;
     }
   }

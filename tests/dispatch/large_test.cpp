@@ -59,8 +59,7 @@ LargeTile expect_cover(const Problem& p, const PersistentShape& shape, bool back
 TEST(LargeShapes, CoverTheLayerAndFitTheDevice) {
   for (const bool backward : {false, true}) {
     std::vector<bool> found(backward ? std::size(kLargeBackward) : std::size(kLargeTiles));
-    for (const std::int64_t hidden :
-         {16, 32, 256, 288, 320, 500, 512, 768, 1024, 2048, 2560, 2816, 2944}) {
+    for (const std::int64_t hidden : {16, 32, 256, 288, 320, 500, 512, 768, 1024, 2048}) {
       for (const std::int64_t batch : {0, 1, 63, 64, 65, 200, 1000}) {
         for (const int gates : {1, 3, 4}) {
           const Problem p = lstm(batch, hidden, gates);
@@ -149,29 +148,6 @@ TEST(LargeShapes, ArePickedBackwardWhereTheyAreFaster) {
       {3, 1024, 128, 32}, {4, 512, 64, 0},   {4, 256, 256, 0},   {4, 1024, 32, 0},
       {3, 512, 128, 0},   {3, 1024, 32, 0}};
   for (const Picked& one : all) expect_picked(one, true, true);
-}
-
-// Layers of whose weights a device has no room, which a part of is brought in every step.
-TEST(LargeShapes, WalkLargerLayersThanADeviceHasRoomFor) {
-  const Profile* const measured = find_profile("sm_90");
-  ASSERT_NE(measured, nullptr);
-  for (const std::int64_t hidden : {2560, 2816}) {
-    Problem p = lstm(32, hidden, 3);
-    DeviceLimits without = device();
-    without.warp_groups = false;
-    EXPECT_LT(persistent_shape(p, without, false).tile, 0);
-    const PersistentShape shape = persistent_shape(p, device(), false);
-    ASSERT_TRUE(shape.large);
-    EXPECT_TRUE(kLargeTiles[shape.tile].wide);
-    EXPECT_EQ(shape.slices, hidden / 32);
-    // Backward there is none, so that training is a walk and a loop.
-    p.training = true;
-    const Plan planned = plan(p, device(), *measured);
-    EXPECT_EQ(planned.strategy, Strategy::persistent) << explain(planned);
-    EXPECT_LT(planned.persistent_vjp.tile, 0);
-  }
-  EXPECT_LT(persistent_shape(lstm(32, 2944, 3), device(), false).tile, 0);  // more chunks
-  EXPECT_LT(persistent_shape(lstm(32, 2592, 3), device(), false).tile, 0);  // not whole ones
 }
 
 // Costs know how much faster they are: here nothing else makes the kernel for whole sequences win.

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "scanrnn/dispatch/large.h"
 #include "scanrnn/dispatch/stack_step.h"
 #include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/scanrnn.h"
@@ -36,8 +35,7 @@ struct Way {
     as_one,
     apart,  // backward by parts, but forward not
     shared_lines,
-    warp_groups,
-    wide_blocks  // of warp groups, forward
+    warp_groups
   };
   static constexpr std::int64_t kPart = 5;  // steps of a chain's
 
@@ -83,10 +81,10 @@ struct Way {
       if (plan.problem.training) share_lines(plan, true);
       return plan;
     }
-    if (split == Split::warp_groups || split == Split::wide_blocks) {
+    if (split == Split::warp_groups) {
       plan.at_once = plan.at_once_vjp = 1;
-      by_warp_groups(plan, false, split == Split::wide_blocks);
-      if (plan.problem.training) by_warp_groups(plan, true, false);
+      by_warp_groups(plan, false);
+      if (plan.problem.training) by_warp_groups(plan, true);
       return plan;
     }
     plan.along_lanes = split == Split::lanes || split == Split::lanes_across_blocks;
@@ -96,12 +94,11 @@ struct Way {
   }
 
  private:
-  // A pass by the first cut of warp groups that there is, wide or not, in launches of two steps and
-  // of lines of one group.
-  static void by_warp_groups(dispatch::Plan& plan, bool backward, bool wide) {
-    const auto& tiles = dispatch::kLargeTiles;
+  // A pass by the first cut of warp groups that there is, in launches of two steps and of lines of
+  // one group.
+  static void by_warp_groups(dispatch::Plan& plan, bool backward) {
     for (auto shape : dispatch::persistent_shapes(plan.problem, plan.device, backward)) {
-      if (!shape.large || (wide && !tiles[shape.tile].wide)) continue;
+      if (!shape.large) continue;
       shape.lines /= shape.groups;
       shape.groups = 1;
       shape.steps = 2;
@@ -143,8 +140,7 @@ inline std::string name(const Way& way) {
                                      "_as_one",
                                      "_apart",
                                      "_shared_lines",
-                                     "_warp_groups",
-                                     "_wide_blocks"};
+                                     "_warp_groups"};
   return out + kSplits[static_cast<int>(way.split)];
 }
 

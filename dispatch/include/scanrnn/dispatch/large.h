@@ -10,23 +10,11 @@ namespace scanrnn::dispatch {
 // Forward a block has kLargeUnits units with all their gates, and so many lines at most. It is two
 // warp groups, each of which multiplies by half of R's columns: of those `kept` pieces in its
 // registers, of the rest in shared memory. A piece is kLargePiece columns.
-//
-// A `wide` block is for layers of which a device has no room: each of its warp groups has
-// kLargeUnits units, and multiplies by all columns. They come in chunks of kWideChunk pieces, of
-// which `kept` are in registers, kWideShared in shared memory (of the last chunk that there may be,
-// in registers, too), and the rest is brought in every step, two pieces at a time.
 struct LargeTile {
   int lines, kept;
-  bool wide = false;
-
-  constexpr std::int64_t units() const;
 };
 inline constexpr int kLargeUnits = 16, kLargePiece = 16, kLargeGroups = 2, kLargeThreads = 256;
-inline constexpr LargeTile kLargeTiles[] = {{64, 8},  {64, 16}, {64, 24},
-                                            {32, 16}, {32, 24}, {32, 2, true}};
-constexpr std::int64_t LargeTile::units() const { return (wide ? kLargeGroups : 1) * kLargeUnits; }
-// Chunks of a wide block's sum; there is room for what comes of two of them at a time.
-inline constexpr int kWideChunk = 16, kWideChunks = 11, kWideShared = 2, kWideTurns = 2;
+inline constexpr LargeTile kLargeTiles[] = {{64, 8}, {64, 16}, {64, 24}, {32, 16}, {32, 24}};
 
 // Values of a unit that a step of any cell reads or leaves: the sums, and the tensors of the state.
 inline constexpr int kLargeValues = 8;
@@ -34,17 +22,9 @@ inline constexpr int kLargeValues = 8;
 // banks.
 constexpr int large_row(int units, int values) { return units * values + 8; }
 
-// Chunks of the columns of a wide block.
-constexpr std::int64_t wide_chunks(std::int64_t hidden) {
-  return hidden / (kWideChunk * kLargePiece);
-}
 // Whether a layer of so many units can be cut so: by whole pieces of each warp group.
 constexpr bool large_fits(LargeTile tile, std::int64_t hidden) {
   const std::int64_t apart = kLargeGroups * kLargePiece;
-  if (tile.wide) {
-    return hidden % (kWideChunk * kLargePiece) == 0 && wide_chunks(hidden) >= 2 &&
-           wide_chunks(hidden) <= kWideChunks;
-  }
   return hidden % apart == 0 && hidden >= apart * tile.kept;
 }
 // Shared memory of a block in bytes, of which the parts follow one another in this order.
@@ -52,27 +32,9 @@ struct LargeMemory {
   std::int64_t state, weights, parts, rows, turns;
   constexpr std::int64_t all() const { return state + weights + parts + rows + turns; }
 };
-// What a device of capability 9.0 has for one.
-inline constexpr std::int64_t kLargeShared = std::int64_t{227} << 10;
 // A word for each line that says what a turn is to it, of two turns.
 constexpr std::int64_t large_turns(int lines) { return std::int64_t{2} * lines * 4; }
-// What a wide block brings of R lies where other blocks have their partial sums.
-constexpr LargeMemory wide_memory(LargeTile tile, std::int64_t hidden) {
-  constexpr std::int64_t kElement = 2, kPiece = kLargePiece * kElement;
-  constexpr std::int64_t kRows = kLargeGroups * 4 * kLargeUnits;
-  LargeMemory out{};
-  out.state = std::int64_t{kWideTurns} * kWideChunk * kPiece * tile.lines;
-  const std::int64_t in_shared =
-      wide_chunks(hidden) < kWideChunks ? wide_chunks(hidden) : kWideChunks - 1;
-  out.weights = in_shared * kWideShared * kPiece * kRows;
-  out.parts = std::int64_t{kWideTurns} * (kWideChunk - tile.kept - kWideShared) * kPiece * kRows;
-  out.rows =
-      std::int64_t{kLargeGroups} * tile.lines * large_row(kLargeUnits, kLargeValues) * kElement;
-  out.turns = large_turns(tile.lines);
-  return out;
-}
 constexpr LargeMemory large_memory(LargeTile tile, std::int64_t hidden) {
-  if (tile.wide) return wide_memory(tile, hidden);
   constexpr std::int64_t kElement = 2, kRows = 4 * kLargeUnits;
   LargeMemory out{};
   out.state = hidden * tile.lines * kElement;
@@ -119,9 +81,10 @@ constexpr LargeMemory large_back_memory(LargeTile tile, std::int64_t hidden, int
 }
 // Chunks of the largest layer that has room in a block of 9.0.
 constexpr int large_back_most_chunks(LargeTile tile) {
+  constexpr std::int64_t kMost = std::int64_t{227} << 10;
   int out = 1;
   while (large_back_memory_of(tile, std::int64_t{out} * large_chunk(tile.lines) + 1).all() <=
-         kLargeShared) {
+         kMost) {
     ++out;
   }
   return out;

@@ -11,7 +11,6 @@
 //             each at once
 //   rows      asks for what the next step reads, and stores what this one has left, while the other
 //             blocks' words come
-// A wide block has 32 units, and makes its products in another way (large_wide.cuh).
 // A group of lines has 16 bytes of each line side by side in the exchange, so that they are
 // received as they came.
 //
@@ -21,130 +20,66 @@
 #pragma once
 
 #include "cuda/kernels/persistent/large_items.cuh"
-#include "cuda/kernels/persistent/large_wide.cuh"
+#include "cuda/kernels/persistent/weights.cuh"
 
 namespace scanrnn::persistent {
 
-// A cut, and what follows from it.
+// A cut, and where in shared memory the parts of a block are.
 template <int kTile>
 struct LargeCut {
   static constexpr dispatch::LargeTile kCut = dispatch::kLargeTiles[kTile];
   static constexpr int kLines = kCut.lines, kKept = kCut.kept;
-  static constexpr bool kWide = kCut.wide;
-  static constexpr int kRows = 4 * dispatch::kLargeUnits;      // of R of a group: a unit has four
-  static constexpr int kSums = kLines / 2;                     // of a thread
-  static constexpr int kShared = kWide ? 2 * kLines : kLines;  // twice the lines a group steps
-  static constexpr int kTurns = kWide ? 1 : 2;  // steps whose rows are in shared memory
+  static constexpr int kRows = 4 * dispatch::kLargeUnits;  // of R in a block: a unit has four
+  static constexpr int kSums = kLines / 2;                 // of a thread
   // Pieces of 16 bytes that a thread waits for at the same time.
   static constexpr int kReceived = (kKept < 16 ? kKept : 16) * kLines / 64;
 };
 
-// Where h of a thread's items goes in the exchange, step by step.
-struct LargeOutbox {
-  std::uint32_t* to;  // of its first item
-  int count;          // lines
+// A group's half of R's columns.
+template <class C, class Cut, class T>
+__device__ __forceinline__ LargeWeights<Cut::kKept, Cut::kRows> large_weights(
+    const CudaDenseArgs<T, float>& a, const LargeForwardShare& share, std::uint32_t at) {
+  const int half = static_cast<int>(a.hidden) / dispatch::kLargeGroups;
+  const HeadShare head(a);
+  // Row r of a warp's 16 is of its unit r % 8 / 2, and the gate 2 (r % 2) + r / 8.
+  return {share, half / dispatch::kLargePiece, at, [&](int row, int column) {
+            const int unit = share.first_unit + row / 16 * 4 + row % 8 / 2;
+            const int gate = row % 2 * 2 + row % 16 / 8;
+            return load_word<false>(a, WeightRows<T>::of(a, true), head, gate, unit,
+                                    share.group * half + column, gate < C::kGates);
+          }};
+}
+
+// How a block's words pass. The lines of a group come in the exchange as they are, in shared memory
+// those first that the warp group steps itself, so that it has their sums first.
+template <class Cut>
+struct LargeExchange {
+  static constexpr int kApart = kGroupThreads / Cut::kLines;  // pieces of a line to the next one
+
+  const std::uint32_t* from;  // this thread's first piece of 16 bytes
+  std::uint32_t* to;          // of this thread's first item
+  std::uint32_t state;        // where its first piece goes in shared memory
+  int line, count;            // its line; lines
+  int first, pieces;          // its first piece along the group's half of h; all of the half
   bool sends;
   Index slot;  // words
 
-  __device__ __forceinline__ LargeOutbox(const LargeForwardShare& share, int hidden, Index lines,
-                                         std::uint32_t* exchange)
-      : count(share.own.count), sends(share.thread % 32 < 8), slot(lines * hidden / 2) {
-    const int unit = share.first_unit + share.unit / 4 * 4;
-    to = exchange + Index{share.own.first} * hidden / 2 +
-         (Index{unit / 8} * count + share.line) * 4 + unit % 8 / 2;
-  }
-  // h of item j, which the lanes of a warp's four units put together.
-  template <class T>
-  __device__ __forceinline__ void send(const LargeForwardShare& share, int j, float h) const {
-    const std::uint32_t own = Bits<T>::of(h, __shfl_xor_sync(~0u, h, 8));
-    const std::uint32_t other = __shfl_xor_sync(~0u, own, 16);
-    if (sends && share.item_line(j) < count) persistent::send(to + 8 * j * 4, own, other);
-  }
-  __device__ __forceinline__ void to_next_slot() { to += slot; }
-};
-
-// The sums of a block whose groups have half of R's columns each, and give each other what the
-// other one steps, in two turns, for which no thread has to wait for a reader. The lines of a group
-// come in the exchange as they are, in shared memory those first that the warp group steps itself,
-// so that it has their sums first.
-template <class C, class T, class Cut>
-struct LargeHalves {
-  static constexpr int kApart = kGroupThreads / Cut::kLines;  // pieces of a line to the next one
-  static constexpr int kItems = Cut::kLines / 16;
-  static constexpr int kOf = kItems * kGroupThreads * 16;  // bytes of a group's parts in a turn
-
-  const LargeWeights<Cut::kKept, Cut::kRows> weights;
-  warp_group::Shared state;
-  const int group;
-  const std::uint32_t* from;  // this thread's first piece of 16 bytes
-  std::uint32_t state_at;     // where its first piece goes in shared memory
-  std::uint32_t parts;        // of this thread
-  int line, count;            // its line; lines
-  int first, pieces;          // its first piece along the group's half of h; all of the half
-  Index slot;                 // words
-  float sum[Cut::kSums];
-
-  __device__ __forceinline__ LargeHalves(const CudaDenseArgs<T, float>& a,
-                                         const LargeForwardShare& share, const LargeMemoryAt& at,
-                                         std::uint32_t* exchange)
-      : weights(weights_of(a, share, at.weights)),
-        state(at.state, Cut::kLines),
-        group(share.group),
-        state_at(at.state + static_cast<std::uint32_t>(share.thread) * 16),
-        parts(at.parts + share.thread * 16),
+  __device__ __forceinline__ LargeExchange(const LargeForwardShare& share, int hidden, Index lines,
+                                           std::uint32_t* exchange, std::uint32_t at_state)
+      : state(at_state + static_cast<std::uint32_t>(share.thread) * 16),
         line((share.thread + share.first_line) % Cut::kLines),
         count(share.own.count),
         first(share.thread / Cut::kLines),
-        pieces(static_cast<int>(a.hidden) / (8 * dispatch::kLargeGroups)),
-        slot(a.batch * a.hidden / 2) {
-    from = exchange + Index{share.own.first} * a.hidden / 2 +
-           (Index{group * pieces + first} * count + line) * 4;
-  }
-  // Of so many lines in step t; post() is called before all of the block meet.
-  template <class Post>
-  __device__ __forceinline__ void make(int t, int lines, const Post& post) {
-    receive(lines);
-    from += slot;
-    warp_group::publish();
-    warp_group::meet(group);
-    state.forget();
-#pragma unroll
-    for (float& s : sum) s = 0.0f;
-    weights.begin(T(), sum, 0, weights.kAll,
-                  [&](int piece) { return state.at(piece, Cut::kLines); });
-    warp_group::await(sum);
-#pragma unroll
-    for (int j = 0; j < kItems; ++j) {
-      const float* const given = sum + Cut::kSums / 2 + 4 * j;
-      store_shared(parts_of(t, 1 - group) + j * kGroupThreads * 16,
-                   make_float4(given[0], given[1], given[2], given[3]));
-    }
-    post();
-    scan::cuda::await_copies<0>();
-    __syncthreads();
-  }
-  // All sums of item j: two gates of a unit for two lines.
-  __device__ __forceinline__ void take(int t, int j, float (&all)[4]) const {
-    float4 part;
-    load_shared(parts_of(t, group) + j * kGroupThreads * 16, part);
-    const float* const own = sum + 4 * j;
-    all[0] = own[0] + part.x, all[1] = own[1] + part.y;
-    all[2] = own[2] + part.z, all[3] = own[3] + part.w;
-  }
-
- private:
-  // A group's half of R's columns.
-  __device__ __forceinline__ static auto weights_of(const CudaDenseArgs<T, float>& a,
-                                                    const LargeForwardShare& share,
-                                                    std::uint32_t at) {
-    const int half = static_cast<int>(a.hidden) / dispatch::kLargeGroups;
-    const LargeRowWords<C, T> word{a, share, HeadShare(a)};
-    return LargeWeights<Cut::kKept, Cut::kRows>(
-        share, half / dispatch::kLargePiece, at,
-        [&](int row, int column) { return word(row, share.group * half + column); });
+        pieces(hidden / (8 * dispatch::kLargeGroups)),
+        sends(share.thread % 32 < 8),
+        slot(lines * hidden / 2) {
+    exchange += Index{share.own.first} * hidden / 2;
+    from = exchange + (Index{share.group * pieces + first} * count + line) * 4;
+    const int unit = share.first_unit + share.unit / 4 * 4;
+    to = exchange + (Index{unit / 8} * count + share.line) * 4 + unit % 8 / 2;
   }
   // This group's half of h of so many lines, from the slot of a step.
-  __device__ __forceinline__ void receive(int lines) const {
+  __device__ __forceinline__ void receive(int lines) {
     for (int done = first; done < pieces; done += Cut::kReceived * kApart) {
       bool waits[Cut::kReceived];
       uint4 v[Cut::kReceived];
@@ -157,12 +92,50 @@ struct LargeHalves {
 #pragma unroll
       for (int i = 0; i < Cut::kReceived; ++i) {
         const int number = (done - first) / kApart + i;
-        if (done + i * kApart < pieces) store_shared(state_at + number * kGroupThreads * 16, v[i]);
+        if (done + i * kApart < pieces) store_shared(state + number * kGroupThreads * 16, v[i]);
       }
     }
+    from += slot;
   }
-  __device__ __forceinline__ std::uint32_t parts_of(int t, int of) const {
-    return parts + static_cast<std::uint32_t>((t % 2 * dispatch::kLargeGroups + of) * kOf);
+  // h of item j, which the lanes of a warp's four units put together.
+  template <class T>
+  __device__ __forceinline__ void send(const LargeForwardShare& share, int j, float h) const {
+    const std::uint32_t own = Bits<T>::of(h, __shfl_xor_sync(~0u, h, 8));
+    const std::uint32_t other = __shfl_xor_sync(~0u, own, 16);
+    if (sends && share.item_line(j) < count) persistent::send(to + 8 * j * 4, own, other);
+  }
+  __device__ __forceinline__ void to_next_slot() { to += slot; }
+};
+
+// The halves of the sums that the groups give each other, in two turns, for which no thread has to
+// wait for a reader.
+template <class Cut>
+struct LargeParts {
+  static constexpr int kItems = Cut::kLines / 16;
+  static constexpr int kOf = kItems * kGroupThreads * 16;  // bytes of a group's in a turn
+
+  std::uint32_t at;  // of this thread
+
+  __device__ __forceinline__ std::uint32_t of(int t, int group) const {
+    return at + static_cast<std::uint32_t>((t % 2 * dispatch::kLargeGroups + group) * kOf);
+  }
+  // What the other group steps.
+  __device__ __forceinline__ void give(int t, int group, const float (&sum)[Cut::kSums]) const {
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      const float* const given = sum + Cut::kSums / 2 + 4 * j;
+      store_shared(of(t, 1 - group) + j * kGroupThreads * 16,
+                   make_float4(given[0], given[1], given[2], given[3]));
+    }
+  }
+  // All sums of item j: two gates of a unit for two lines.
+  __device__ __forceinline__ void take(int t, int group, int j, const float (&sum)[Cut::kSums],
+                                       float (&all)[4]) const {
+    float4 part;
+    load_shared(of(t, group) + j * kGroupThreads * 16, part);
+    const float* const own = sum + 4 * j;
+    all[0] = own[0] + part.x, all[1] = own[1] + part.y;
+    all[2] = own[2] + part.z, all[3] = own[3] + part.w;
   }
 };
 
@@ -172,23 +145,23 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
                  const int groups, std::uint32_t* const exchange) {
   if constexpr (warp_group::kExists) {
     using Cut = LargeCut<kTile>;
-    using Sums = std::conditional_t<Cut::kWide, LargeWide<C, T, Cut>, LargeHalves<C, T, Cut>>;
-    using Items = LargeItems<C, T, Cut::kShared>;
+    using Items = LargeItems<C, T, Cut::kLines>;
     constexpr bool kRagged = kLines == Lines::ragged;
     extern __shared__ float4 memory[];
-    const LargeForwardShare share(static_cast<int>(a.batch), slices, groups, Cut::kCut);
+    const LargeForwardShare share(static_cast<int>(a.batch), slices, groups, Cut::kLines);
     const int group = share.group, hidden = static_cast<int>(a.hidden);
-    const LargeMemoryAt at(memory, dispatch::large_memory(Cut::kCut, a.hidden), group, Cut::kWide);
-    const LargeForwardRows<C, T, Cut::kShared, Cut::kTurns> rows{at.template rows<T>()};
-    const bool tells = rows.is_first(share) && (!Cut::kWide || group == 0);
+    const LargeMemoryAt at(memory, dispatch::large_memory(Cut::kCut, a.hidden), group);
+    const LargeParts<Cut> parts{at.parts + share.thread * 16};
+    const LargeForwardRows<C, T, Cut::kLines> rows{at.template rows<T>()};
     const LargeTurns<kLines, Cut::kLines> turns{at.turns(), share.own,
-                                                tells ? rows.line(share) : -1};
+                                                rows.is_first(share) ? rows.line(share) : -1};
     if constexpr (kRagged) {
       if (a.steps_of(share.own.template line<true>(0)) == 0) return;
     }
 
-    Sums sums(a, share, at, exchange);
-    LargeOutbox words(share, hidden, a.batch, exchange);
+    const auto weights = large_weights<C, Cut>(a, share, at.weights);
+    warp_group::Shared state(at.state, Cut::kLines);
+    LargeExchange<Cut> words(share, hidden, a.batch, exchange, at.state);
     LargeLine<kLines> line(a, share.own, rows.line(share));
     turns.post(0, line);
     __syncthreads();  // R is in shared memory
@@ -205,14 +178,23 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
         if (active.count == 0) return;
         lines = active.count;
       }
+      words.receive(lines);
       words.to_next_slot();
-      sums.make(t, lines, [&] {
-        if (t > 0) turns.post(t, line);
-      });
+      warp_group::publish();
+      warp_group::meet(group);
+      state.forget();
+      float sum[Cut::kSums] = {};
+      weights.begin(T(), sum, 0, weights.kAll,
+                    [&](int piece) { return state.at(piece, Cut::kLines); });
+      warp_group::await(sum);
+      parts.give(t, group, sum);
+      if (t > 0) turns.post(t, line);
+      scan::cuda::await_copies<0>();
+      __syncthreads();
 #pragma unroll
       for (int j = 0; j < Items::kCount; ++j) {
         float all[4];
-        sums.take(t, j, all);
+        parts.take(t, group, j, sum, all);
         const int item = share.item_line(j);
         items.step(a, share, j, all, rows.of(t, item), turns.cut(t, item));
         if constexpr (kRagged) items.pass(a, share, j, t, turns.at(t, item));
@@ -220,13 +202,9 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
       }
       const LargePlace left = line.place(a, t);
       line.move_to(a, t + 1);
-      if constexpr (Cut::kTurns > 1) rows.fetch(a, share, line.place(a, t + 1), t + 1);
+      rows.fetch(a, share, line.place(a, t + 1), t + 1);
       warp_group::meet(group);
       rows.store(a, share, left, t);
-      if constexpr (Cut::kTurns == 1) {
-        warp_group::meet(group);
-        rows.fetch(a, share, line.place(a, t + 1), t + 1);
-      }
     }
     if constexpr (!kRagged) items.close(a, share);
   } else {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a warp group of cuda/kernels/persistent/large.cuh steps: 16 units of half of its block's
-// lines, or of all of a wide block's, of which a thread has one unit of some. What a step reads and
-// what it leaves pass through shared memory, so that global memory is read and written by pieces of
-// 16 bytes. States are read and written where a line begins and ends, in a ragged batch where each
-// of its sequences does.
+// What a warp group of cuda/kernels/persistent/large.cuh steps: half of its block's lines, of which
+// a thread has one unit of some. What a step reads and what it leaves pass through shared memory,
+// so that global memory is read and written by pieces of 16 bytes. States are read and written
+// where a line begins and ends, in a ragged batch where each of its sequences does.
 #pragma once
 
 #include "cuda/kernels/persistent/large_lines.cuh"
@@ -16,18 +15,17 @@ namespace scanrnn::persistent {
 struct LargeForwardShare : LargeShare {
   int unit, line;  // of the block's, this thread's first
 
-  __device__ __forceinline__ LargeForwardShare(int batch, int slices, int groups,
-                                               dispatch::LargeTile cut)
-      : LargeShare(batch, slices, groups, cut.lines, static_cast<int>(cut.units()), cut.wide),
+  __device__ __forceinline__ LargeForwardShare(int batch, int slices, int groups, int lines)
+      : LargeShare(batch, slices, groups, lines, dispatch::kLargeUnits),
         unit(thread / 32 * 4 + thread % 32 / 8),
         line(first_line + thread % 4 * 2 + odd) {}
   __device__ __forceinline__ int item_line(int j) const { return line + 8 * j; }
 };
 
-// Rows in shared memory of twice the lines that a group steps, of so many steps in turn: a unit's
-// values side by side with those of the other units, first the sums, in whose place are those that
-// are kept, then y, and what is behind h.
-template <class C, class T, int kLines, int kTurns>
+// Rows of a block's lines in shared memory, of two steps in turn: a unit's values side by side with
+// those of the other units, first the sums, in whose place are those that are kept, then y, and
+// what is behind h.
+template <class C, class T, int kLines>
 struct LargeForwardRows
     : LargeRows<T, kLines, dispatch::kLargeUnits, C::kPreactivations + C::kStates> {
   using Args = CudaDenseArgs<T, float>;
@@ -35,7 +33,7 @@ struct LargeForwardRows
   using Base::kUnits;
   static constexpr int kValues = C::kPreactivations + C::kStates;
 
-  __device__ __forceinline__ T* of(int t, int line) const { return Base::of(line, t % kTurns); }
+  __device__ __forceinline__ T* of(int t, int line) const { return Base::of(line, t % 2); }
   // Asks for what step t reads.
   __device__ __forceinline__ void fetch(const Args& a, const LargeForwardShare& share,
                                         const LargePlace& place, int t) const {
@@ -65,13 +63,13 @@ struct LargeForwardRows
   }
 };
 
-// A thread's items: its unit of every eighth line from its first one on, of twice as many lines as
-// its group steps.
+// A thread's items: its unit of every eighth line from its first one on.
 template <class C, class T, int kLines>
 struct LargeItems {
   using Args = CudaDenseArgs<T, float>;
   using Memory = scan::Units<T>;
-  static constexpr int kCount = kLines / 16, kUnits = dispatch::kLargeUnits;
+  using Rows = LargeForwardRows<C, T, kLines>;
+  static constexpr int kCount = kLines / 16;
 
   DenseSums<C, float> bias;
   DenseVectors<C, float> vectors;
@@ -119,12 +117,12 @@ struct LargeItems {
     const float products[4] = {share.odd ? first : sum[0], share.odd ? second : sum[2],
                                share.odd ? sum[1] : first, share.odd ? sum[3] : second};
     DenseSums<C, float> values = bias;
-    values.add_input([&](int i) { return Memory::read(row + i * kUnits, share.unit, 0); });
+    values.add_input([&](int i) { return Memory::read(row + i * Rows::kUnits, share.unit, 0); });
     values.add_recurrent([&](int i) { return cut ? 0.0f : products[i]; });
     if (cut) state[j] = fresh_state<C, float>();
     state[j] = dense_step<C, Memory>(values, vectors, state[j], NoDraws(), share.unit);
-    T* const y = row + C::kPreactivations * kUnits;
-    const DenseSink<C, Memory> sink{y, a.kept.data ? row : nullptr, y + kUnits, kUnits};
+    T* const y = row + C::kPreactivations * Rows::kUnits;
+    const DenseSink<C, Memory> sink{y, a.kept.data ? row : nullptr, y + Rows::kUnits, Rows::kUnits};
     sink.store(share.unit, values, state[j]);
   }
   // Behind turn t, of which a line of a ragged batch has that word: a sequence that ends is left,

@@ -17,68 +17,48 @@ namespace scanrnn::persistent {
 using fragment::Bits;
 inline constexpr int kGroupThreads = dispatch::kLargeThreads / dispatch::kLargeGroups;
 
-// A block's lines and units. Each of its warp groups steps half of the lines, or, where it is wide,
-// half of the units.
+// A block's lines and units. Each of its warp groups steps half of the lines.
 struct LargeShare {
   LineShare own;
   int group, thread;  // of the block, of the group
-  int first_unit;     // of those that the group steps
-  int first_line;     // of the block's lines
+  int first_unit;     // of the block
+  int first_line;     // of the group, of the block's lines
   bool odd;           // row lane / 4 of a fragment
 
-  __device__ __forceinline__ LargeShare(int batch, int slices, int groups, int lines, int units,
-                                        bool wide = false)
+  __device__ __forceinline__ LargeShare(int batch, int slices, int groups, int lines, int units)
       : own(batch, static_cast<int>(blockIdx.x) / slices, groups),
         group(static_cast<int>(threadIdx.x) / kGroupThreads),
         thread(static_cast<int>(threadIdx.x) % kGroupThreads),
-        first_unit(static_cast<int>(blockIdx.x) % slices * units + (wide ? group * units / 2 : 0)),
-        first_line(wide ? 0 : group * lines / 2),
+        first_unit(static_cast<int>(blockIdx.x) % slices * units),
+        first_line(group * lines / 2),
         odd(thread / 4 % 2 != 0) {}
 };
 
 // Where the parts of a block's shared memory are: the state and the weights of a group, and behind
-// those what all share; of a wide block all share the state, and a group has its own half of the
-// rest.
+// those what all share.
 struct LargeMemoryAt {
   char* parts_pointer;
   std::uint32_t state, weights, parts;
-  int rows_behind, turns_behind;
+  int parts_bytes, turns_behind;
 
   __device__ __forceinline__ LargeMemoryAt(float4* memory, const dispatch::LargeMemory& bytes,
-                                           int group, bool wide = false) {
+                                           int group)
+      : parts_bytes(static_cast<int>(bytes.parts)),
+        turns_behind(static_cast<int>(bytes.parts + bytes.rows)) {
     const int state_bytes = static_cast<int>(bytes.state);
     const int weight_bytes = static_cast<int>(bytes.weights);
-    const int parts_bytes = static_cast<int>(bytes.parts), row_bytes = static_cast<int>(bytes.rows);
-    const auto half_of = [&](int all) { return group * all / dispatch::kLargeGroups; };
     const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-    const int own_parts = wide ? half_of(parts_bytes) : 0;
-    const int parts_at = state_bytes + weight_bytes + own_parts;
-    state = shared + (wide ? 0 : half_of(state_bytes));
-    weights = shared + state_bytes + half_of(weight_bytes);
-    parts = shared + parts_at;
-    parts_pointer = reinterpret_cast<char*>(memory) + parts_at;
-    rows_behind = parts_bytes - own_parts + (wide ? half_of(row_bytes) : 0);
-    turns_behind = parts_bytes - own_parts + row_bytes;
+    state = shared + group * state_bytes / dispatch::kLargeGroups;
+    weights = shared + state_bytes + group * weight_bytes / dispatch::kLargeGroups;
+    parts = shared + state_bytes + weight_bytes;
+    parts_pointer = reinterpret_cast<char*>(memory) + state_bytes + weight_bytes;
   }
   template <class T>
   __device__ __forceinline__ T* rows() const {
-    return reinterpret_cast<T*>(parts_pointer + rows_behind);
+    return reinterpret_cast<T*>(parts_pointer + parts_bytes);
   }
   __device__ __forceinline__ std::uint32_t turns() const { return parts + turns_behind; }
 };
-
-// Asks for 16 bytes, to an address of shared memory.
-__device__ __forceinline__ void copy_piece(std::uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-// 16 bytes of a 16-bit type, from anywhere.
-template <class T>
-__device__ __forceinline__ uint4 loaded_piece(const T* from) {
-  const auto word = [&](int i) {
-    return Bits<T>::load(from + i) | static_cast<std::uint32_t>(Bits<T>::load(from + i + 1)) << 16;
-  };
-  return make_uint4(word(0), word(2), word(4), word(6));
-}
 
 // A group's part of R: kRows rows by as many columns as its share of the sum has, in pieces of 16.
 // kKept of those are in registers, the rest in shared memory.
