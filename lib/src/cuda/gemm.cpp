@@ -231,6 +231,11 @@ struct Prepared {
     }
     lt().cublasLtMatmulPreferenceDestroy(preference);
     check_status(status, "cublasLtMatmulAlgoGetHeuristic");
+    // One that cannot run says so.
+    found = static_cast<int>(
+        std::remove_if(candidates, candidates + found,
+                       [](const auto& one) { return one.state != CUBLAS_STATUS_SUCCESS; }) -
+        candidates);
     if (found == 0) fail("cublasLtMatmulAlgoGetHeuristic", "no algorithm for this product");
     algorithm = choose(candidates, found, p);
   }
