@@ -43,13 +43,23 @@ bool meets(const Values& values, const Rule& rule) {
   return true;
 }
 
+// Whether threads on CUDA walk the rows of a bare scan where these lie: of so few steps
+// (scan/cuda/short.cuh) no tile is worth setting up.
+bool is_short_scan(const Problem& p, const DeviceLimits& device) {
+  constexpr std::int64_t kSteps = 8;
+  return device.processor == Processor::cuda && p.gates == 0 && p.steps <= kSteps &&
+         p.layout == Batch::rectangular && !p.time_contiguous && !p.log_states;
+}
+
 bool runs(Strategy strategy, const Plan& plan, bool across_blocks) {
   const bool dense = plan.problem.recurrence == Recurrence::dense;
   if (strategy == Strategy::step_loop) return dense;
   if (strategy == Strategy::parallel_scan) {
     const bool splits = across_blocks || plan.device.processor == Processor::cpu ||
                         splits_inside_blocks(plan.problem);
-    const bool open = plan.problem.forced == strategy || !walks_alone(plan.problem, plan.device);
+    const bool walks =
+        walks_alone(plan.problem, plan.device) || is_short_scan(plan.problem, plan.device);
+    const bool open = plan.problem.forced == strategy || !walks;
     return plan.problem.recurrence == Recurrence::linear && splits && open;
   }
   if (strategy == Strategy::direct && plan.problem.normed) return false;
