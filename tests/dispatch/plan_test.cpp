@@ -212,6 +212,29 @@ TEST(Plan, RowsOfAdjacentSteps) {
   EXPECT_EQ(scan(100, 0, 2).reason, Reason::empty);
 }
 
+// On a GPU threads walk rows of a few steps where these lie, unless something else is asked for.
+TEST(Plan, ScansOfAFewSteps) {
+  const Profile* const measured = find_profile("sm_90");
+  ASSERT_NE(measured, nullptr);
+  const auto scan = [&](std::int64_t steps, std::int64_t rows, int bytes,
+                        Strategy forced = Strategy::automatic) {
+    Problem wanted = problem(steps, 1, rows);
+    wanted.gates = 0;
+    wanted.storage_bytes = bytes;
+    wanted.forced = forced;
+    return plan(wanted, {Processor::cuda, 132}, *measured).strategy;
+  };
+  for (const int bytes : {2, 4}) {
+    for (const std::int64_t rows : {1, 50, 500, 1908, 200025, 1 << 26}) {
+      for (std::int64_t steps = 1; steps <= 8; ++steps) {
+        EXPECT_EQ(scan(steps, rows, bytes), Strategy::fused_sequential) << steps << ", " << rows;
+      }
+    }
+    EXPECT_EQ(scan(8, 50, bytes, Strategy::parallel_scan), Strategy::parallel_scan);
+    EXPECT_EQ(scan(256, 50, bytes), Strategy::parallel_scan);
+  }
+}
+
 TEST(Plan, LargeSizes) {
   const std::int64_t large = std::int64_t{1} << 31;
   EXPECT_EQ(on(problem(large, 4, 4)).strategy, Strategy::parallel_scan);
