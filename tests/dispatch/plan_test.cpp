@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "dispatch/branches.h"
+#include "scanrnn/dispatch/profile.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
