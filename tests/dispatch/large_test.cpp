@@ -150,7 +150,7 @@ TEST(LargeShapes, ArePickedBackwardWhereTheyAreFaster) {
   for (const Picked& one : all) expect_picked(one, true, true);
 }
 
-// Costs know how much faster they are: here nothing else makes the kernel for whole sequences win.
+// Costs know how much faster they are than whatever is the best without them.
 TEST(LargeShapes, ArePlannedWhereTheyBeatStepsInALoop) {
   const Profile* const measured = find_profile("sm_90");
   ASSERT_NE(measured, nullptr);
@@ -171,7 +171,8 @@ TEST(LargeShapes, ArePlannedWhereTheyBeatStepsInALoop) {
     const Plan planned = plan(p, device(), *measured);
     EXPECT_EQ(planned.strategy, Strategy::persistent) << explain(planned);
     const Plan by_others = plan(p, without, *measured);
-    EXPECT_EQ(by_others.strategy, Strategy::step_loop) << explain(by_others);
+    EXPECT_LT(planned.expected_us, 0.95 * by_others.expected_us) << explain(planned) << "\n"
+                                                                 << explain(by_others);
     EXPECT_EQ(planned.persistent_vjp.large, one.training);
   }
 }
