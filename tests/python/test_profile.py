@@ -252,7 +252,7 @@ def test_the_fit_needs_one_rule_where_one_way_is_best():
 def test_bare_scans_have_rules_of_their_own():
     """One way is best for all layers and another for all scans, at the same sizes."""
     content = sweep(lambda row: "fused_sequential")
-    # Of up to 8 steps they are walked, whatever a profile says.
+    # Those of up to 8 steps are walked, whatever a profile says.
     for shape in {s._replace(B=1, H=s.B * s.H) for s in shapes() if s.T > 8}:
         row = {"bench": "crossover", "cell": "scan", "pass": "forward"}
         row |= {**shape._asdict(), "domain": "linear", "dtype": "bfloat16"}
