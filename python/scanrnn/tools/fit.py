@@ -66,13 +66,25 @@ class Problem(NamedTuple):
         }
 
 
+def _scan(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of bench/scan_cuda.cu as a sweep's, whose scans are forward, of real numbers and of one
+    entry whose rows lie beside one another.
+    """
+    as_swept = row["pass"] == "forward" and row["layout"] == "TBH" and row["dtype"] in BITS
+    if not as_swept or row.get("strategy") not in crossover.WAYS["cuda"]:
+        return row
+    rows = row["B"] * row["H"]
+    return row | {"bench": "crossover", "cell": SCAN, "B": 1, "C": rows, "H": rows}
+
+
 def problems(content: dict[str, Any]) -> list[Problem]:
-    """The rows of a sweep, by problem; of layers that were measured otherwise, those that a sweep
-    may have. A row without a domain is of both.
+    """The rows of a sweep, by problem; of layers and scans that were measured otherwise, those that
+    a sweep may have. A row without a domain is of both.
     """
     found: dict[tuple[Any, ...], dict[str, dict[str, float]]] = {}
     held_out = {}
-    for row in content["rows"]:
+    for measured in content["rows"]:
+        row = _scan(measured) if measured["bench"] == SCAN else measured
         of_a_sweep = row.get("C", row["H"]) == row["H"] and row["pass"] in PASSES
         if row["bench"] not in ("crossover", "layer") or not of_a_sweep:
             continue
