@@ -9,7 +9,7 @@ import pytest
 from scanrnn import _core, profile
 from scanrnn.tools import costs, crossover, fit, measure, regret, sizes, tune
 
-ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
 UNITS, SHARED = 132, 232448
 MACHINE = {"architecture": "sm_90", "processor": "a GPU", "commit": "first"}
 OF = {"kind": "linear", "bytes": 4, "alignment": 16, "training": False}
@@ -184,7 +184,7 @@ def test_sizes_that_people_quote_are_picked_as_measured():
 
 
 def test_the_built_in_costs_where_products_round_to_tf32():
-    content = measure.load_sweep(ROOT / "bench" / "results" / "h200-random-tf32.json")
+    content = measure.load_sweep(RESULTS / "h200-random-tf32.json")
     found = [p for p in fit.problems(content) if p.dtype == sizes.TF32]
     pick = regret.picker(content, _core.built_in_profile("sm_90"))
     regrets = np.array([p.regret(pick(p)) for p in found])
@@ -193,13 +193,17 @@ def test_the_built_in_costs_where_products_round_to_tf32():
     assert np.mean(regrets <= regret.FAR) >= 0.99
 
 
+def quoted(name):
+    """What a program in C++ has measured, beside a sweep of such a device."""
+    return measure.load_sweep(
+        RESULTS / f"{name}.json", measure.load_sweep(RESULTS / "h200-random.json")
+    )
+
+
 @pytest.mark.parametrize(("name", "close"), [("h200-layer", 0.99), ("h100-layer", 0.99)])
 def test_the_built_in_picks_of_quoted_layers(name, close):
     """As layer_cuda measures them, whose file is a sweep's beside one of such a device."""
-    results = ROOT / "bench" / "results"
-    content = measure.load_sweep(
-        results / f"{name}.json", measure.load_sweep(results / "h200-random.json")
-    )
+    content = quoted(name)
     assert content["units"] == UNITS
     assert content["processor"] == content["gpu"]
     found = fit.problems(content)
@@ -210,17 +214,12 @@ def test_the_built_in_picks_of_quoted_layers(name, close):
     assert np.mean(regrets <= regret.CLOSE) >= close
     assert regrets.max() <= 0.07
     with pytest.raises(SystemExit, match="not what bench crossover writes"):
-        measure.load_sweep(results / f"{name}.json")
+        measure.load_sweep(RESULTS / f"{name}.json")
 
 
 def test_quoted_scans_are_problems_of_a_sweep():
     """As scan_cuda measures them: those that a sweep has, forward and of rows side by side."""
-    results = ROOT / "bench" / "results"
-    found = fit.problems(
-        measure.load_sweep(
-            results / "h200-scan.json", measure.load_sweep(results / "h200-random.json")
-        )
-    )
+    found = fit.problems(quoted("h200-scan"))
     assert {(p.cell, p.direction, p.layout, p.B) for p in found} == {("scan", "forward", "TBH", 1)}
     assert {p.domain for p in found} == {"linear", "log"}
     at = {(p.dtype, p.domain, p.T, p.H): p.ms for p in found}
@@ -247,7 +246,7 @@ def test_the_built_in_costs_at_random_problems(name):
     steps.
     """
     close, worst, error = PROMISED[name]
-    content = measure.load_sweep(ROOT / "bench" / "results" / f"{name}.json")
+    content = measure.load_sweep(RESULTS / f"{name}.json")
     built_in = _core.built_in_profile("sm_90")
     found = fit.problems(content)
     pick = regret.picker(content, built_in)
