@@ -123,7 +123,10 @@ std::string because(const Plan& plan) {
       return "B > " + text(kMostLaunches * plan.persistent.lines) + " lines are more than " +
              text(kMostLaunches) + " launches step";
     case Reason::few_steps:
-      return "T < " + text(kPersistentMinSteps) + " is too short to load the weights once";
+      if (plan.problem.gates > 0) {
+        return "T < " + text(kPersistentMinSteps) + " is too short to load the weights once";
+      }
+      return "T <= " + text(kCudaShortSteps) + " steps are walked where they lie";
   }
   return "?";
 }

@@ -43,14 +43,6 @@ bool meets(const Values& values, const Rule& rule) {
   return true;
 }
 
-// Whether threads on CUDA walk the rows of a bare scan where these lie: of so few steps
-// (scan/cuda/short.cuh) no tile is worth setting up.
-bool is_short_scan(const Problem& p, const DeviceLimits& device) {
-  constexpr std::int64_t kSteps = 8;
-  return device.processor == Processor::cuda && p.gates == 0 && p.steps <= kSteps &&
-         p.layout == Batch::rectangular && !p.time_contiguous && !p.log_states;
-}
-
 bool runs(Strategy strategy, const Plan& plan, bool across_blocks) {
   const bool dense = plan.problem.recurrence == Recurrence::dense;
   if (strategy == Strategy::step_loop) return dense;
@@ -160,7 +152,8 @@ Choice choose(const Plan& plan) {
   if (problem.batch == 0 || problem.steps == 0) {
     return {Strategy::fused_sequential, Strategy::direct, Reason::empty};
   }
-  return {plan.strategy, plan.runner_up, plan.reason};
+  const bool few = is_short_scan(problem, plan.device);
+  return {plan.strategy, plan.runner_up, few ? Reason::few_steps : plan.reason};
 }
 
 // Whether threads take the tiles of a fused-sequential layer in turn.

@@ -41,6 +41,11 @@ Along along_lanes(const Problem& p, const DeviceLimits& device) {
 
 }  // namespace
 
+bool is_short_scan(const Problem& p, const DeviceLimits& device) {
+  return device.processor == Processor::cuda && p.gates == 0 && p.steps <= kCudaShortSteps &&
+         p.layout == Batch::rectangular && !p.time_contiguous && !p.log_states;
+}
+
 bool lane_has_row(const Problem& p, const DeviceLimits& device) {
   return p.time_contiguous &&
          cuda_lane_has_line(p.steps, p.batch * p.hidden_size, p.storage_bytes, device.units);
@@ -52,6 +57,7 @@ void consider_lanes(Plan& plan) {
   const bool some = p.batch > 0 && p.steps > 0 && p.hidden_size > 0;
   const bool open = p.forced == Strategy::automatic || p.forced == Strategy::parallel_scan;
   if (!scan || !some || !open) return;
+  if (p.forced == Strategy::automatic && is_short_scan(p, plan.device)) return;
   if (!p.time_contiguous && p.hidden_size > kCudaLaneRows) return;
   const Along way = along_lanes(p, plan.device);
   if (!p.time_contiguous && plan.expected_us > 0 && plan.expected_us < way.us) return;

@@ -140,13 +140,13 @@ TEST_F(SharedLinesOnCuda, SomeResetsAlone) {
 // What is drawn for a step is of its sequence and its time, wherever a line has it.
 TEST_F(SharedLinesOnCuda, DrawsAreThoseOfSteps) {
   Random random(1555);
+  bool packed = false;
   for (LayerOptions options : dense_variants()) {
+    packed = !packed;
     options.zoneout = 0.3;
     if (info(options.cell).states == 2) options.zoneout_cell = 0.2;
     options.bidirectional = true;
-    for (bool packed : {false, true}) {
-      expect_like_steps(ragged_case(options, {37, 0, 20, 36, 3, 14, 1, 16}, packed), random, 7);
-    }
+    expect_like_steps(ragged_case(options, {37, 0, 20, 36, 3, 14, 1, 16}, packed), random, 7);
   }
 }
 

@@ -223,17 +223,22 @@ TEST(Plan, ScansOfAFewSteps) {
     wanted.gates = 0;
     wanted.storage_bytes = bytes;
     wanted.forced = forced;
-    return plan(wanted, {Processor::cuda, 132}, *measured).strategy;
+    return plan(wanted, {Processor::cuda, 132}, *measured);
   };
   for (const int bytes : {2, 4}) {
     for (const std::int64_t rows : {1, 50, 500, 1908, 200025, 1 << 26}) {
       for (std::int64_t steps = 1; steps <= 8; ++steps) {
-        EXPECT_EQ(scan(steps, rows, bytes), Strategy::fused_sequential) << steps << ", " << rows;
+        const Plan got = scan(steps, rows, bytes);
+        EXPECT_EQ(got.strategy, Strategy::fused_sequential) << steps << ", " << rows;
+        EXPECT_EQ(got.reason, Reason::few_steps);
+        EXPECT_FALSE(got.along_lanes);
       }
     }
-    EXPECT_EQ(scan(8, 50, bytes, Strategy::parallel_scan), Strategy::parallel_scan);
-    EXPECT_EQ(scan(256, 50, bytes), Strategy::parallel_scan);
+    EXPECT_EQ(scan(8, 50, bytes, Strategy::parallel_scan).strategy, Strategy::parallel_scan);
+    EXPECT_EQ(scan(256, 50, bytes).strategy, Strategy::parallel_scan);
   }
+  const std::string text = explain(scan(8, 50, 4));
+  EXPECT_NE(text.find("T <= 8 steps are walked where they lie"), std::string::npos) << text;
 }
 
 TEST(Plan, LargeSizes) {

@@ -200,19 +200,29 @@ def quoted(name):
     )
 
 
-@pytest.mark.parametrize(("name", "close"), [("h200-layer", 0.99), ("h100-layer", 0.99)])
-def test_the_built_in_picks_of_quoted_layers(name, close):
-    """As layer_cuda measures them, whose file is a sweep's beside one of such a device."""
+# How many there are at least, the share within 5 % of the best, and the most that one loses.
+QUOTED = {
+    "h200-layer": (250, 0.99, 0.07),
+    "h100-layer": (250, 0.995, 0.06),
+    "h200-scan": (40, 1, 0.03),
+    "h100-scan": (40, 0.95, 0.08),
+}
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_the_built_in_picks_of_what_is_quoted(name):
+    """As layer_cuda and scan_cuda measure them: a sweep's beside one of such a device."""
+    count, close, worst = QUOTED[name]
     content = quoted(name)
     assert content["units"] == UNITS
     assert content["processor"] == content["gpu"]
     found = fit.problems(content)
-    assert {p.direction for p in found} == set(sizes.PASSES)
+    assert {p.direction for p in found} >= {"forward"}
     pick = regret.picker(content, _core.built_in_profile("sm_90"))
     regrets = np.array([p.regret(pick(p)) for p in found])
-    assert len(found) > 250
+    assert len(found) > count
     assert np.mean(regrets <= regret.CLOSE) >= close
-    assert regrets.max() <= 0.07
+    assert regrets.max() <= worst
     with pytest.raises(SystemExit, match="not what bench crossover writes"):
         measure.load_sweep(RESULTS / f"{name}.json")
 
@@ -233,7 +243,7 @@ def test_quoted_scans_are_problems_of_a_sweep():
 PROMISED = {
     "h200-random": (0.975, 0.28, 0.06),
     "h200-random-35": (0.97, 0.23, 0.07),
-    "h200-random-99": (0.955, 0.26, 0.07),
+    "h200-random-99": (0.97, 0.26, 0.07),
     "h200-random-scans": (0.98, 0.25, 0.03),
     "h100-random-scans": (0.955, 0.22, 0.04),
 }
@@ -242,8 +252,7 @@ PROMISED = {
 @pytest.mark.parametrize("name", PROMISED)
 def test_the_built_in_costs_at_random_problems(name):
     """What docs/decisions/0010 promises of the planner's picks, and of its microseconds. The second
-    file was shown to no fit, nor the third, which is older than the kernel of scans of a few
-    steps.
+    and the third file were shown to no fit.
     """
     close, worst, error = PROMISED[name]
     content = measure.load_sweep(RESULTS / f"{name}.json")

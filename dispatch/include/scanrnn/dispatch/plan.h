@@ -23,6 +23,7 @@ enum class Batch : std::uint8_t { rectangular, ragged, packed };
 
 // What is to be computed. Sizes as in tensor.h's legend.
 struct Problem {
+  std::uint64_t layer = 0;  // whose it is: a number of its options; 0: of no layer
   Recurrence recurrence = Recurrence::linear;
   std::int64_t batch = 0, steps = 0, input_size = 0, hidden_size = 0;
   Batch layout = Batch::rectangular;
@@ -73,7 +74,7 @@ enum class Reason : std::uint8_t {
   on_chip,      // and its weights stay there
   not_on_chip,
   many_lines,
-  few_steps
+  few_steps  // to load weights for, or of a bare scan to set up tiles for
 };
 
 // How a persistent kernel cuts a layer: blocks of `slices` of a head's units times `groups` of the

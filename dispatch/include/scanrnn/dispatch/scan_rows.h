@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a bare recurrence is walked whose rows are few, or have adjacent steps: what no profile
-// knows.
+// How a bare recurrence is walked whose rows are few, or have few or adjacent steps: what no
+// profile knows.
 #pragma once
 
 #include "scanrnn/dispatch/plan.h"
 
 namespace scanrnn::dispatch {
+
+// CUDA: whether threads walk rows beside one another where these lie, as they have so few steps.
+bool is_short_scan(const Problem& problem, const DeviceLimits& device);
 
 // CUDA: whether a lane walks a row of adjacent steps by itself, where time is not split over
 // blocks.

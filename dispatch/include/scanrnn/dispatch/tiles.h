@@ -47,6 +47,9 @@ constexpr bool cuda_pairs_pay(std::int64_t rows, std::int64_t units, bool across
   return across_blocks || rows >= 256 * units;
 }
 
+// CUDA, bare recurrence: steps up to which rows beside one another are walked where they lie, since
+// no tile is worth setting up.
+inline constexpr std::int64_t kCudaShortSteps = 8;
 // CUDA, bare recurrence: rows of a line up to which time may lie along lanes. A warp's tile is
 // about so many elements of a tensor, and a block of kCudaLaneWarps may share a longer one.
 inline constexpr std::int64_t kCudaLaneRows = 16;
