@@ -34,10 +34,16 @@ def info(rules: bool) -> None:
         print(f"profile {kind}: {active.name}, {active.origin}; {profile.counts(active)}")
         if rules:
             print(profile.words(active))
+        print(f"  your own: {loaded.get(kind) or no_profile(kind)}")
+
+
+def no_profile(kind: str) -> str:
+    try:
         file = profile.user_file(kind)
-        how = f"python -m scanrnn tune --device {kind}"
-        missing = f"{file} is ignored" if file.exists() else f"none at {file} ({how})"
-        print(f"  your own: {loaded.get(kind, missing)}")
+    except RuntimeError as problem:
+        return f"none ({problem})"
+    how = f"python -m scanrnn tune --device {kind}"
+    return f"{file} is ignored" if file.exists() else f"none at {file} ({how})"
 
 
 def device(text: str) -> str:

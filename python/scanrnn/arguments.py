@@ -70,7 +70,10 @@ def flag(name: str, value: Any) -> bool:
 def real(name: str, value: Any) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}: expected a number, got {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name}: expected a number of 64 bits, got a larger one") from None
 
 
 def text(name: str, value: Any) -> str:

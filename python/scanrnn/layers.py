@@ -211,7 +211,8 @@ class Layer:
         """
         steps, batch = arguments.count("T", T), arguments.count("B", B)
         return self._stack.core.plan(
-            self._stack.device, steps, batch, bool(training), arguments.strategy_name(strategy),
+            self._stack.device, steps, batch, arguments.flag("training", training),
+            arguments.strategy_name(strategy),
             PACKED if arguments.flag("packed", packed) else RECTANGULAR,
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ import functools
 import json
 import math
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ CLASS = {  # of problems whose time is predicted alike
     "tf32": bool,
 }  # fmt: skip
 NO_TREND = [0.0] * _core.trends()
+MOST = sys.float_info.max
 OPEN = {"above": -1.0, "at_most": math.inf}  # what a bound is where a rule has none
 
 
 def user_file(device: str = "cpu") -> Path:
-    """Where the user's own profile lies (the XDG rule)."""
+    """Where the user's own profile lies (the XDG rule); RuntimeError for a user without a home."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     root = Path(base) if os.path.isabs(base) else Path.home() / ".config"
     return root / "scanrnn" / f"profile-{device}.json"
@@ -43,7 +45,15 @@ def parse(content: Any, origin: str) -> _core.Profile:
         raise ValueError("'rules' or 'costs' must be a list of at least one")
     parsed = [_rule(f"rules[{index}]", rule) for index, rule in enumerate(rules)]
     priced = [_cost(f"costs[{index}]", cost) for index, cost in enumerate(costs)]
-    return _core.Profile(str(content.get("name", "unnamed")), origin, parsed, priced)
+    names = content.get("name", "unnamed"), origin  # a path may have bytes that are no text
+    sound = (str(name).encode("utf-8", "replace").decode() for name in names)
+    return _core.Profile(*sound, parsed, priced)
+
+
+def shortened(value: Any) -> str:
+    """As it reads, or as much of it as an error has room for."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _cost(where: str, cost: Any) -> Any:
@@ -53,6 +63,8 @@ def _cost(where: str, cost: Any) -> Any:
     for name, kind in CLASS.items():
         if type(of[name]) is not kind:
             raise ValueError(f"{where}.{name} must be a {kind.__name__}, not {of[name]!r}")
+        if kind is int and not 0 < of[name] < 2**31:
+            raise ValueError(f"{where}.{name} must be in [1, 2^31), not {shortened(of[name])}")
     known = _core.strategies()
     if cost.get("strategy") not in known:
         raise ValueError(f"{where}.strategy must be one of {known}, not {cost.get('strategy')!r}")
@@ -66,7 +78,7 @@ def _cost(where: str, cost: Any) -> Any:
     trend = cost.get("trend", NO_TREND)
     if not isinstance(trend, list) or len(trend) != len(NO_TREND):
         raise ValueError(f"{where}.trend must be a list of {len(NO_TREND)} numbers")
-    slopes = [_number(f"{where}.trend", value, least=-math.inf) for value in trend]
+    slopes = [_number(f"{where}.trend", value, least=-MOST) for value in trend]
     return tuple(of.values()), cost["strategy"], cost["across_blocks"], terms, slopes
 
 
@@ -91,9 +103,9 @@ def _rule(where: str, rule: Any) -> _core.Rule:
 
 
 def _number(where: str, value: Any, least: float = 0) -> float:
-    if type(value) not in (int, float) or not least <= value < math.inf:
+    if type(value) not in (int, float) or not least <= value <= MOST:
         wanted = "a finite number" if least < 0 else f"a number >= {least:g}"
-        raise ValueError(f"{where} must be {wanted}, not {value!r}")
+        raise ValueError(f"{where} must be {wanted}, not {shortened(value)}")
     return float(value)
 
 
@@ -150,7 +162,10 @@ def load_users() -> dict[str, Path]:
     """Puts the user's profiles to use, once; the files that could be used, by kind of device."""
     loaded = {}
     for device in ("cpu", "cuda") if _core.cuda_available() else ("cpu",):
-        path = user_file(device)
+        try:
+            path = user_file(device)
+        except RuntimeError:  # a user without a home
+            continue
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             found = parse(content, str(path))
@@ -160,7 +175,7 @@ def load_users() -> dict[str, Path]:
                 )
         except FileNotFoundError:
             continue
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, RecursionError) as problem:
             warnings.warn(
                 f"scanrnn: the profile {path} is ignored: {problem} "
                 f"(`python -m scanrnn tune --device {device}` writes a new one)",

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
 #include "names.h"
@@ -143,7 +145,12 @@ Layer make_layer(LayerOptions options, const std::string& cell, const std::strin
   for (std::size_t begin = 0; begin < own.size();) {
     const std::size_t end = std::min(own.find(' ', begin), own.size()), at = own.find('=', begin);
     if (at >= end) throw value_error("options: expected name=number words, got '" + own + "'");
-    set_option(options, own.substr(begin, at - begin), std::stod(own.substr(at + 1)));
+    double value = 0;  // whatever the process's locale has for a decimal point
+    const auto read = std::from_chars(own.data() + at + 1, own.data() + end, value);
+    if (read.ec != std::errc() || read.ptr != own.data() + end) {
+      throw value_error("options: expected name=number words, got '" + own + "'");
+    }
+    set_option(options, own.substr(begin, at - begin), value);
     begin = end + 1;
   }
   options.dtype = parse_dtype(dtype);

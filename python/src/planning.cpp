@@ -4,6 +4,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <tuple>
@@ -40,6 +41,17 @@ dispatch::ProblemClass class_of(const ClassValues& values) {
   return out;
 }
 
+// As much of UTF-8 as there is room for, in whole characters.
+template <std::size_t kRoom>
+void put(char (&to)[kRoom], const std::string& text) {
+  std::size_t count = std::min(text.size(), kRoom - 1);
+  if (count < text.size()) {
+    while (count > 0 && (static_cast<unsigned char>(text[count]) & 0xC0) == 0x80) --count;
+  }
+  std::memcpy(to, text.data(), count);
+  to[count] = 0;
+}
+
 Profile make_profile(const std::string& name, const std::string& origin,
                      const std::vector<RuleValues>& rules, const std::vector<CostValues>& costs) {
   if ((rules.empty() && costs.empty()) || rules.size() > dispatch::kMaxRules) {
@@ -47,8 +59,8 @@ Profile make_profile(const std::string& name, const std::string& origin,
                       std::to_string(rules.size()));
   }
   Profile out{};
-  std::strncpy(out.name, name.c_str(), sizeof out.name - 1);
-  std::strncpy(out.origin, origin.c_str(), sizeof out.origin - 1);
+  put(out.name, name);
+  put(out.origin, origin);
   for (const auto& [strategy, runner_up, across_blocks, margin, above, at_most] : rules) {
     out.rules[static_cast<std::size_t>(out.count++)] = {
         parse_strategy(strategy), parse_strategy(runner_up), across_blocks, margin, above, at_most};

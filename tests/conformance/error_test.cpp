@@ -215,6 +215,24 @@ TEST_F(ErrorTest, WorkspaceAndReserve) {
   }
 }
 
+TEST_F(ErrorTest, MoreAxesThanThereAre) {
+  expect_error<value_error>([] { TensorView::of(nullptr, Dtype::float32, {1, 1, 1, 4}); },
+                            {"sizes: expected at most 3, got 4"});
+  const Case c = error_case();
+  Random random(58);
+  Buffers buffers(c, random_data(c, random));
+  Context context = make_context(1);
+  const Layer layer(c.layer);
+  const auto plan = layer.plan(context, c.steps, c.batch, Mode::inference);
+  Mirror mirror(context);
+  for (const int rank : {-1, kMaxRank + 1, 7}) {
+    ForwardArgs args = buffers.forward_args(mirror);
+    args.x.rank = rank;
+    expect_error<value_error>([&] { layer.forward(context, plan, args); },
+                              {"x: expected a tensor of 3 axes, got " + std::to_string(rank)});
+  }
+}
+
 TEST_F(ErrorTest, PlanOfAnother) {
   const Case c = error_case();
   Random random(57);
@@ -234,6 +252,9 @@ TEST_F(ErrorTest, PlanOfAnother) {
   expect_error<value_error>(with_plan_of([](auto& o) { o.input_size = 8; }), {"plan", "another"});
   expect_error<value_error>(with_plan_of([](auto& o) { o.cell = Cell::MinLSTM; }), {"plan"});
   expect_error<value_error>(with_plan_of([](auto& o) { o.dtype = Dtype::float16; }), {"plan"});
+  expect_error<value_error>(with_plan_of([](auto& o) { o.num_layers = 1; }), {"plan"});
+  expect_error<value_error>(with_plan_of([](auto& o) { o.bidirectional = false; }), {"plan"});
+  expect_error<value_error>(with_plan_of([](auto& o) { o.zoneout = 0.5; }), {"plan"});
   // A plan for another T or B is the shapes' business.
   const auto longer = layer.plan(context, c.steps + 1, c.batch, Mode::inference);
   expect_error<value_error>([&] { layer.forward(context, longer, args); }, {"x: expected shape"});

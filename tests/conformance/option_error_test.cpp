@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -73,9 +74,25 @@ TEST(Errors, MoreThanCanBeCounted) {
   expect_error<value_error>([&] { layer.plan(context, many, many, Mode::training); },
                             {"steps: 1099511627776 steps of a batch of 1099511627776 take more"});
   EXPECT_GT(layer.sizes(layer.plan(context, many, 1, Mode::training)).reserve, many);
+  // Nor where there are no steps, or no sequences: some memory is of the other.
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  expect_error<value_error>([&] { layer.plan(context, 0, most, Mode::training); },
+                            {"steps: 0 steps of a batch of 9223372036854775807 take more"});
+  expect_error<value_error>([&] { layer.plan(context, most, 0, Mode::training); }, {"take more"});
+  expect_error<value_error>(
+      [&] { layer.plan(context, BatchShape{10, most, dispatch::Batch::packed}, Mode::inference); },
+      {"steps: 10 steps of a batch of 9223372036854775807 take more"});
+  expect_error<value_error>([&] { linear_scan_plan(context, {most, 1, 0}); }, {"take more"});
+  expect_error<value_error>([&] { linear_scan_plan(context, {0, many, many}); }, {"take more"});
   LayerOptions wide = error_case().layer;
   wide.input_size = wide.hidden_size = many;
   expect_error<value_error>([&] { Layer{wide}; }, {"hidden_size: weights of 1099511627776 units"});
+
+  LayerOptions between = error_case().layer;
+  between.cell = Cell::SRU;
+  between.input_size = std::int64_t{1} << 31;
+  between.projection_size = std::int64_t{1} << 33;
+  expect_error<value_error>([&] { Layer{between}; }, {"hidden_size: weights of 7 units"});
 
   LayerOptions square;
   square.cell = Cell::RGLRU;
@@ -102,11 +119,34 @@ TEST(Errors, MoreThanCanBeCounted) {
   EXPECT_EQ(parallel(1000, many), parallel(1, many));
 }
 
+TEST(Errors, ByName) {
+  LayerOptions options;
+  const auto set = [&](const char* name, double value) {
+    return [&, name, value] { set_option(options, name, value); };
+  };
+  expect_error<value_error>(set("draws", 7), {"draws: expected 0 or 1, got 7"});
+  expect_error<value_error>(set("draws", NAN), {"draws: expected an integer, got nan"});
+  expect_error<value_error>(set("num_heads", 1e12), {"num_heads: expected an integer up to"});
+  expect_error<value_error>(set("proj_size", INFINITY), {"proj_size: expected an integer up to"});
+  expect_error<value_error>(set("layer_norm", 2), {"layer_norm: expected 0 or 1, got 2"});
+  expect_error<value_error>(set("drops", 1), {"option: there is no 'drops'"});
+  set("num_heads", 4)(), set("draws", 0)();
+  EXPECT_EQ(options.num_heads, 4);
+  EXPECT_FALSE(options.draws);
+}
+
+TEST(Errors, MoreMemoryThanThereCanBe) {
+  Context context = make_context(1);
+  EXPECT_ANY_THROW(Buffer(context, std::numeric_limits<std::size_t>::max()));
+}
+
 TEST(Errors, Context) {
   ContextOptions options;
   options.threads = -1;
   expect_error<value_error>([&] { Context context(options); }, {"threads", "-1"});
   options.threads = 1;
+  options.device.index = 3;
+  expect_error<value_error>([&] { Context context(options); }, {"device: expected index 0", "3"});
   options.device = Device::cuda(4711);
   expect_error<cuda_error>([&] { Context context(options); }, {"cuda:4711"});
 }

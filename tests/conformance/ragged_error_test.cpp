@@ -155,8 +155,8 @@ TEST(RaggedErrors, StateIndices) {
     params.emplace_back(Dtype::float32, parameter.sizes,
                         Values(static_cast<std::size_t>(count), 0.1));
   }
-  const auto step = [&](Batch layout, const auto& change) {
-    const auto plan = layer.plan(context, BatchShape{1, 3, layout}, Mode::inference);
+  const auto step = [&](Batch layout, const auto& change, std::int64_t rows = 3) {
+    const auto plan = layer.plan(context, BatchShape{1, rows, layout}, Mode::inference);
     Scratch workspace(context, layer.sizes(plan).workspace);
     Mirror mirror(context);
     ForwardArgs args;
@@ -192,6 +192,12 @@ TEST(RaggedErrors, StateIndices) {
   EXPECT_TRUE(y.untouched());
   EXPECT_EQ(pool.values(), Values(28, 0.25));
   EXPECT_EQ(step(Batch::ragged, nothing), "nothing was thrown");
+  // An empty vector, for no rows, may have no address.
+  const auto none = [](ForwardArgs& args) {
+    args.x.sizes[0] = args.y.sizes[0] = 0;
+    args.state_indices = TensorView::of(nullptr, Dtype::int64, {0}, args.x.device);
+  };
+  EXPECT_EQ(step(Batch::ragged, none, 0), "nothing was thrown");
   EXPECT_NE(pool.values(), Values(28, 0.25));
 }
 

@@ -38,6 +38,13 @@ def test_npz(tmp_path):
     (tmp_path / "none.npz").write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"^weights: '.*none\.npz' is not what numpy"):
         load(tmp_path / "none.npz", "torch", "GRU")
+    content = bytearray((tmp_path / "weights.npz").read_bytes())
+    for at in (100, 300):  # of a header, and of what is in it
+        broken = content.copy()
+        broken[at] ^= 0xFF
+        (tmp_path / "broken.npz").write_bytes(broken)
+        with pytest.raises(ValueError, match=r"^weights: '.*broken\.npz' cannot be read: "):
+            load(tmp_path / "broken.npz", "torch", "GRU")
 
 
 def test_safetensors(tmp_path):

@@ -54,6 +54,7 @@ def test_options_that_not_all_libraries_have():
     [
         ("LSTM", {"num_heads": 4}, r"num_heads: expected a divisor of hidden_size, 6, got 4"),
         ("LSTM", {"num_heads": 0}, r"num_heads: expected a divisor of hidden_size, 6, got 0"),
+        ("LSTM", {"num_heads": 10**12}, r"num_heads: expected an integer up to 2147483647, got 10"),
         ("LSTM", {"proj_size": 6}, r"proj_size: expected a number in \[0, hidden_size\).*got 6"),
         ("LSTM", {"proj_size": -1}, r"proj_size: expected a number in \[0, hidden_size\).*got -1"),
         ("LSTM", {"proj_size": 2, "num_heads": 2}, r"num_heads: expected 1 with proj_size"),
@@ -67,6 +68,8 @@ def test_options_that_not_all_libraries_have():
         ("SRU", {"projection_size": -1}, r"projection_size: expected a number >= 0, got -1"),
         ("SRU", {"rescale": 1}, r"rescale: expected True or False, got 1"),
         ("SRU", {"highway_bias": float("inf")}, r"highway_bias: expected a finite number"),
+        ("SRU", {"rescale": True, "highway_bias": 1000.0},
+         r"highway_bias: expected a number up to 176 with rescale, .*got 1000.0"),
         ("GRU", {"proj_size": 2}, r"proj_size"),
         ("MinGRU", {"num_heads": 2}, r"num_heads"),
         ("LSTM", {"reset_after": False}, r"reset_after"),

@@ -45,6 +45,10 @@ GOOD = {
 }
 
 
+COST = {"kind": "linear", "bytes": 4, "alignment": 16, "training": False, "log_form": False}
+COST |= {"tf32": False, "strategy": "direct", "across_blocks": False, "us": {"call": 1.0}}
+
+
 def changed(**values):
     """The good one with another second rule."""
     first, second, last = GOOD["rules"]
@@ -97,6 +101,13 @@ def test_the_users_own(tmp_path):
         (changed(at_most={"steps": True}), "rules[1].at_most.steps must be a number >= 0"),
         (changed(at_most={"stops": 1}), "rules[1].at_most must hold bounds of steps, tokens"),
         (changed(above=[1]), "rules[1].above must hold bounds of steps, tokens"),
+        (changed(margin=10**400), "rules[1].margin must be a number >= 0, not 1000000"),
+        (changed(above={"steps": 10**400}), "rules[1].above.steps must be a number >= 0, not 1000"),
+        (
+            json.dumps({"costs": [COST | {"bytes": 2**31}]}),
+            "costs[0].bytes must be in [1, 2^31), not",
+        ),
+        ("[" * 100000, "while decoding a JSON array"),
         (json.dumps(GOOD | {"version": "0.0.1"}), "it was measured with scanrnn 0.0.1, this is"),
         (
             json.dumps({"name": "old", "inference": {"direct_max_tokens": 1}, "training": {}}),
@@ -113,6 +124,25 @@ def test_a_file_that_cannot_be_used(tmp_path, content, said):
     assert out.split()[0::2][:2] == ["cpu-generic", "1"]
     assert f"the profile {path} is ignored: " in out
     assert said in out
+
+
+def test_a_user_without_a_home(monkeypatch):
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    assert profile.load_users.__wrapped__() == {}
+
+
+@pytest.mark.parametrize("name", ["\u00fc" * 100, "a" + "\u00fc" * 100, "\ud800"])
+def test_names_are_cut_between_characters(name):
+    found = profile.parse(GOOD | {"name": name}, name)
+    whole = name.replace("\ud800", "?")
+    assert found.name
+    assert whole.startswith(found.name)
+    assert whole.startswith(found.origin)
+    assert len(found.origin) >= min(len(name), 47)
 
 
 def test_round_trip():

@@ -170,7 +170,8 @@ class Layer {
   Sizes sizes(const dispatch::Plan& plan) const;
 
   // The plan is one of this layer for the sizes of the tensors; in training mode the reserve is
-  // filled. Throws value_error or type_error naming the argument, and cuda_error.
+  // filled. Outputs share no memory with inputs or one another, but hn may be h0 itself, and dh0 of
+  // backward dhn. Throws value_error or type_error naming the argument, and cuda_error.
   void forward(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const;
   // With the plan and the tensors of a forward pass in training mode; the same errors.
   void backward(Context& context, const dispatch::Plan& plan, const BackwardArgs& args) const;

@@ -82,7 +82,7 @@ struct TensorView {
 
   explicit operator bool() const { return data != nullptr; }
 
-  // A contiguous view.
+  // A contiguous view, of at most kMaxRank sizes (value_error).
   static TensorView of(const void* data, Dtype dtype, std::initializer_list<std::int64_t> sizes,
                        Device device = {});
   std::string shape() const;  // "(2, 8, 256)"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "scanrnn/cells/sru.h"
 #include "stack/backend.h"
 
 namespace scanrnn {
@@ -44,6 +45,12 @@ void check_made_of(const LayerOptions& o, const CellInfo& cell) {
   require(std::isfinite(o.highway_bias), [&] {
     return "highway_bias: expected a finite number, got " + std::to_string(o.highway_bias);
   });
+  require(
+      !o.rescale || std::isfinite(static_cast<float>(cell::highway_scale(o.highway_bias))), [&] {
+        return "highway_bias: expected a number up to 176 with rescale, whose factor is sqrt(1 + 2 "
+               "e^highway_bias), got " +
+               std::to_string(o.highway_bias);
+      });
 }
 
 }  // namespace
@@ -162,14 +169,16 @@ TensorView check(const TensorView& view, const Expected& want) {
   shape.data = &nowhere;
   shape.dtype = want.dtype;
   shape.device = want.device;
-  std::int64_t count = 1, elements = view.rank > 0 ? 1 : 0;
+  std::int64_t count = 1;
   for (std::int64_t size : want.sizes) {
     shape.sizes[static_cast<std::size_t>(shape.rank++)] = size;
     count *= size;
   }
-  for (int axis = 0; axis < view.rank; ++axis)
-    elements *= view.sizes[static_cast<std::size_t>(axis)];
-  if (!view && (view.rank == 0 || elements > 0)) {
+  require(view.rank >= 0 && view.rank <= kMaxRank, [&] {
+    return named("a tensor of " + std::to_string(shape.rank) + " axes, got " +
+                 std::to_string(view.rank));
+  });
+  if (is_absent(view)) {
     require(want.optional || count == 0,
             [&] { return named("a tensor of shape " + shape.shape() + ", got none"); });
     return want.optional ? TensorView{} : shape;

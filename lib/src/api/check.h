@@ -19,6 +19,9 @@ namespace scanrnn {
 
 // The cell of a layer whose options make sense.
 const CellInfo& check_options(const LayerOptions& options);
+// A number by which plans of layers with other options are told apart, but for batch_first, which
+// says how a caller's tensors lie (api/options.cpp).
+std::uint64_t number_of(const LayerOptions& options);
 // That the cell has the options that are not the default (api/options.cpp).
 void check_own_options(const LayerOptions& options, const CellInfo& cell);
 
@@ -42,6 +45,12 @@ class Extents {
 // How elements may lie: rows contiguous and apart from one another; or at any strides, those of
 // an input with repetitions, those of an output without.
 enum class Layout : std::uint8_t { rows, input, output };
+
+// Whether there is no tensor; one that has no elements needs no address.
+inline bool is_absent(const TensorView& view) {
+  const auto end = view.sizes.begin() + view.rank;
+  return !view && std::find(view.sizes.begin(), end, 0) == end;
+}
 
 // What a tensor must be. `axes` names the sizes: "(T, B, C)".
 struct Expected {
@@ -74,11 +83,12 @@ void require(bool holds, const Words& words) {
   }
 }
 
-// A value_error that begins with `what()` unless the product of `factors` is far from wrapping.
+// A value_error that begins with `what()` unless the product of `factors` is far from wrapping,
+// and that of any of them.
 template <class What>
 void check_countable(const What& what, std::initializer_list<std::int64_t> factors) {
   double product = 1;
-  for (std::int64_t factor : factors) product *= static_cast<double>(factor);
+  for (std::int64_t factor : factors) product *= std::max(1.0, static_cast<double>(factor));
   require(product < 0x1p62, [&] { return what() + " take more bytes than can be counted"; });
 }
 

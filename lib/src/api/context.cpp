@@ -20,6 +20,9 @@ Context::Context(ContextOptions options) : impl_(std::make_unique<Impl>()) {
     return "threads: expected 0 for all or a positive number, got " +
            std::to_string(options.threads);
   });
+  require(options.device.kind != Device::Kind::cpu || options.device.index == 0, [&] {
+    return "device: expected index 0 of the CPU, got " + std::to_string(options.device.index);
+  });
   impl_->options = options;
   impl_->runtime = find_runtime(options.device.kind);
   if (!impl_->runtime) {

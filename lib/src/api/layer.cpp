@@ -32,17 +32,9 @@ int at_once(const LayerOptions& o, const dispatch::Problem& problem) {
 
 void check_plan(const Layer& layer, const Context& context, const dispatch::Plan& plan,
                 bool training) {
-  const LayerOptions& o = layer.options();
   const auto& p = plan.problem;
-  const CellInfo& cell = info(o.cell);
-  const bool mine =
-      p.input_size == o.input_size && p.hidden_size == o.hidden_size && p.gates == cell.gates &&
-      p.recurrence == cell.recurrence && p.storage_bytes == static_cast<int>(size_of(o.dtype)) &&
-      p.normed == o.layer_norm && p.resets == !o.reset_after && p.heads == o.num_heads &&
-      p.draws == draws(o, p.training) && p.at_once == at_once(o, p) &&
-      p.chained == (p.at_once > 1 && !o.bidirectional) &&
-      plan.device.processor == context.limits().processor;
-  if (!mine) {
+  if (p.layer != number_of(layer.options()) ||
+      plan.device.processor != context.limits().processor) {
     throw value_error("plan: it was made for another layer or device: " + dispatch::explain(plan));
   }
   require(!training || p.training, "plan: backward needs a plan of training mode");
@@ -70,7 +62,9 @@ void run_forward(const Layer& layer, Context& context, const dispatch::Plan& pla
   ForwardArgs inner = args;
   shapes.check_params("", inner.params);
   inner.x = shapes.over_time(args.x, shapes.input("x"));
-  inner.h0 = args.state_indices ? shapes.check_pool(h, args) : shapes.check_initial(h, args.h0);
+  const bool pooled = !is_absent(args.state_indices);
+  inner.h0 = pooled ? shapes.check_pool(h, args) : shapes.check_initial(h, args.h0);
+  if (pooled) inner.state_indices = shapes.check_indices(args);
   inner.y = shapes.over_time(args.y, shapes.output("y"));
   inner.hn = shapes.check_state("h_n", args.hn);
   inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, context);
@@ -85,7 +79,7 @@ void run_forward(const Layer& layer, Context& context, const dispatch::Plan& pla
 
 void run_sequence(const Layer& layer, Context& context, const dispatch::Plan& plan,
                   const Sizes* counted, const ForwardArgs& args) {
-  require(!args.state_indices, "state_indices: expected none, a step alone takes them");
+  require(is_absent(args.state_indices), "state_indices: expected none, a step alone takes them");
   run_forward(layer, context, plan, counted, args, "h_0");
 }
 
@@ -168,7 +162,9 @@ dispatch::Problem Layer::problem(const BatchShape& shape, Mode mode, MatmulPreci
   const std::int64_t widest = std::max(
       {options_.input_size, options_.projection_size, directions() * options_.hidden_size});
   check_countable(what, {steps, lines, widest, options_.num_layers, 128});
+  check_countable(what, {batch, widest, options_.num_layers, 128});
   dispatch::Problem problem;
+  problem.layer = number_of(options_);
   problem.recurrence = info(options_.cell).recurrence;
   problem.batch = batch;
   problem.steps = steps;

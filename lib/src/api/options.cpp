@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options that not every cell has, by name.
+#include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
 
 #include "api/check.h"
 
@@ -14,6 +17,7 @@ struct Known {
   bool (*has)(const CellInfo&);
   double (*get)(const LayerOptions&);
   void (*set)(LayerOptions&, double);
+  double most;  // of a count, up to which a double tells integers apart
 };
 
 bool any(const CellInfo&) { return true; }
@@ -36,7 +40,8 @@ Known known(const char* name, bool (*has)(const CellInfo&)) {
   return {{name, kKind, static_cast<double>(LayerOptions{}.*member)},
           has,
           [](const LayerOptions& o) { return static_cast<double>(o.*member); },
-          [](LayerOptions& o, double value) { o.*member = static_cast<Value>(value); }};
+          [](LayerOptions& o, double value) { o.*member = static_cast<Value>(value); },
+          std::min(9e15, static_cast<double>(std::numeric_limits<Value>::max()))};
 }
 
 const std::vector<Known>& all() {
@@ -57,6 +62,19 @@ const std::vector<Known>& all() {
   return known_ones;
 }
 
+void set(const Known& known, LayerOptions& options, double value) {
+  const auto named = [&](const std::string& wanted) {
+    return known.option.name + ": expected " + wanted + ", got " + std::to_string(value);
+  };
+  const Kind kind = known.option.kind;
+  require(kind == Kind::number || value == std::floor(value), [&] { return named("an integer"); });
+  require(kind != Kind::count || std::fabs(value) <= known.most, [&] {
+    return named("an integer up to " + std::to_string(static_cast<std::int64_t>(known.most)));
+  });
+  require(kind != Kind::flag || value == 0 || value == 1, [&] { return named("0 or 1"); });
+  known.set(options, value);
+}
+
 }  // namespace
 
 std::vector<OwnOption> own_options(Cell cell) {
@@ -68,20 +86,28 @@ std::vector<OwnOption> own_options(Cell cell) {
 }
 
 void set_option(LayerOptions& options, const std::string& name, double value) {
-  if (name == "draws") {  // which every cell has
-    options.draws = value != 0;
-    return;
-  }
+  static const Known draws = known<&LayerOptions::draws>("draws", any);  // no cell's own
+  if (name == draws.option.name) return set(draws, options, value);
   for (const Known& known : all()) {
-    if (known.option.name != name) continue;
-    const bool whole = value == std::floor(value) && std::fabs(value) < 9e15;
-    require(known.option.kind == Kind::number || whole,
-            [&] { return name + ": expected an integer, got " + std::to_string(value); });
-    require(known.option.kind != Kind::flag || value == 0 || value == 1,
-            [&] { return name + ": expected 0 or 1, got " + std::to_string(value); });
-    return known.set(options, value);
+    if (known.option.name == name) return set(known, options, value);
   }
   throw value_error("option: there is no '" + name + "'");
+}
+
+std::uint64_t number_of(const LayerOptions& o) {
+  std::uint64_t out = 0xcbf29ce484222325;  // FNV-1a, by words
+  const auto add = [&](auto value) {
+    static_assert(sizeof value <= sizeof out);
+    std::uint64_t word = 0;
+    std::memcpy(&word, &value, sizeof value);
+    out = (out ^ word) * 0x100000001b3;
+    out ^= out >> 32;
+  };
+  add(o.cell), add(o.variant), add(o.domain), add(o.dtype);
+  add(o.input_size), add(o.hidden_size), add(o.num_layers);
+  add(o.bias), add(o.bidirectional), add(o.dropout), add(o.draws);
+  for (const Known& known : all()) add(known.get(o));
+  return out;
 }
 
 void check_own_options(const LayerOptions& o, const CellInfo& cell) {

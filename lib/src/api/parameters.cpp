@@ -41,6 +41,7 @@ std::vector<ParameterInfo> parameters_of(const LayerOptions& options, const Cell
              std::to_string(input) + " inputs";
     };
     check_countable(what, {rows, hidden, std::max({input, hidden, reads}), 64});
+    check_countable(what, {options.projection_size, input, 64});
     for (int direction = 0; direction < directions; ++direction) {
       const std::string suffix = "_l" + std::to_string(layer) + (direction ? "_reverse" : "");
       const bool dense = cell.recurrence == dispatch::Recurrence::dense;

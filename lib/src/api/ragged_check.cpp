@@ -147,11 +147,11 @@ Ragged check_ragged(const Ragged& ragged, const dispatch::Problem& p, bool batch
   return out;
 }
 
-void check_state_indices(const TensorView& indices, std::int64_t batch, std::int64_t states,
-                         const Context& context) {
+TensorView check_state_indices(const TensorView& indices, std::int64_t batch, std::int64_t states,
+                               const Context& context) {
   const TensorView view =
       check_integers("state_indices", indices, batch, "(batch,)", context.options().device);
-  if (!sees_values(context)) return;
+  if (!sees_values(context)) return view;
   const HostIntegers on_host(view, context);
   const Integers values = on_host.values();
   check_values(
@@ -166,6 +166,7 @@ void check_state_indices(const TensorView& indices, std::int64_t batch, std::int
     });
     taken[state] = true;
   }
+  return view;
 }
 
 }  // namespace scanrnn

@@ -11,7 +11,7 @@ namespace scanrnn {
 Ragged check_ragged(const Ragged& ragged, const dispatch::Problem& problem, bool batch_first,
                     const Context& context);
 // `states`: of the pool.
-void check_state_indices(const TensorView& indices, std::int64_t batch, std::int64_t states,
-                         const Context& context);
+TensorView check_state_indices(const TensorView& indices, std::int64_t batch, std::int64_t states,
+                               const Context& context);
 
 }  // namespace scanrnn

@@ -112,7 +112,6 @@ struct Shapes {
   }
   // The pool of states that a step goes on from, of any size.
   State check_pool(const char* h, const ForwardArgs& args) const {
-    const TensorView& indices = args.state_indices;
     require(plan.problem.layout == Batch::ragged,
             "state_indices: expected a plan for a ragged batch, got another");
     require(args.h0.h.rank == 3, "state_indices: expected a pool of states as h, got none");
@@ -140,8 +139,11 @@ struct Shapes {
         });
       }
     }
-    check_state_indices(indices, plan.problem.batch, states, context);
     return out;
+  }
+  TensorView check_indices(const ForwardArgs& args) const {
+    const std::int64_t states = args.h0.h.sizes[1];
+    return check_state_indices(args.state_indices, plan.problem.batch, states, context);
   }
   TensorView check_seed(const TensorView& seed) const {
     return check(seed, {"seed_in", {1}, "(1,)", Dtype::int64, device, true});

@@ -2,6 +2,8 @@
 // Names and shapes of tensors, in words.
 #include "scanrnn/tensor.h"
 
+#include "scanrnn/error.h"
+
 namespace scanrnn {
 
 const char* name(Dtype dtype) {
@@ -34,6 +36,10 @@ std::string name(Device device) {
 
 TensorView TensorView::of(const void* data, Dtype dtype, std::initializer_list<std::int64_t> sizes,
                           Device device) {
+  if (sizes.size() > kMaxRank) {
+    throw value_error("sizes: expected at most " + std::to_string(kMaxRank) + ", got " +
+                      std::to_string(sizes.size()));
+  }
   TensorView out;
   out.data = const_cast<void*>(data);
   out.dtype = dtype;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <utility>
 #include <vector>
@@ -95,6 +96,8 @@ class CpuRuntime final : public Runtime {
   Backend& counting_backend() const override { return cpu_counting_backend(); }
 
   void* allocate(Place /*place*/, std::size_t bytes) const override {
+    // More than a pointer can span wraps where it is rounded up to the alignment.
+    if (bytes > std::numeric_limits<std::size_t>::max() / 2) throw std::bad_alloc();
     void* out = ::operator new(bytes, std::align_val_t{Arena::kAlignment});
     want_huge_pages(out, bytes);
     return out;

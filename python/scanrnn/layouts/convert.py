@@ -87,7 +87,11 @@ def load(
     if option and cell.name in kind.variants:
         options = {option: kind.variants[cell.name][0]} | options
         _check_variant(layout, kind, cell, options[option])
-    return Coming(kind, layout, cell, chosen, options, added).layer(cls)
+    try:
+        return Coming(kind, layout, cell, chosen, options, added).layer(cls)
+    except IndexError as problem:
+        words = f"weights: an array has fewer axes or elements than {layout!r} says: {problem}"
+        raise ValueError(words) from problem
 
 
 # ---- of the arguments

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import tokenize
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,8 +30,11 @@ def _npz(path: str, cell: str) -> Read:
         if not os.path.isfile(path):
             raise FileNotFoundError(f"weights: there is no file {path!r}")
         raise ValueError(f"weights: {path!r} is not what numpy.savez writes")
-    with np.load(path, allow_pickle=False) as found:
-        return dict(found), {}
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return dict(found), {}
+    except (ValueError, SyntaxError, EOFError, zipfile.BadZipFile, tokenize.TokenError) as problem:
+        raise ValueError(f"weights: {path!r} cannot be read: {problem}") from problem
 
 
 def _safetensors(path: str, cell: str) -> Read:
