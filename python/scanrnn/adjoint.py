@@ -16,29 +16,37 @@ from .scan_call import LINEAR, LOG_OUTPUT, ScanCall
 class _Slopes:
     """What a step of a scan multiplies with: its state by `decay`, which is 0 at a reset, b by
     `share`, which is None for 1. Where log |h| comes out, these are of derivatives of logarithms.
+
+    What a reset forgets is taken out before anything is made of it: the derivative of a product
+    that is hidden afterwards would be 0 times what may have no end.
     """
 
     def __init__(self, xp: Any, call: ScanCall, h: Any, sign_h: Any) -> None:
         self.xp, self.call, self.cut = xp, call, (slice(None),) * call.axis
-        decay, share = call.a, None
+        a, share = self.kept(call.a), None
+        decay = a
         if call.form == LOG_OUTPUT:
-            dead = h == -float("inf")  # a state that is zero: nothing moves its logarithm
-            scale = xp.where(dead, xp.zeros_like(h), h)
-            decay = xp.exp(call.a + self.before(h, call.h_0, -float("inf")) - scale)
-            decay = decay * sign_h * self.before(sign_h, call.sign_h_0, 1.0)
-            decay = xp.where(dead, xp.zeros_like(h), decay)
-            share = xp.where(dead, xp.zeros_like(h), xp.exp(call.b - scale) * sign_h)
+            # A state that is zero: nothing moves its logarithm.
+            dead, zeros = h == -float("inf"), xp.zeros_like(h)
+
+            def part(log: Any) -> Any:
+                return xp.where(dead, zeros, xp.exp(xp.where(dead, zeros, log - h)) * sign_h)
+
+            decay = part(a + self.before(h, call.h_0, -float("inf")))
+            decay = self.kept(decay * self.before(sign_h, call.sign_h_0, 1.0))
+            share = part(call.b)
         elif call.form != LINEAR:
-            decay, share = xp.exp(call.a), xp.exp(call.b)
+            decay, share = self.kept(xp.exp(a)), xp.exp(call.b)
         if share is not None and call.sign_b is not None:
             share = share * call.sign_b
-        self.decay, self.share, self.h = self.kept(decay), share, h
+        self.decay, self.share, self.h = decay, share, h
 
     def by_a(self, values: Any, conj: Callable[[Any], Any] = lambda value: value) -> Any:
         """`values` times the derivative of a step by a: nothing at a reset, whatever they are."""
+        values = self.kept(values)
         if self.call.form == LOG_OUTPUT:
             return values * self.decay
-        out = self.kept(values * conj(self.before(self.h, self.call.h_0, 0.0)))
+        out = values * conj(self.before(self.h, self.call.h_0, 0.0))
         return out if self.call.form == LINEAR else out * self.decay
 
     def by_b(self, values: Any) -> Any:
@@ -51,10 +59,23 @@ class _Slopes:
         return self.xp.concatenate(pair, self.call.axis)
 
     def before(self, values: Any, start: Any, absent: float) -> Any:
+        """The value of the step before each; `absent` at a reset, and where there is no start."""
         first = self.xp.full_like(values[(*self.cut, slice(0, 1))], absent)
         if start is not None:
             first = start[(*self.cut, None)]
-        return self.shifted(values, first, self.call.reverse)
+        found, reset = self.shifted(values, first, self.call.reverse), self.call.reset
+        return found if reset is None else self.xp.where(reset, absent, found)
+
+    def later_cuts(self) -> Any:
+        """The resets of the step after each, of which a scan the other way has none at its end."""
+        reset = self.call.reset
+        if reset is None:
+            return None
+        steps = self.decay.shape[self.call.axis]
+        sizes = (*reset.shape[: self.call.axis], steps, *reset.shape[self.call.axis + 1 :])
+        whole = self.xp.broadcast_to(reset, sizes)
+        edge = self.xp.zeros_like(whole[(*self.cut, slice(0, 1))])
+        return self.shifted(whole, edge, not self.call.reverse)
 
     def kept(self, values: Any) -> Any:
         reset = self.call.reset
@@ -68,7 +89,8 @@ def scan_jvp(
     """dh from (da, db, dh_0), which is a scan, too; dh_0 is None where h_0 is."""
     slopes = _Slopes(xp, call, h, sign_h)
     moved = slopes.by_a(da) + slopes.by_b(db)
-    return scan(ScanCall(LINEAR, call.reverse, call.axis, slopes.decay, moved, h_0=dh_0))
+    along = LINEAR, call.reverse, call.axis
+    return scan(ScanCall(*along, slopes.decay, moved, reset=call.reset, h_0=dh_0))
 
 
 def scan_vjp(
@@ -85,6 +107,8 @@ def scan_vjp(
     back = conj(slopes.decay)
     edge = xp.zeros_like(back[(*slopes.cut, slice(0, 1))])
     later = slopes.shifted(back, edge, not call.reverse)
-    adjoint = scan(ScanCall(LINEAR, not call.reverse, call.axis, later, dh))
+    against = LINEAR, not call.reverse, call.axis
+    adjoint = scan(ScanCall(*against, later, dh, reset=slopes.later_cuts()))
     first = (*slopes.cut, -1 if call.reverse else 0)
-    return slopes.by_a(adjoint, conj), slopes.by_b(adjoint), back[first] * adjoint[first]
+    dh_0 = back[first] * slopes.kept(adjoint)[first]
+    return slopes.by_a(adjoint, conj), slopes.by_b(adjoint), dh_0

@@ -95,12 +95,21 @@ def _qrnn_output(c: Array, u: Parts, x: Any, own: Own) -> Array:
     return own.f.sigmoid(u[2]) * own.kept(c)
 
 
+_CLOSED = -37.0  # log(1 + e^x) is e^x below
+
+
 def _rglru(u: Parts, x: Any, vectors: Parts, own: Own) -> tuple[Array, Array]:
-    f = own.f
-    log_a = 8 * f.logsigmoid(-vectors[0]) * f.sigmoid(u[0])
-    a = f.exp(log_a)
-    rest = f.tanh(-log_a) * (1 + a * a)  # 1 - a^2 without a subtraction, also where no expm1 is
-    return a, f.sqrt(rest) * f.sigmoid(u[1]) * x
+    f, v = own.f, vectors[0]
+    s = -8 * f.logsigmoid(-v) * f.sigmoid(u[0])
+    a = f.exp(-s)
+    # The root of 1 - a^2 = tanh(s) (1 + a^2) is that of s times that of the rest. At 0, where a
+    # closed gate brings s, the slope of a root has no end, but that of e^(log(s) / 2) has.
+    low = f.where(v > _CLOSED, v, _CLOSED)
+    root = f.sqrt(-8 * f.logsigmoid(-low)) * f.exp((v - low + f.logsigmoid(u[0])) / 2)
+    small = s < 1e-4
+    wide = f.where(small, 1, s)
+    rest = f.where(small, 1 - s * s / 3, f.tanh(wide) / wide) * (1 + a * a)
+    return a, root * f.sqrt(rest) * f.sigmoid(u[1]) * x
 
 
 def _state_itself(h: Array, u: Parts, x: Any, own: Own) -> Array:

@@ -12,6 +12,7 @@ from test_jax import (  # noqa: F401
     jnp,
     layer,
     same,
+    sj,
     squares,
     state,
     without_scale,
@@ -186,3 +187,48 @@ def test_what_has_no_formula_is_named():
     told = rnn.description._replace(options="draws=1 unknown=2")
     with pytest.raises(NotImplementedError, match="unknown: a second derivative is not there"):
         calls.second.backward_again(told, array(3, 1, 2), (), (), None, None, None)
+
+
+@pytest.mark.parametrize("form", ["linear", "log_output"])
+def test_no_derivative_of_a_scan_crosses_a_reset(form):
+    """The sequence before it has no end."""
+    random, reset = np.random.default_rng(5), jnp.arange(6)[:, None] == 3
+    a, b = (jnp.asarray(random.normal(size=(6, 2))) for _ in range(2))
+
+    def call(a, b):
+        if form == "linear":
+            return sj.scan(a, b, reset=reset)
+        return sj.scan_log(a, b, log_output=True, reset=reset)[0]
+
+    def both(b):
+        _, tangents = jax.jvp(call, (a, b), (jnp.ones_like(a),) * 2)
+        slope = jax.grad(lambda a: (call(a, b)[3:] ** 2).sum())
+        return tangents[3:], jax.grad(lambda a: (slope(a)[3:] ** 2).sum())(a)[3:]
+
+    for got, wanted in zip(both(b.at[1].set(jnp.inf)), both(b), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("cell", LINEAR)
+def test_no_derivative_of_a_layer_crosses_a_border(cell):
+    rnn, params = layer(cell, 2, 2)
+    x = array(6, 2).at[1].set(jnp.inf)
+
+    def slope(x, **options):
+        def loss(x):
+            return (rnn(params, x, **options)[0][-3:] ** 2).sum()
+
+        return jax.grad(lambda x: (jax.grad(loss)(x)[-3:] ** 2).sum())(x)[-3:]
+
+    got = slope(x, cu_seqlens=jnp.array([0, 3, 6]))
+    np.testing.assert_allclose(got, slope(x[3:]), rtol=1e-6, atol=1e-12)
+
+
+def test_closed_gates_of_rglru_have_derivatives():
+    rnn, params = layer("RGLRU", 1, 1)
+    params = jax.tree.map(jnp.zeros_like, params)
+    params["weight_ih_l0"] = jnp.array([[-1.0], [1.0]])
+    for scale in (95.0, 1e3, 1e4):
+        x = jnp.full((3, 1, 1), scale)
+        slope = jax.grad(lambda x: (jax.grad(lambda x: rnn(params, x)[0].sum())(x)).sum())
+        assert jnp.isfinite(slope(x)).all()

@@ -15,7 +15,7 @@ from ..arguments import short_name, type_name
 from ..arrays.eager import is_eager
 from ..description import Description
 from . import ops, tensors
-from .modules import Base, alike, any_requires_grad
+from .modules import Base, alike, any_requires_grad, first_proxy, traced
 from .torchs_own import check_sizes
 
 _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -185,6 +185,8 @@ class RNNCell(Cell):
         return self.nonlinearity
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        if (proxy := first_proxy((input, hx))) is not None:
+            return traced(proxy, self, (input, hx), {})
         return self._one(input, [] if hx is None else [hx])[0]
 
     def extra_repr(self) -> str:
@@ -199,6 +201,8 @@ class LSTMCell(Cell):
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
+        if (proxy := first_proxy((input, hx))) is not None:
+            return traced(proxy, self, (input, hx), {})
         if hx is not None and not isinstance(hx, (tuple, list)):
             raise TypeError(f"hx: expected the pair (h_0, c_0), got {type_name(hx)}")
         if hx is not None and len(hx) != 2:
@@ -217,4 +221,6 @@ class GRUCell(Cell):
     _cell = "GRU"
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        if (proxy := first_proxy((input, hx))) is not None:
+            return traced(proxy, self, (input, hx), {})
         return self._one(input, [] if hx is None else [hx])[0]

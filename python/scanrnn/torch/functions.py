@@ -51,10 +51,23 @@ def as_indices(value: Tensor) -> Tensor:
 
 def behind(ends: Tensor, numbers: Tensor) -> Tensor:
     """How many of the ends, which rise, are at most each number."""
-    return torch.searchsorted(ends.contiguous(), numbers, right=True)
+    return torch.searchsorted(ends.contiguous(), numbers.contiguous(), right=True)
+
+
+def is_mapped(value: Tensor) -> bool:
+    """Whether vmap maps over it, so that it is several."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(value):
+        if functorch.is_batchedtensor(value):
+            return True
+        value = functorch.get_unwrapped(value)
+    return False
 
 
 def longest(lengths: Tensor, most: int) -> int:
+    """Where vmap maps over them, what none is longer than."""
+    if is_mapped(lengths):
+        return most
     return int(lengths.max()) if lengths.shape[0] else 0
 
 
@@ -139,8 +152,8 @@ class Numbers:
         return (self.bits ^ signed(2**63)) < signed(other ^ 2**63)
 
 
-def number(value: int) -> Numbers:
-    return Numbers(torch.tensor(signed(value)))
+def number(seed: int | Tensor) -> Numbers:
+    return Numbers(seed if isinstance(seed, Tensor) else torch.tensor(signed(seed)))
 
 
 def numbers(value: Tensor) -> Numbers:

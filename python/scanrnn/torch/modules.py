@@ -51,6 +51,9 @@ class Base(nn.Module):
             x, *states = (value.to(target) for value in (x, *states))
             params = [parameter.to(target) for parameter in params]
         self._check_like("input", x, params[0])
+        for parameter in params[1:]:  # an operator of a model without data would give none
+            if parameter.device != params[0].device:
+                raise self._other_device(self._name_of(parameter), parameter, params[0])
         for name, value in zip(_STATES, states, strict=False):
             self._check_like(name, value, params[0])
         given = x, *states, *params
@@ -59,6 +62,10 @@ class Base(nn.Module):
         # A number of torch's own generator, so that manual_seed and checkpointing govern it.
         seed = torch.randint(2**62, (), device="cpu") if drops else None
         return ops.run(x, states, params, ragged, seed, wanted, told)
+
+    def _name_of(self, parameter: Tensor) -> str:
+        known = {id(value): name for name, value in self.named_parameters()}
+        return known.get(id(parameter), "parameters")
 
     def _check_like(self, name: str, value: Tensor, parameter: Tensor) -> None:
         if value.dtype != parameter.dtype:
@@ -178,9 +185,9 @@ class Recurrent(Base):
             usual = self._usual(input, hx)
             if usual is not None:
                 return usual
-        if isinstance(input, torch.fx.Proxy):
-            told_of = {"lengths": lengths, "cu_seqlens": cu_seqlens, "reset": reset}
-            return _traced(self, (input, hx), told_of | {"longest": longest})
+        told_of = {"lengths": lengths, "cu_seqlens": cu_seqlens, "reset": reset, "longest": longest}
+        if (proxy := first_proxy((input, hx, *told_of.values()))) is not None:
+            return traced(proxy, self, (input, hx), told_of)
         ragged = of_sequence(lengths, cu_seqlens, reset)
         most = longest_told(longest, cu_seqlens, input)
         if isinstance(input, nn.utils.rnn.PackedSequence):
@@ -321,9 +328,19 @@ def _autocast_dtype(x: Tensor, parameter: Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(kind)
 
 
-def _traced(module: nn.Module, given: tuple[Any, ...], told: Mapping[str, Any]) -> Any:
+def first_proxy(given: Sequence[Any]) -> Any:
+    """The first value that torch.fx traces, alone or in a pair; or None."""
+    for value in given:
+        if isinstance(value, torch.fx.Proxy):
+            return value
+        if isinstance(value, tuple) and (found := first_proxy(value)) is not None:
+            return found
+    return None
+
+
+def traced(proxy: Any, module: nn.Module, given: tuple[Any, ...], told: Mapping[str, Any]) -> Any:
     """A node of torch.fx's symbolic trace, whose leaves torch.nn's layers are, too."""
-    tracer = given[0].tracer
+    tracer = proxy.tracer
     named = {name: value for name, value in told.items() if value is not None}
     return tracer.create_proxy("call_module", tracer.path_of_module(module), given, named)
 

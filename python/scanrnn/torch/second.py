@@ -40,7 +40,9 @@ def backward_vjp(
     A cotangent that is None is of zeros.
     """
     formulas.check(call.told, "a second derivative")
-    seed = 0 if call.seed is None else int(call.seed)
+    seed: int | Tensor = 0
+    if call.seed is not None:
+        seed = call.seed.to(call.x.device) if f.is_mapped(call.seed) else int(call.seed)
     states, outputs = len(call.h_0), [call.dy] if call.dy is not None else []
     cotangents = (*outputs, *call.dh_n)
 

@@ -76,7 +76,9 @@ class Operands:
 
     def bools(self, name: str, value: Any) -> Tensor:
         if isinstance(value, np.ndarray):
-            value = self._moved(torch.tensor(arguments.checked(name, value, ("bool",))))
+            value = self._moved(
+                torch.tensor(arguments.checked(name, value, ("bool",)), device="cpu")
+            )
         return self.operand(name, value, ("bool",))
 
     def _moved(self, value: Tensor) -> Tensor:
@@ -86,7 +88,7 @@ class Operands:
     def integers(self, name: str, value: Any) -> Tensor:
         """Those on the CPU are moved, as they are what lengths mostly are."""
         if isinstance(value, np.ndarray):
-            value = torch.tensor(arguments.integers(name, value))
+            value = torch.tensor(arguments.integers(name, value), device="cpu")
         value = self._tensor(name, value)
         if value.device.type == "cpu":
             value = self._moved(value)

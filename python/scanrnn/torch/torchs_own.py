@@ -99,9 +99,8 @@ class TorchsOwn(Recurrent):
         )
 
     def _other_device(self, name: str, value: Tensor, parameter: Tensor) -> Exception:
-        kind, pair = "parameter", (value, parameter)
-        if name != "input":
-            kind, pair = "hidden", (parameter, value)
+        kind = "hidden" if name in ("h_0", "c_0") else "parameter"
+        pair = (value, parameter) if name == "input" else (parameter, value)
         return RuntimeError(
             f"Input and {kind} tensors are not at the same device, found input tensor at "
             f"{pair[0].device} and {kind} tensor at {pair[1].device}"
