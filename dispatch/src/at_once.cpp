@@ -72,7 +72,8 @@ int equal_share(int calls, int most) {
 bool run_at_once(Plan& plan, bool backward, int most, std::int64_t part_steps) {
   const Problem& p = plan.problem;
   if (p.at_once < 2 || most < 1) return false;
-  if (p.chained && p.layout != Batch::rectangular && most > 1) return false;
+  const bool parts = p.layout == Batch::rectangular && p.steps > 0;
+  if (p.chained && most > 1 && !parts) return false;
   const int count = equal_share(p.at_once, most);
   if (plan.device.processor == Processor::cpu) {
     const Pass pass = pass_of(plan, backward);

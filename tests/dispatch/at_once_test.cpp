@@ -89,6 +89,12 @@ TEST(AtOncePlans, ShareThatHoldsNoWeights) {
   EXPECT_FALSE(run_at_once(loop, 2, 0));
   Plan alone = plan(lstm(512, 1, false), gpu(), kNothing);
   EXPECT_FALSE(run_at_once(alone, 4, 64));
+  for (const DeviceLimits& device : {gpu(), DeviceLimits{Processor::cpu, 4}}) {
+    Problem empty = lstm(64, 4, true);
+    empty.steps = 0;
+    Plan none = plan(empty, device, kNothing);
+    EXPECT_FALSE(run_at_once(none, 4, 64)) << "a part has steps";
+  }
 }
 
 // A chain as one launch: each layer has blocks of its own, and a product that is twice as long.

@@ -160,7 +160,7 @@ std::vector<PersistentShape> persistent_shapes(const Problem& problem, const Dev
 bool fuses_steps(const Problem& problem, const DeviceLimits& device);
 // Lets as many layer calls of both passes run at the same time as the problem has, at most `most`
 // of them (1: one by one); chained ones by parts of `part_steps`. False, and the plan as it was,
-// where it has none, or where a share of the device has no room for one.
+// where it has none, or no steps, or where a share of the device has no room for one.
 bool run_at_once(Plan& plan, int most, std::int64_t part_steps);
 // The same as one launch of a persistent kernel, whose layers hand one another each step.
 bool run_as_one(Plan& plan, int most);
