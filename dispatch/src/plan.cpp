@@ -292,6 +292,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
   }
   bool across_blocks = out.rule.across_blocks;
   if (out.reason == Reason::no_rule) across_blocks = predict(out, profile);
+  const bool priced = out.reason == Reason::predicted;
   const Choice choice = choose(out);
   out.strategy = choice.strategy;
   out.runner_up = choice.runner_up;
@@ -307,7 +308,7 @@ Plan rectangular_plan(const Problem& problem, const DeviceLimits& device, const 
       out.runner_up_us = out.expected_us;
       const Predicted forced = Predictions(out, profile, problem.forced).best;
       out.expected_us = std::isfinite(forced.us) ? forced.us : 0;
-      if (choice.reason == Reason::predicted) across_blocks = forced.across_blocks;
+      if (priced) across_blocks = forced.across_blocks;
     }
     out.strategy = problem.forced;
     out.reason = Reason::forced;

@@ -68,8 +68,9 @@ class Grid(NamedTuple):
         if a.shape[0] == 0:
             return b, state
         if line is not None:
-            entering = a * state[line.of][:, None]
-            b = b + f.where(line.enters[direction], entering, 0)
+            # What does not enter is taken out before the product, as in adjoint.py.
+            enters = line.enters[direction]
+            b = b + f.where(enters, a, 0) * f.where(enters, state[line.of][:, None], 0)
             h = self.ways.scan(a, b, None, backwards, reset)
             return h, f.where(line.empty, state, h[line.last[direction], 0])
         if self.there is not None:

@@ -25,7 +25,7 @@ CLASS = {  # of problems whose time is predicted alike
     "tf32": bool,
 }  # fmt: skip
 NO_TREND = [0.0] * _core.trends()
-MOST = sys.float_info.max
+MOST, MOST_OF_COSTS = sys.float_info.max, float.fromhex("0x1.fffffep127")  # which are float32
 OPEN = {"above": -1.0, "at_most": math.inf}  # what a bound is where a rule has none
 
 
@@ -62,7 +62,7 @@ def _cost(where: str, cost: Any) -> Any:
     of = {name: cost.get(name) for name in CLASS}
     for name, kind in CLASS.items():
         if type(of[name]) is not kind:
-            raise ValueError(f"{where}.{name} must be a {kind.__name__}, not {of[name]!r}")
+            raise ValueError(f"{where}.{name} must be a {kind.__name__}, not {shortened(of[name])}")
         if kind is int and not 0 < of[name] < 2**31:
             raise ValueError(f"{where}.{name} must be in [1, 2^31), not {shortened(of[name])}")
     known = _core.strategies()
@@ -73,12 +73,12 @@ def _cost(where: str, cost: Any) -> Any:
     us = cost.get("us")
     if not isinstance(us, dict) or not us or not set(us) <= set(TERMS):
         raise ValueError(f"{where}.us must hold microseconds of {', '.join(TERMS)}")
-    each = {name: _number(f"{where}.us.{name}", value) for name, value in us.items()}
+    each = {n: _number(f"{where}.us.{n}", value, 0, MOST_OF_COSTS) for n, value in us.items()}
     terms = [each.get(name, 0.0) for name in TERMS]
     trend = cost.get("trend", NO_TREND)
     if not isinstance(trend, list) or len(trend) != len(NO_TREND):
         raise ValueError(f"{where}.trend must be a list of {len(NO_TREND)} numbers")
-    slopes = [_number(f"{where}.trend", value, least=-MOST) for value in trend]
+    slopes = [_number(f"{where}.trend", value, -MOST_OF_COSTS, MOST_OF_COSTS) for value in trend]
     return tuple(of.values()), cost["strategy"], cost["across_blocks"], terms, slopes
 
 
@@ -102,8 +102,8 @@ def _rule(where: str, rule: Any) -> _core.Rule:
     return rule["strategy"], rule["runner_up"], rule["across_blocks"], margin, bounds[0], bounds[1]
 
 
-def _number(where: str, value: Any, least: float = 0) -> float:
-    if type(value) not in (int, float) or not least <= value <= MOST:
+def _number(where: str, value: Any, least: float = 0, most: float = MOST) -> float:
+    if type(value) not in (int, float) or not least <= value <= most:
         wanted = "a finite number" if least < 0 else f"a number >= {least:g}"
         raise ValueError(f"{where} must be {wanted}, not {shortened(value)}")
     return float(value)

@@ -38,13 +38,23 @@ def test_npz(tmp_path):
     (tmp_path / "none.npz").write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"^weights: '.*none\.npz' is not what numpy"):
         load(tmp_path / "none.npz", "torch", "GRU")
-    content = bytearray((tmp_path / "weights.npz").read_bytes())
-    for at in (100, 300):  # of a header, and of what is in it
-        broken = content.copy()
+
+
+@pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
+def test_a_damaged_npz(tmp_path, write):
+    rnn, path = make("GRU", C, H), tmp_path / "weights.npz"
+    write(path, **rnn.export("torch"))
+    content, said = path.read_bytes(), []
+    for at in range(0, len(content), 7):
+        broken = bytearray(content)
         broken[at] ^= 0xFF
-        (tmp_path / "broken.npz").write_bytes(broken)
-        with pytest.raises(ValueError, match=r"^weights: '.*broken\.npz' cannot be read: "):
-            load(tmp_path / "broken.npz", "torch", "GRU")
+        path.write_bytes(broken)
+        try:
+            load(path, "torch", "GRU")
+        except ValueError as problem:  # a name, a shape or a dtype may be another
+            said.append(str(problem))
+    assert len(said) > len(content) // 14
+    assert all(text.startswith(("weights: ", "weight_", "bias_", "dtype: ")) for text in said)
 
 
 def test_safetensors(tmp_path):

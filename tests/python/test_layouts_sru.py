@@ -5,6 +5,7 @@ import layout_formulas as formulas
 import numpy as np
 import pytest
 from layout_support import C, H, agrees, draw, load, same, x_of
+from support import make
 
 
 def sru_cells(width, layers, directions, scale=1.0, peephole=True):
@@ -90,3 +91,12 @@ def test_sru_projected(width, directions):
     agrees(rnn, formulas.sru_cell(x_of(width), directions=directions, **plain), width)
     got = exported(rnn)
     same({name: got[name] for name in cell}, cell)
+
+
+def test_an_array_without_elements_is_no_scale():
+    weights = make("SRU", 4, 4, rescale=True, highway_bias=0.5).export("asapp-sru")
+    weights = {n: v[:0] if n.endswith("scale_x") else v for n, v in weights.items()}
+    with pytest.raises(
+        ValueError, match=r"^weights: an array has fewer axes or elements than 'asapp"
+    ):
+        load(weights, "asapp-sru", "SRU")

@@ -107,6 +107,10 @@ def test_the_users_own(tmp_path):
             json.dumps({"costs": [COST | {"bytes": 2**31}]}),
             "costs[0].bytes must be in [1, 2^31), not",
         ),
+        (
+            json.dumps({"costs": [COST | {"us": {"call": 1e300}}]}),
+            "costs[0].us.call must be a number >= 0, not 1e+300",
+        ),
         ("[" * 100000, "while decoding a JSON array"),
         (json.dumps(GOOD | {"version": "0.0.1"}), "it was measured with scanrnn 0.0.1, this is"),
         (

@@ -62,6 +62,52 @@ def test_no_derivative_of_a_layer_crosses_a_border(cell, form):
     same(got, wanted)
 
 
+@pytest.mark.parametrize("cell", ["MinGRU", "MinLSTM", "SRU", "QRNN", "RGLRU", "IndRNN", "GRU"])
+def test_no_derivative_crosses_a_reset_within_a_packed_sequence(cell):
+    """Neither from a state at its beginning that has no end, nor to it."""
+    rnn = module(cell, 2, 2)
+    x, h_0 = tensor(6, 2), tensor(1, 2, 2)
+    ends, reset = torch.tensor([0, 3, 6], device=x.device), torch.arange(6, device=x.device) == 4
+
+    def call(x, h_0):
+        return rnn(x, h_0, cu_seqlens=ends, reset=reset)[0]
+
+    def behind(x, h_0):
+        leaf = x.clone().requires_grad_()
+        (first,) = torch.autograd.grad(call(leaf, h_0)[4:].square().sum(), leaf, create_graph=True)
+        (second,) = torch.autograd.grad(first[4:].square().sum(), leaf)
+        return [torch.func.jvp(lambda x: call(x, h_0), (x,), (x,))[1][4:], second[4:]]
+
+    def of_states(x):
+        leaf = h_0.clone().requires_grad_()
+        loss = call(x, leaf)[:4].square().sum()
+        (first,) = torch.autograd.grad(loss, leaf, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), leaf)
+
+    endless, later = h_0.clone(), x.clone()
+    endless[:, 1] = later[5] = INF
+    same(behind(x, endless), behind(x, h_0))
+    same(of_states(later), of_states(x))
+
+
+@pytest.mark.parametrize("weight", [-40.0, -36.9, -30.0, -18.0, -12.0, 0.0, 3.0, 30.0])
+def test_second_derivatives_by_the_decays_of_rglru(weight):
+    """Against differences of the library's own first derivatives."""
+    rnn = module("RGLRU", 1, 1)
+    x = tensor(3, 1, 1)
+
+    def first(at, create_graph=False):
+        at = at.clone().requires_grad_()
+        y = torch.func.functional_call(rnn, {"weight_a_l0": at}, x)[0]
+        return at, torch.autograd.grad(y.sum(), at, create_graph=create_graph)[0]
+
+    at = torch.full((1,), weight, dtype=torch.float64, device=x.device)
+    leaf, slope = first(at, create_graph=True)
+    (second,) = torch.autograd.grad(slope.sum(), leaf)
+    wanted = (first(at + 1e-4)[1] - first(at - 1e-4)[1]) / 2e-4
+    torch.testing.assert_close(second, wanted, rtol=1e-5, atol=1e-30)
+
+
 @pytest.mark.parametrize("scale", [1.0, 80.0, 95.0, 105.0, 200.0, 1e4])
 def test_closed_gates_have_derivatives(scale):
     """The recurrence gate of RGLRU, whose decay is then 1."""
@@ -145,15 +191,16 @@ def test_a_symbolic_trace_has_cells_as_leaves(cell):
     same(got if cell == "LSTMCell" else [got], wanted if cell == "LSTMCell" else [wanted])
 
 
-def test_a_symbolic_trace_of_a_state_alone():
+@pytest.mark.parametrize("cell", ["GRU", "LSTM"])
+def test_a_symbolic_trace_of_a_state_alone(cell):
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.rnn = module("GRU", 3, 4)
+            self.rnn = module(cell, 3, 4)
             self.x = tensor(5, 2, 3)
 
         def forward(self, h):
-            return self.rnn(self.x, h)[0]
+            return self.rnn(self.x, [h, h] if cell == "LSTM" else h)[0]
 
     model, h = Model(), tensor(1, 2, 4)
     same([torch.fx.symbolic_trace(model)(h)], [model(h)])

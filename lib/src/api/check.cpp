@@ -45,12 +45,13 @@ void check_made_of(const LayerOptions& o, const CellInfo& cell) {
   require(std::isfinite(o.highway_bias), [&] {
     return "highway_bias: expected a finite number, got " + std::to_string(o.highway_bias);
   });
-  require(
-      !o.rescale || std::isfinite(static_cast<float>(cell::highway_scale(o.highway_bias))), [&] {
-        return "highway_bias: expected a number up to 176 with rescale, whose factor is sqrt(1 + 2 "
-               "e^highway_bias), got " +
-               std::to_string(o.highway_bias);
-      });
+  const double scale = cell::highway_scale(o.highway_bias);
+  const bool counted = std::isfinite(o.dtype == Dtype::float64 ? scale : static_cast<float>(scale));
+  require(!o.rescale || counted, [&] {
+    return "highway_bias: expected a number up to 176, or 709 in float64, with rescale, whose "
+           "factor is sqrt(1 + 2 e^highway_bias), got " +
+           std::to_string(o.highway_bias);
+  });
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ enum class Layout : std::uint8_t { rows, input, output };
 
 // Whether there is no tensor; one that has no elements needs no address.
 inline bool is_absent(const TensorView& view) {
-  const auto end = view.sizes.begin() + view.rank;
+  const auto end = view.sizes.begin() + std::clamp(view.rank, 0, kMaxRank);
   return !view && std::find(view.sizes.begin(), end, 0) == end;
 }
 

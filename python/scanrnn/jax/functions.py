@@ -15,7 +15,8 @@ from ..scan_call import LINEAR, ScanCall
 from . import scans
 
 sigmoid, logsigmoid, relu = jax.nn.sigmoid, jax.nn.log_sigmoid, jax.nn.relu
-tanh, exp, sqrt, maximum, where = jnp.tanh, jnp.exp, jnp.sqrt, jnp.maximum, jnp.where
+tanh, exp, log1p, sqrt = jnp.tanh, jnp.exp, jnp.log1p, jnp.sqrt
+maximum, where = jnp.maximum, jnp.where
 concatenate, stack, zeros_like, constant = (
     jnp.concatenate, jnp.stack, jnp.zeros_like, lax.stop_gradient,
 )  # fmt: skip

@@ -7,6 +7,7 @@ import importlib
 import os
 import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,13 @@ from typing import Any
 import numpy as np
 
 Read = tuple[Mapping[str, Any], dict[str, Any]]  # and options of the layer that the file says
+
+
+# What zipfile, zlib and NumPy raise of a file that is not as it was written.
+_DAMAGE = (
+    ValueError, SyntaxError, EOFError, OSError, NotImplementedError, RuntimeError, MemoryError,
+    OverflowError, zipfile.BadZipFile, zlib.error, tokenize.TokenError,
+)  # fmt: skip
 
 
 def read(path: str | os.PathLike[str], cell: str) -> Read:
@@ -31,9 +39,9 @@ def _npz(path: str, cell: str) -> Read:
             raise FileNotFoundError(f"weights: there is no file {path!r}")
         raise ValueError(f"weights: {path!r} is not what numpy.savez writes")
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
             return dict(found), {}
-    except (ValueError, SyntaxError, EOFError, zipfile.BadZipFile, tokenize.TokenError) as problem:
+    except _DAMAGE as problem:
         raise ValueError(f"weights: {path!r} cannot be read: {problem}") from problem
 
 

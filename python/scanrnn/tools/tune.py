@@ -57,13 +57,13 @@ def run(
         sweeps = [*(measure.load_sweep(path, last) for path in measured[:-1]), last]
     else:
         now = _core.profile(_core.Device(device))
-        measure.ready(out or profile.user_file(device.partition(":")[0]))
+        measure.ready(out or _own_file(device.partition(":")[0]))
         points = list(sizes.wanted(grid, names, device.partition(":")[0]))
         sweeps = [crossover.run(grid, points, device, minutes=minutes)]
         if not sweeps[0]["rows"]:
             raise SystemExit("nothing was measured, so there is nothing to fit")
         print(f"now [profile {now.name}]:\n{_summary(sweeps[0], now)}")
-    path = out or profile.user_file(sweeps[0]["device"])
+    path = out or _own_file(sweeps[0]["device"])
     name = out.stem if out else "tuned"
     described = fitted(sweeps, name)
     found = profile.parse(described, str(path))
@@ -73,6 +73,13 @@ def run(
     if now is not None:
         _core.set_profile(_core.Device(device), found)
     measure.save(path, described)
+
+
+def _own_file(device: str) -> Path:
+    try:
+        return profile.user_file(device)
+    except RuntimeError as problem:
+        raise SystemExit(f"--out: expected a file, as there is no own one: {problem}") from None
 
 
 def _summary(content: dict[str, Any], found: _core.Profile) -> str:

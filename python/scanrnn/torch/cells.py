@@ -65,6 +65,8 @@ class Cell(Base):
         usual = self._usual(input, states)
         if usual is not None:
             return usual
+        if (proxy := first_proxy((input, *states))) is not None:
+            return self._traced(proxy, input, states)
         single = self._check(input, states)
         x = input.unsqueeze(0) if single else input
         if single:
@@ -94,6 +96,12 @@ class Cell(Base):
         wants = torch.is_grad_enabled() and any_requires_grad(given)
         told = _described(self._cell, size, bool(self.bias), self._variant())
         return ops.run_eager(input, states, params, wants, told)
+
+    def _traced(self, proxy: Any, input: Any, states: list[Any]) -> Sequence[Any]:
+        count = len(self._state_words())
+        hx = (states[0] if count == 1 else tuple(states)) if states else None
+        node = traced(proxy, self, (input, hx), {})
+        return [node] if count == 1 else [node[index] for index in range(count)]
 
     # ---- what torch says of a wrong call
 
@@ -185,8 +193,6 @@ class RNNCell(Cell):
         return self.nonlinearity
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        if (proxy := first_proxy((input, hx))) is not None:
-            return traced(proxy, self, (input, hx), {})
         return self._one(input, [] if hx is None else [hx])[0]
 
     def extra_repr(self) -> str:
@@ -201,9 +207,9 @@ class LSTMCell(Cell):
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        if (proxy := first_proxy((input, hx))) is not None:
-            return traced(proxy, self, (input, hx), {})
         if hx is not None and not isinstance(hx, (tuple, list)):
+            if isinstance(hx, torch.fx.Proxy):
+                return traced(hx, self, (input, hx), {})
             raise TypeError(f"hx: expected the pair (h_0, c_0), got {type_name(hx)}")
         if hx is not None and len(hx) != 2:
             raise RuntimeError(
@@ -221,6 +227,4 @@ class GRUCell(Cell):
     _cell = "GRU"
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        if (proxy := first_proxy((input, hx))) is not None:
-            return traced(proxy, self, (input, hx), {})
         return self._one(input, [] if hx is None else [hx])[0]

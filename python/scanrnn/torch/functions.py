@@ -16,7 +16,8 @@ from . import scan_op
 
 __all__ = ["logsigmoid"]
 sigmoid, tanh, relu = torch.sigmoid, torch.tanh, torch.relu
-exp, sqrt, maximum, where = torch.exp, torch.sqrt, torch.maximum, torch.where
+exp, log1p, sqrt = torch.exp, torch.log1p, torch.sqrt
+maximum, where = torch.maximum, torch.where
 concatenate, stack, zeros_like = torch.cat, torch.stack, torch.zeros_like
 
 

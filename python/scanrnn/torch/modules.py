@@ -51,8 +51,9 @@ class Base(nn.Module):
             x, *states = (value.to(target) for value in (x, *states))
             params = [parameter.to(target) for parameter in params]
         self._check_like("input", x, params[0])
-        for parameter in params[1:]:  # an operator of a model without data would give none
-            if parameter.device != params[0].device:
+        device = params[0].device
+        for parameter in params:  # an operator on one without data would give none, either
+            if parameter.device != device:
                 raise self._other_device(self._name_of(parameter), parameter, params[0])
         for name, value in zip(_STATES, states, strict=False):
             self._check_like(name, value, params[0])
@@ -333,7 +334,7 @@ def first_proxy(given: Sequence[Any]) -> Any:
     for value in given:
         if isinstance(value, torch.fx.Proxy):
             return value
-        if isinstance(value, tuple) and (found := first_proxy(value)) is not None:
+        if isinstance(value, (tuple, list)) and (found := first_proxy(value)) is not None:
             return found
     return None
 

@@ -53,10 +53,10 @@ cudaError_t launch_by(const CudaSchedule& s, const Source& source, const Sink& s
   return scan::launch_device<Across, kCudaDeviceWarps>(s.extent, source, sink, ends, s.workspace,
                                                        on);
 }
+static_assert(scan::kShortSteps == dispatch::kCudaShortSteps);
 // The same of the bare recurrence, of which a few steps are walked where they lie: of rows beside
 // one another up to kShortSteps, of rows whose steps are adjacent fewer, since each result is a
 // request of its own there.
-static_assert(scan::kShortSteps == dispatch::kCudaShortSteps);
 template <class Op, class Across, Kernels kKernels, class Source, class Sink, class Ends>
 cudaError_t launch_bare(const CudaSchedule& s, const Source& source, const Sink& sink,
                         const Ends& ends) {
