@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "scanrnn/dispatch/plan.h"
-#include "scanrnn/dispatch/scan_rows.h"
+#include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
 namespace {
@@ -76,7 +76,8 @@ TEST(Profile, GenericOnesAreUsable) {
           wanted.log_domain = bits & 2;
           wanted.storage_bytes = bits & 4 ? 2 : 4;
           const Plan got = plan(wanted, {processor, units}, *profile);
-          const bool few = is_short_scan(wanted, {processor, units});
+          const bool scan = processor == Processor::cuda && wanted.gates == 0;
+          const bool few = scan && steps <= kCudaShortSteps;
           const bool told = got.reason == Reason::measured || got.reason == Reason::predicted;
           EXPECT_TRUE(few ? got.reason == Reason::few_steps : told) << explain(got);
         }
