@@ -57,7 +57,7 @@ void consider_lanes(Plan& plan) {
   const bool some = p.batch > 0 && p.steps > 0 && p.hidden_size > 0;
   const bool open = p.forced == Strategy::automatic || p.forced == Strategy::parallel_scan;
   if (!scan || !some || !open) return;
-  if (p.forced == Strategy::automatic && is_short_scan(p, plan.device)) return;
+  if (plan.reason == Reason::few_steps) return;
   if (!p.time_contiguous && p.hidden_size > kCudaLaneRows) return;
   const Along way = along_lanes(p, plan.device);
   if (!p.time_contiguous && plan.expected_us > 0 && plan.expected_us < way.us) return;

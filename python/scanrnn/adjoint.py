@@ -66,16 +66,10 @@ class _Slopes:
         found, reset = self.shifted(values, first, self.call.reverse), self.call.reset
         return found if reset is None else self.xp.where(reset, absent, found)
 
-    def later_cuts(self) -> Any:
-        """The resets of the step after each, of which a scan the other way has none at its end."""
-        reset = self.call.reset
-        if reset is None:
-            return None
-        steps = self.decay.shape[self.call.axis]
-        sizes = (*reset.shape[: self.call.axis], steps, *reset.shape[self.call.axis + 1 :])
-        whole = self.xp.broadcast_to(reset, sizes)
-        edge = self.xp.zeros_like(whole[(*self.cut, slice(0, 1))])
-        return self.shifted(whole, edge, not self.call.reverse)
+    def later(self, values: Any) -> Any:
+        """The value of the step after each; zero, or no reset, at the end."""
+        edge = self.xp.zeros_like(values[(*self.cut, slice(0, 1))])
+        return self.shifted(values, edge, not self.call.reverse)
 
     def kept(self, values: Any) -> Any:
         reset = self.call.reset
@@ -105,10 +99,9 @@ def scan_vjp(
     """
     slopes = _Slopes(xp, call, h, sign_h)
     back = conj(slopes.decay)
-    edge = xp.zeros_like(back[(*slopes.cut, slice(0, 1))])
-    later = slopes.shifted(back, edge, not call.reverse)
+    cuts = None if call.reset is None else slopes.later(call.reset)
     against = LINEAR, not call.reverse, call.axis
-    adjoint = scan(ScanCall(*against, later, dh, reset=slopes.later_cuts()))
+    adjoint = scan(ScanCall(*against, slopes.later(back), dh, reset=cuts))
     first = (*slopes.cut, -1 if call.reverse else 0)
     dh_0 = back[first] * slopes.kept(adjoint)[first]
     return slopes.by_a(adjoint, conj), slopes.by_b(adjoint), dh_0

@@ -27,7 +27,7 @@ class ScanCall(NamedTuple):
     a: Any
     b: Any  # None in a linear form's backward, which has no use for it
     sign_b: Any = None
-    reset: Any = None  # bools, with as many axes as a: each of a's size or of size 1
+    reset: Any = None  # bools, with as many axes as a: time's of a's size, others of it or of 1
     h_0: Any = None  # of a's shape without time
     sign_h_0: Any = None
 

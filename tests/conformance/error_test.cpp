@@ -222,13 +222,9 @@ TEST_F(ErrorTest, MoreAxesThanThereAre) {
   Random random(58);
   Buffers buffers(c, random_data(c, random));
   Context context = make_context(1);
-  const Layer layer(c.layer);
-  const auto plan = layer.plan(context, c.steps, c.batch, Mode::inference);
-  Mirror mirror(context);
   for (const int rank : {-1, kMaxRank + 1, 7}) {
-    ForwardArgs args = buffers.forward_args(mirror);
-    args.x.rank = rank;
-    expect_error<value_error>([&] { layer.forward(context, plan, args); },
+    const auto change = [&](ForwardArgs& args) { args.x.rank = rank; };
+    expect_error<value_error>([&] { buffers.forward(context, Mode::inference, 0, change); },
                               {"x: expected a tensor of 3 axes, got " + std::to_string(rank)});
   }
 }
