@@ -125,7 +125,7 @@ dispatch::Problem linear_scan_problem(const ScanShape& shape) {
   problem.training = shape.training;
   problem.log_domain = by_logarithms(shape.form);
   problem.log_states = shape.form == ScanForm::log_output;
-  problem.time_contiguous = shape.time_contiguous;
+  problem.time_contiguous = shape.time_contiguous && shape.steps > 1;  // one step adjoins none
   return problem;
 }
 dispatch::Plan linear_scan_plan(const Context& context, const ScanShape& shape,
