@@ -96,10 +96,12 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
   const std::int64_t eights = ceiling(lines, 8);
   const std::int64_t tiles = ceiling(tile.unit_blocks * pass.rows(p), 2);
   const auto products = [&](int chunks) { return static_cast<double>(eights * chunks * tiles); };
-  // Three products, and taking operands apart; or multiply-adds of a line or two.
-  const bool adds = p.split_products && lines <= kPersistentFewLines;
-  const double plain = pass.backward ? 34 : 31;
-  const double each = adds ? 70 * static_cast<double>(lines) : p.split_products ? 170 : plain;
+  // Three products, and taking operands apart; or multiply-adds of a few lines. In float32 the
+  // numbers are those of 1900 cuts of 280 problems of a GRU.
+  const bool adds = p.split_products && lines <= persistent_few_lines(tile.chunks);
+  const double plain = pass.backward ? 34 : 31, split = pass.backward ? 830 : 320;
+  const double add = (pass.backward ? 120.0 : 40.0) * static_cast<double>(lines);
+  const double each = adds ? add : p.split_products ? split : plain;
   const std::int64_t items = shape.units * lines;
   const std::int64_t busy = std::min<std::int64_t>(kPersistentWarps, ceiling(items, 32));
   const std::int64_t later = ceiling(items, kThreads) - 1;  // items of a thread after its first
@@ -228,9 +230,10 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const LargeTil
   return out;
 }
 
-// The same where each block has all of R: no exchange, but all products on one multiprocessor.
+// The same where each block has all of R: no exchange, but all products on one multiprocessor. These
+// are 470 more than were measured, as those of a grid of few blocks are, beside which they stand.
 double clocks(const Problem& p, const PersistentBlock& block, const PersistentShape& shape) {
-  return rounds_of(p, shape) * (640 + 150 * p.gates + 8 * block.chunks * block.tiles);
+  return rounds_of(p, shape) * (1110 + 150 * p.gates + 8 * block.chunks * block.tiles);
 }
 
 // Blocks that have all units of a head, and so many lines each.
@@ -263,8 +266,9 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
 double clocks(const Problem& p, const DeviceLimits& device, const PersistentAlone& alone,
               const PersistentShape& shape, bool backward) {
   const double weights = alone.weights, gates = p.gates, more = std::max(0.0, weights - 64);
+  const double shared = weights * alone.shared_pieces / (4.0 * alone.pieces);  // loads of a thread
   const double step =
-      backward ? 450 + 130 * gates + weights + 4 * more : 560 + 40 * gates + weights + 3.8 * more;
+      backward ? 450 + 130 * gates + weights + 4 * more : 1076 + 40 * gates + weights + 32 * shared;
   const bool share = std::int64_t{shape.groups} * shape.heads > device.units;
   const double launches = static_cast<double>(ceiling(p.batch, shape.lines)) * rounds_of(p, shape);
   return launches * step * (share ? 1.3 : 1);

@@ -242,9 +242,11 @@ TEST(PersistentShape, SmallLayersNeedNoExchange) {
     EXPECT_EQ(way(dense(64, 16, 4, 4), backward), kAlone);
     EXPECT_EQ(way(dense(129, 16), backward), kSlices);
     EXPECT_EQ(way(dense(64, 5000), backward), kSlices);
-    Problem exact = dense(128, 16, 4, 4);
-    exact.split_products = true;
-    EXPECT_EQ(way(exact, backward), kAlone);
+    for (const int gates : {3, 4}) {  // of an LSTM's R in float32 too much is in shared memory
+      Problem exact = dense(128, 16, gates, 4);
+      exact.split_products = true;
+      EXPECT_EQ(way(exact, backward), gates == 4 && !backward ? kSlices : kAlone);
+    }
   }
   EXPECT_EQ(way(dense(128, 16)), kBlock);
   EXPECT_EQ(way(dense(64, 400)), kBlock);

@@ -101,18 +101,19 @@ inline constexpr int kPersistentWarps = 8;  // of a block
 // Bytes of a fragment's words of all lanes of a block's warps.
 inline constexpr std::int64_t kPersistentFragment = 32 * kPersistentWarps * 32;
 // Lines of a block up to which exact products in float32 are multiply-adds; of more, three products
-// of tensor cores each.
-inline constexpr int kPersistentFewLines = 2;
+// of tensor cores each. Beside a long sum's weights there are no registers for four.
+constexpr int persistent_few_lines(int chunks) { return chunks > 12 ? 2 : 4; }
 inline constexpr PersistentTile kPersistentForward[] = {
-    {2, 4, 4, 1}, {2, 4, 4, 2}, {2, 4, 4, 4, 2}, {4, 2, 2, 1},    {2, 2, 2, 1},    {2, 2, 2, 2},
-    {1, 6, 6, 1}, {1, 8, 8, 2}, {2, 6, 6, 1, 2}, {2, 6, 6, 2, 2}, {2, 8, 8, 1, 4}, {2, 8, 8, 2, 4}};
+    {2, 4, 4, 1},    {2, 4, 4, 2},    {2, 4, 4, 4, 2}, {2, 2, 2, 1}, {2, 2, 2, 2},
+    {1, 2, 2, 1},    {1, 4, 4, 1},    {1, 6, 6, 1},    {1, 8, 8, 2}, {2, 6, 6, 1, 2},
+    {2, 6, 6, 2, 2}, {2, 8, 8, 1, 4}, {2, 8, 8, 2, 4}};
 inline constexpr PersistentTile kPersistentBackward[] = {
-    {2, 16, 16, 1, 6},  {2, 16, 16, 2, 8}, {2, 12, 12, 1}, {2, 12, 12, 2, 2}, {4, 8, 8, 1},
-    {2, 8, 8, 1},       {2, 8, 8, 2},      {4, 4, 4, 1},   {2, 4, 4, 1},      {2, 4, 4, 2},
+    {2, 16, 16, 1, 6},  {2, 16, 16, 2, 8}, {2, 12, 12, 1}, {2, 12, 12, 2, 2},
+    {4, 8, 8, 1},       {2, 8, 8, 1},      {2, 8, 8, 2},   {2, 4, 4, 1},
     {2, 24, 12, 1, 12}, {2, 32, 8, 1, 16}, {4, 8, 8, 2, 2}};
 // The same of a kernel for a chain of layers, whose sums are twice as long.
 inline constexpr PersistentTile kChainForward[] = {
-    {2, 4, 4, 1}, {2, 4, 4, 2}, {4, 2, 2, 1}, {2, 2, 2, 1}, {2, 2, 2, 2}};
+    {2, 4, 4, 1}, {2, 4, 4, 2}, {2, 2, 2, 1}, {2, 2, 2, 2}};
 inline constexpr PersistentTile kChainBackward[] = {
     {2, 16, 16, 1, 6}, {2, 16, 16, 2, 8}, {4, 8, 8, 1}, {2, 8, 8, 1}, {2, 8, 8, 2}, {2, 4, 4, 1}};
 template <bool kBackward, bool kChain>

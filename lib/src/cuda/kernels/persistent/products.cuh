@@ -83,55 +83,73 @@ __device__ __forceinline__ void product(const typename Cut::Weights& weights, in
       }
   }
 }
-// The same for a line or two in float32, by multiply-adds, which take less time there than three
-// products of tensor cores of which most columns are empty. All lanes of a row of four have the
-// words of a line: of the first, or of kTwo in turn.
-template <class Cut, bool kTwo, int kFetched>
-__device__ __forceinline__ void add_products(const typename Cut::Weights& weights, int done,
-                                             const uint4 (&v)[kFetched], typename Cut::Sums& sum) {
+// The same for a few lines in float32, by multiply-adds, which take less time there than three
+// products of tensor cores of which most columns are empty. Every fourth row of lanes, or every
+// second one, has the words of the same line; sum k is that of line k, but for the bits of the row.
+template <class Cut, int kLines>
+struct FewSums {
+  static_assert(kLines == 1 || kLines == 2 || kLines == 4, "whose numbers differ by bits");
+  float of[Cut::kTiles][2][kLines] = {};
+
+  // Blocks of 8 rows that a tile does not have.
+  static constexpr bool is_empty(int tile, int half) {
+    return 2 * tile + half >= Cut::kUnitBlocks * Cut::kBlocks;
+  }
+  template <int kFetched>
+  __device__ __forceinline__ void add(const typename Cut::Weights& weights, int done,
+                                      const uint4 (&v)[kFetched]) {
 #pragma unroll
-  for (int i = 0; i < kFetched; ++i) {
-    const float own[4] = {__uint_as_float(v[i].x), __uint_as_float(v[i].y), __uint_as_float(v[i].z),
-                          __uint_as_float(v[i].w)};
-    float other[4];
+    for (int i = 0; i < kFetched; ++i) {
+      const float own[4] = {__uint_as_float(v[i].x), __uint_as_float(v[i].y),
+                            __uint_as_float(v[i].z), __uint_as_float(v[i].w)};
+      float words[kLines][4];
 #pragma unroll
-    for (int w = 0; w < 4; ++w) other[w] = kTwo ? __shfl_xor_sync(~0u, own[w], 4) : 0.0f;
+      for (int k = 0; k < kLines; ++k)
 #pragma unroll
-    for (int step = 0; step < 2; ++step)
+        for (int w = 0; w < 4; ++w) words[k][w] = k ? __shfl_xor_sync(~0u, own[w], 4 * k) : own[w];
 #pragma unroll
-      for (int tile = 0; tile < Cut::kTiles; ++tile) {
-        std::uint32_t words[4];
-        weights.get(done + i, tile, step, words);
-        float (&to)[4] = sum[0][tile];
+      for (int step = 0; step < 2; ++step)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {  // of two words of the sum, and of each two rows
-          const float weight = __uint_as_float(words[e]);
-          const int word = 2 * step + e / 2, row = 2 * (e % 2);
-          to[row] = fmaf(weight, own[word], to[row]);
-          if (kTwo) to[row + 1] = fmaf(weight, other[word], to[row + 1]);
+        for (int tile = 0; tile < Cut::kTiles; ++tile) {
+          std::uint32_t pieces[4];
+          weights.get(done + i, tile, step, pieces);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {  // of two words of the sum, and of each two rows
+            if (is_empty(tile, e % 2)) continue;
+            const float weight = __uint_as_float(pieces[e]);
+#pragma unroll
+            for (int k = 0; k < kLines; ++k) {
+              float& to = of[tile][e % 2][k];
+              to = fmaf(weight, words[k][2 * step + e / 2], to);
+            }
+          }
         }
+    }
+  }
+  // What four lanes have of a row's sums, as a fragment has its first columns: two of four lines
+  // each lane.
+  __device__ __forceinline__ void join(const Share& share, typename Cut::Sums& sum) const {
+    const bool later = kLines == 4 && ((share.row / 2) ^ share.quad) % 2 == 1;
+    const bool swapped = kLines > 1 && share.row % 2 == 1;
+#pragma unroll
+    for (int tile = 0; tile < Cut::kTiles; ++tile)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (is_empty(tile, half)) continue;
+        const auto& own = of[tile][half];
+        float two[2] = {};
+#pragma unroll
+        for (int i = 0; i < kLines && i < 2; ++i) {
+          const int other = kLines == 4 ? i + 2 : i;
+          two[i] = later ? own[other] : own[i];
+          two[i] += __shfl_xor_sync(~0u, later ? own[i] : own[other], 1);
+          two[i] += __shfl_xor_sync(~0u, two[i], 2);
+        }
+        sum[0][tile][2 * half] = swapped ? two[1] : two[0];
+        sum[0][tile][2 * half + 1] = swapped ? two[0] : two[1];
       }
   }
-}
-// What four lanes have of a row's sums, as a fragment has the first two columns.
-template <class Cut>
-__device__ __forceinline__ void join_lanes(const Share& share, bool two, typename Cut::Sums& sum) {
-  const bool swapped = two && share.row % 2 == 1;
-#pragma unroll
-  for (int tile = 0; tile < Cut::kTiles; ++tile)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float of[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        of[i] = sum[0][tile][2 * half + i];
-        of[i] += __shfl_xor_sync(~0u, of[i], 1);
-        of[i] += __shfl_xor_sync(~0u, of[i], 2);
-      }
-      sum[0][tile][2 * half] = swapped ? of[1] : of[0];
-      sum[0][tile][2 * half + 1] = swapped ? of[0] : of[1];
-    }
-}
+};
 template <class Cut>
 __device__ __forceinline__ void join_chains(typename Cut::Sums& sum) {
 #pragma unroll
@@ -206,36 +224,50 @@ struct Products {
     return parts +
            (line < share.own.count ? line * line_bytes + unit * static_cast<int>(sizeof(Part)) : 0);
   }
+  // Waits for the words for which reads(word) says so, of lines from `first` on up to `lines`, and
+  // hands use(done, words) as many chunks as are fetched at a time.
+  template <class Reads, class Use>
+  __device__ __forceinline__ void each_chunk(int line, int lines, Reads&& reads, Use&& use) const {
+#pragma unroll
+    for (int done = 0; done < Cut::kChunks; done += kFetched) {
+      uint4 v[kFetched];
+      bool waits[kFetched];
+#pragma unroll
+      for (int i = 0; i < kFetched; ++i) {
+        const int word = first_word + (done + i) * 16;
+        waits[i] = line < lines && word < share.words && reads(word);
+      }
+      receive(words + (line - share.row) * 16 + Index{done} * chunk_words, chunk_words, waits, v);
+      use(done, v);
+    }
+  }
+  // The sums of a few lines.
+  template <int kLines, class Reads>
+  __device__ __forceinline__ void multiply_few(int lines, const Reads& reads,
+                                               typename Cut::Sums& sum) const {
+    FewSums<Cut, kLines> few;
+    each_chunk(share.row % kLines, lines, reads,
+               [&](int done, const uint4(&v)[kFetched]) { few.add(weights, done, v); });
+    few.join(share, sum);
+  }
   // Waits for the words for which reads(word) says so, and leaves the partial sums of as many
   // lines.
   template <class Reads>
-  __device__ __forceinline__ void multiply(int lines, Reads&& reads) const {
-    const bool few = Cut::kSplit && lines <= dispatch::kPersistentFewLines, two = lines > 1;
+  __device__ __forceinline__ void multiply(int lines, const Reads& reads) const {
+    constexpr int kFew = Cut::kSplit ? dispatch::persistent_few_lines(Cut::kChunks) : 0;
     for (int first = 0; first < lines; first += 8) {
-      const int line = few ? share.row % (two ? 2 : 1) : first + share.row;
       typename Cut::Sums sum = {};
-#pragma unroll
-      for (int done = 0; done < Cut::kChunks; done += kFetched) {
-        uint4 v[kFetched];
-        bool waits[kFetched];
-#pragma unroll
-        for (int i = 0; i < kFetched; ++i) {
-          const int word = first_word + (done + i) * 16;
-          waits[i] = line < lines && word < share.words && reads(word);
-        }
-        receive(words + (line - share.row) * 16 + Index{done} * chunk_words, chunk_words, waits, v);
-        if (!few) {
+      if (lines > kFew) {
+        each_chunk(first + share.row, lines, reads, [&](int done, const uint4(&v)[kFetched]) {
           product<Cut>(weights, done, v, sum);
-        } else if (two) {
-          add_products<Cut, true>(weights, done, v, sum);
-        } else {
-          add_products<Cut, false>(weights, done, v, sum);
-        }
-      }
-      if (few) {
-        join_lanes<Cut>(share, two, sum);
-      } else {
+        });
         join_chains<Cut>(sum);
+      } else if constexpr (kFew > 0) {
+        if constexpr (kFew > 2) {
+          if (lines > 2) multiply_few<4>(lines, reads, sum);
+        }
+        if (lines == 2) multiply_few<2>(lines, reads, sum);
+        if (lines == 1) multiply_few<1>(lines, reads, sum);
       }
       if (first + 2 * share.quad < lines) {
         leave<Cut>(sum, share, own_parts + half + first * line_bytes, line_bytes);
