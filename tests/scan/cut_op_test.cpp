@@ -131,6 +131,33 @@ TYPED_TEST(CutOperatorTest, AnUnderflowForgetsNothing) {
   EXPECT_TRUE(std::isnan(TypeParam::value(Op::apply(Op::combine(element, element), nan))));
 }
 
+// However large the state before a zero decay: what follows is beside nothing of it.
+template <class V>
+void expect_forgotten() {
+  using Op = scan::LogStateOp<V>;
+  const V infinity = std::numeric_limits<V>::infinity();
+  const auto before = scaled_lift(scan::LogAffine<V>{V(3), V(1), V(1)});
+  const auto zero = scaled_lift(scan::LogAffine<V>{-infinity, V(0.5), V(-1)});
+  const auto after = scaled_lift(scan::LogAffine<V>{V(-0.25), -infinity, V(1)});
+  for (V log_h : {V(-1e6), V(0), V(700), V(1e6)}) {
+    const auto state = scan::scaled_state(log_h, V(1));
+    auto local = Op::local_identity();
+    for (const auto& step : {before, zero, after}) local = Op::then(local, step);
+    auto cut_first = Op::local_identity();
+    for (const auto& step : {zero, after}) cut_first = Op::then(cut_first, step);
+    const auto joined = Op::join(Op::then(Op::local_identity(), before), cut_first);
+    for (const auto& map : {local, cut_first, joined}) {
+      const auto end = Op::apply(map, state);
+      EXPECT_NEAR(log_of(end), 0.25, 1e-6) << log_h;
+      EXPECT_EQ(sign_of(end), V(-1)) << log_h;
+    }
+  }
+}
+TEST(LogStateTest, AZeroForgetsAnyState) {
+  expect_forgotten<float>();
+  expect_forgotten<double>();
+}
+
 // Powers of two and exponents, bit by bit; e^x far beyond the range of V.
 TEST(LogStateTest, Exponents) {
   for (int n = -126; n < 128; ++n) {

@@ -223,14 +223,13 @@ struct LogStateOp {
     const V kept = select(is_small(f.z), select(is_small(g.z), z, V(1)), V(1));
     const auto keeps = is_small(kept);
     const auto a = normalised<V>(g.a * f.a, f.ea + g.ea);
-    // Nothing goes through a zero, whatever a is on its other side.
+    // Nothing goes through a zero, whatever a is on its other side, and however large the state.
     const auto forgets = is_zero(g.a), forgot = is_zero(f.a);
     const V through = select(keeps, V(1) - kept, a.m);
-    return {
-        select(forgets, g.a, select(forgot, f.a, through)), select(keeps, kept, V(1)),
-        select(forgets, g.b, b.m),
-        choose(forgets, whole(V(0)), choose(forgot, whole(V(0)), choose(keeps, whole(V(0)), a.e))),
-        choose(forgets, whole(g.eb), b.e)};
+    const Exponent<V> none = whole(V(kNoExponent)), own = choose(keeps, whole(V(0)), a.e);
+    return {select(forgets, g.a, select(forgot, f.a, through)), select(keeps, kept, V(1)),
+            select(forgets, g.b, b.m), choose(forgets, none, choose(forgot, none, own)),
+            choose(forgets, whole(g.eb), b.e)};
   }
   SCANRNN_HD static Local join(const Local& f, const Local& g) {
     const Local both = then(f, g);
