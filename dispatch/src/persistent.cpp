@@ -230,10 +230,11 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const LargeTil
   return out;
 }
 
-// The same where each block has all of R: no exchange, but all products on one multiprocessor. These
-// are 470 more than were measured, as those of a grid of few blocks are, beside which they stand.
+// The same where each block has all of R: no exchange, but all products on one multiprocessor. More
+// than is measured, by as much as a grid of few blocks, beside which it stands.
+constexpr double kBesideGrid = 470;
 double clocks(const Problem& p, const PersistentBlock& block, const PersistentShape& shape) {
-  return rounds_of(p, shape) * (1110 + 150 * p.gates + 8 * block.chunks * block.tiles);
+  return rounds_of(p, shape) * (640 + kBesideGrid + 150 * p.gates + 8 * block.chunks * block.tiles);
 }
 
 // Blocks that have all units of a head, and so many lines each.
@@ -266,12 +267,11 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
 double clocks(const Problem& p, const DeviceLimits& device, const PersistentAlone& alone,
               const PersistentShape& shape, bool backward) {
   const double weights = alone.weights, gates = p.gates, more = std::max(0.0, weights - 64);
-  const double shared = weights * alone.shared_pieces / (4.0 * alone.pieces);  // loads of a thread
   const double step =
-      backward ? 450 + 130 * gates + weights + 4 * more : 1076 + 40 * gates + weights + 32 * shared;
+      backward ? 450 + 130 * gates + weights + 4 * more : 560 + 40 * gates + weights + 3.8 * more;
   const bool share = std::int64_t{shape.groups} * shape.heads > device.units;
   const double launches = static_cast<double>(ceiling(p.batch, shape.lines)) * rounds_of(p, shape);
-  return launches * step * (share ? 1.3 : 1);
+  return launches * (step * (share ? 1.3 : 1) + (backward ? 0 : kBesideGrid));
 }
 
 PersistentShape cut(const Problem& p, const DeviceLimits& device, const PersistentAlone& alone) {
