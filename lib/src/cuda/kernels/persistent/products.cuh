@@ -254,7 +254,8 @@ struct Products {
   // lines.
   template <class Reads>
   __device__ __forceinline__ void multiply(int lines, const Reads& reads) const {
-    constexpr int kFew = Cut::kSplit ? dispatch::persistent_few_lines(Cut::kChunks) : 0;
+    constexpr int kMost = Cut::kKept > Cut::kChunks ? Cut::kKept : Cut::kChunks;
+    constexpr int kFew = Cut::kSplit ? dispatch::persistent_few_lines(kMost) : 0;
     for (int first = 0; first < lines; first += 8) {
       typename Cut::Sums sum = {};
       if (lines > kFew) {

@@ -30,6 +30,7 @@ struct GridCut {
   static constexpr int kSent = kBackward ? kRows : 1;    // values of an item that others read
   static constexpr int kBlocks = kBackward ? 1 : kRows;  // rows of weights for each unit
   static constexpr int kTiles = (kUnitBlocks * kBlocks + 1) / 2;
+  static constexpr int kKept = (kChunks - kShared) * kTiles;  // fragments of weights in registers
   static constexpr int kChains = kTiles >= 4 ? 1 : kTiles >= 2 ? 2 : 4;  // that need not wait
   using Args = CudaDenseArgs<T, float>;
   using Unit = Item<C, T, kBackward, kLines, kChain>;
