@@ -97,10 +97,9 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
   const std::int64_t tiles = ceiling(tile.unit_blocks * pass.rows(p), 2);
   const auto products = [&](int chunks) { return static_cast<double>(eights * chunks * tiles); };
   // Three products, and taking operands apart; or multiply-adds of a few lines. In float32 the
-  // numbers are those of 1900 cuts of 280 problems of a GRU.
-  const std::int64_t fragments = (tile.chunks - tile.shared_chunks) * tiles;
-  const auto most = static_cast<int>(std::max<std::int64_t>(tile.chunks, fragments));
-  const bool adds = p.split_products && lines <= persistent_few_lines(most);
+  // numbers are those of 1275 cuts of 112 problems of a GRU.
+  const bool adds =
+      p.split_products && lines <= persistent_few_lines(tile.chunks, tile.shared_chunks, tiles);
   const double plain = pass.backward ? 34 : 31, split = pass.backward ? 830 : 320;
   const double add = (pass.backward ? 120.0 : 40.0) * static_cast<double>(lines);
   const double each = adds ? add : p.split_products ? split : plain;

@@ -254,8 +254,7 @@ struct Products {
   // lines.
   template <class Reads>
   __device__ __forceinline__ void multiply(int lines, const Reads& reads) const {
-    constexpr int kMost = Cut::kKept > Cut::kChunks ? Cut::kKept : Cut::kChunks;
-    constexpr int kFew = Cut::kSplit ? dispatch::persistent_few_lines(kMost) : 0;
+    constexpr int kFew = Cut::kFew;
     for (int first = 0; first < lines; first += 8) {
       typename Cut::Sums sum = {};
       if (lines > kFew) {

@@ -14,6 +14,7 @@ inline constexpr int kShortSteps = 8;  // at most
 namespace cuda {
 
 inline constexpr int kShortThreads = 128;  // of a block
+inline constexpr int kShortBlocks = 8;     // of a multiprocessor, at least
 
 // Rows of a thread: as many as keep eight loads of each input on their way, or half as many.
 constexpr int short_rows(Index steps) { return steps > 4 ? 1 : steps > 2 ? 2 : 4; }
@@ -93,7 +94,7 @@ __device__ __forceinline__ void walk_by_steps(const Extent& extent, const Source
 }
 
 template <class Op, class Source, class Sink, class Ends>
-__global__ void __launch_bounds__(kShortThreads, 8)
+__global__ void __launch_bounds__(kShortThreads, kShortBlocks)
     short_kernel(const Extent extent, const Source source, const Sink sink, const Ends ends) {
   await_stream();
   const Index place = Index{blockIdx.x} * kShortThreads * short_rows(extent.steps) + threadIdx.x;
