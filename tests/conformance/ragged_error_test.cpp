@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,16 +21,17 @@ using dispatch::Batch;
 const std::int64_t kDecreasing[] = {0, 4, 3, 9}, kLate[] = {1, 4, 6, 9}, kShort[] = {0, 4, 6, 8};
 const std::int64_t kNegative[] = {4, -1, 5}, kTooLong[] = {4, 7, 5};
 
+std::unique_ptr<Context>& kept_context = Shared<Context>::make();
 Context& one_context() {
-  static Context context = make_context(1);
-  return context;
+  if (!kept_context) kept_context = std::make_unique<Context>(make_context(1));
+  return *kept_context;
 }
 // On the device of the tests, for as long as they run.
+std::unique_ptr<std::vector<Uploaded>>& all_integers = Shared<std::vector<Uploaded>>::make();
 TensorView integers(const std::int64_t* values, std::int64_t count) {
-  Context& context = one_context();
-  static std::vector<Uploaded> all;
-  all.emplace_back(context, TensorView::of(values, Dtype::int64, {count}));
-  return all.back().view();
+  if (!all_integers) all_integers = std::make_unique<std::vector<Uploaded>>();
+  all_integers->emplace_back(one_context(), TensorView::of(values, Dtype::int64, {count}));
+  return all_integers->back().view();
 }
 // A GPU looks at values only where the environment says so.
 struct ChecksValues {

@@ -2,6 +2,8 @@
 // Contexts on the device of the tests, and its memory: what lies on the host as the device sees it.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -19,10 +21,27 @@ inline Context make_context(int threads) {
   return Context(options);
 }
 
+// What several tests use, to be made before main() begins. It ends with the tests: a static would
+// end at exit, behind the libraries of CUDA, which are loaded later and so end earlier.
+template <class T>
+class Shared : public testing::Environment {
+ public:
+  static std::unique_ptr<T>& make() {
+    const auto shared = new Shared;
+    testing::AddGlobalTestEnvironment(shared);  // which GoogleTest deletes
+    return shared->value_;
+  }
+  void TearDown() override { value_.reset(); }
+
+ private:
+  std::unique_ptr<T> value_;
+};
+
 // That of a case, made anew on the CPU; on CUDA one for all of them, since the driver takes its
 // time.
+inline std::unique_ptr<Context>& last_context = Shared<Context>::make();
 inline Context& shared_context(int threads) {
-  static std::unique_ptr<Context> context;
+  std::unique_ptr<Context>& context = last_context;
   if (!context || !on_cuda()) context = std::make_unique<Context>(make_context(threads));
   return *context;
 }
