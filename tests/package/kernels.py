@@ -56,7 +56,7 @@ MOST = {
     "scan::cuda::lane_walk_kernel": 64,
     "scan::cuda::pass_kernel": 24,
     "scan::cuda::sequential_kernel": 658,
-    "scan::cuda::short_kernel": 52,
+    "scan::cuda::short_kernel": 104,
     "step::backward": 24,
     "step::forward": 24,
     "step::fused": 108,

@@ -14,30 +14,33 @@ inline constexpr int kShortSteps = 8;  // at most
 namespace cuda {
 
 inline constexpr int kShortThreads = 128;  // of a block
-inline constexpr int kShortBlocks = 8;     // of a multiprocessor, at least
+// A step or two are kernels of their own: so little is read for a row that many rows have to be on
+// their way, and what their addresses have in common is worth looking up once.
+inline constexpr int kFewestSteps = 2;
+constexpr int short_blocks(bool fewest) { return fewest ? 8 : 1; }  // of a multiprocessor, at least
 
-// Rows of a thread: as many as keep eight loads of each input on their way, or half as many.
-constexpr int short_rows(Index steps) { return steps > 4 ? 1 : steps > 2 ? 2 : 4; }
+// Rows of a thread: as many as keep eight loads of each input on their way; half as many where
+// their addresses have nothing in common.
+constexpr int short_rows(Index steps) { return steps > 4 ? 1 : steps > 2 ? 2 : steps > 1 ? 4 : 8; }
+constexpr int short_rows_apart(Index steps) { return steps > 2 ? short_rows(steps) : 4 / steps; }
 
-// Walks the rows of a thread, kShortThreads apart, from `place` on, which is this row of this line.
-// kBeside: all of them are rows of that line, and their addresses differ by what is known. Others
-// are looked up one by one; those past the last one read it, too, and store nothing: no load waits
-// for a branch.
-template <class Op, int kSteps, bool kBeside, class Source, class Sink, class Ends>
+// Walks kRows rows, kShortThreads apart, from `place` on. kBeside: all of them are there, rows of
+// one line, so that their addresses differ by what is known. Others are looked up one by one; those
+// past the last one read it, too, and store nothing: no load waits for a branch.
+template <class Op, int kSteps, int kRows, bool kBeside, class Source, class Sink, class Ends>
 __device__ __forceinline__ void walk_rows(const Extent& extent, const Source& source,
-                                          const Sink& sink, const Ends& ends, Index place,
-                                          Index line, Index row) {
-  constexpr int kRows = short_rows(kSteps), kLines = kBeside ? 1 : kRows;
+                                          const Sink& sink, const Ends& ends, Index place) {
+  constexpr int kLines = kBeside ? 1 : kRows;
   const Index all = extent.lines * extent.rows;
-  Index lines[kLines] = {line}, rows[kRows] = {row};
+  Index lines[kLines], rows[kRows];
 #pragma unroll
-  for (int i = 1; i < kRows; ++i) {
-    if constexpr (kBeside) {
-      rows[i] = row + i * kShortThreads;
-    } else {
-      const Index own = min(place + i * kShortThreads, all - 1);
+  for (int i = 0; i < kRows; ++i) {
+    if (i < kLines) {
+      const Index own = kBeside ? place : min(place + i * kShortThreads, all - 1);
       lines[i] = quotient(own, extent.rows);
       rows[i] = own - lines[i] * extent.rows;
+    } else {
+      rows[i] = rows[0] + i * kShortThreads;
     }
   }
   const auto of = [](int i) { return kBeside ? 0 : i; };
@@ -75,32 +78,39 @@ __device__ __forceinline__ void walk_rows(const Extent& extent, const Source& so
 template <class Op, int kSteps, class Source, class Sink, class Ends>
 __device__ __forceinline__ void walk_steps(const Extent& extent, const Source& source,
                                            const Sink& sink, const Ends& ends, Index place) {
-  constexpr int kFurther = (short_rows(kSteps) - 1) * kShortThreads;
-  const Index line = quotient(place, extent.rows), row = place - line * extent.rows;
-  if (kFurther == 0 || row + kFurther < extent.rows) {
-    walk_rows<Op, kSteps, true>(extent, source, sink, ends, place, line, row);
-  } else {
-    walk_rows<Op, kSteps, false>(extent, source, sink, ends, place, line, row);
+  constexpr int kRows = short_rows(kSteps), kApart = short_rows_apart(kSteps);
+  if constexpr (kSteps <= kFewestSteps) {
+    const Index row = place - quotient(place, extent.rows) * extent.rows;
+    if (row + (kRows - 1) * kShortThreads < extent.rows) {
+      return walk_rows<Op, kSteps, kRows, true>(extent, source, sink, ends, place);
+    }
+  }
+#pragma unroll 1
+  for (int i = 0; i < kRows; i += kApart) {
+    walk_rows<Op, kSteps, kApart, false>(extent, source, sink, ends, place + i * kShortThreads);
   }
 }
 
-template <class Op, class Source, class Sink, class Ends, int... kSteps>
+// For one of kSteps, behind kBefore of them.
+template <class Op, int kBefore, class Source, class Sink, class Ends, int... kSteps>
 __device__ __forceinline__ void walk_by_steps(const Extent& extent, const Source& source,
                                               const Sink& sink, const Ends& ends, Index place,
                                               std::integer_sequence<int, kSteps...>) {
-  (void)((extent.steps == kSteps + 1 &&
-          (walk_steps<Op, kSteps + 1>(extent, source, sink, ends, place), true)) ||
+  (void)((extent.steps == kBefore + kSteps + 1 &&
+          (walk_steps<Op, kBefore + kSteps + 1>(extent, source, sink, ends, place), true)) ||
          ...);
 }
 
-template <class Op, class Source, class Sink, class Ends>
-__global__ void __launch_bounds__(kShortThreads, kShortBlocks)
+template <bool kFewest, class Op, class Source, class Sink, class Ends>
+__global__ void __launch_bounds__(kShortThreads, short_blocks(kFewest))
     short_kernel(const Extent extent, const Source source, const Sink sink, const Ends ends) {
   await_stream();
   const Index place = Index{blockIdx.x} * kShortThreads * short_rows(extent.steps) + threadIdx.x;
   if (place >= extent.lines * extent.rows) return;
-  walk_by_steps<Op>(extent, source, sink, ends, place,
-                    std::make_integer_sequence<int, kShortSteps>());
+  constexpr int kBefore = kFewest ? 0 : kFewestSteps;
+  constexpr int kSteps = kFewest ? kFewestSteps : kShortSteps - kFewestSteps;
+  walk_by_steps<Op, kBefore>(extent, source, sink, ends, place,
+                             std::make_integer_sequence<int, kSteps>());
 }
 
 }  // namespace cuda
@@ -114,8 +124,10 @@ cudaError_t launch_short(const Extent& extent, const Source& source, const Sink&
   const Index rows = extent.lines * extent.rows;
   if (rows == 0) return cudaSuccess;
   const Index own = Index{kShortThreads} * short_rows(extent.steps);
-  return cuda::launch(short_kernel<Op, Source, Sink, Ends>, (rows + own - 1) / own, kShortThreads,
-                      0, on, extent, source, sink, ends);
+  const auto kernel = extent.steps <= kFewestSteps ? short_kernel<true, Op, Source, Sink, Ends>
+                                                   : short_kernel<false, Op, Source, Sink, Ends>;
+  return cuda::launch(kernel, (rows + own - 1) / own, kShortThreads, 0, on, extent, source, sink,
+                      ends);
 }
 
 }  // namespace scanrnn::scan
