@@ -87,9 +87,8 @@ int groups_of(const Problem& p, const DeviceLimits& device, std::int64_t blocks)
       std::clamp<std::int64_t>(device.units / blocks, 1, std::max<std::int64_t>(1, p.batch)));
 }
 
-// Clocks of a step on an H200, fitted to 1800 measured shapes of 38 problems in 16 bits. For
-// these and 34 problems measured since, the shape of the fewest takes 0.5 % longer than the best on
-// average.
+// Clocks of a step on an H200, fitted to 1800 measured shapes of 38 problems in 16 bits. For these
+// and 34 measured since, the shape of the fewest takes 0.5 % longer than the best on average.
 double clocks(const Problem& p, const PersistentTile& tile, const PersistentShape& shape,
               const Pass& pass) {
   const std::int64_t lines = ceiling(std::min(p.batch, shape.lines), shape.groups);
@@ -98,11 +97,11 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
   const auto products = [&](int chunks) { return static_cast<double>(eights * chunks * tiles); };
   // Three products, and taking operands apart; or multiply-adds of a few lines. In float32 the
   // numbers are those of 1275 cuts of 112 problems of a GRU.
-  const bool adds =
-      p.split_products && lines <= persistent_few_lines(tile.chunks, tile.shared_chunks, tiles);
+  const bool adds = p.split_products && lines <= persistent_few_lines(tiles);
+  const bool splits = p.split_products && !adds;
   const double plain = pass.backward ? 34 : 31, split = pass.backward ? 830 : 320;
   const double add = (pass.backward ? 120.0 : 40.0) * static_cast<double>(lines);
-  const double each = adds ? add : p.split_products ? split : plain;
+  const double each = adds ? add : splits ? split : plain;
   const std::int64_t items = shape.units * lines;
   const std::int64_t busy = std::min<std::int64_t>(kPersistentWarps, ceiling(items, 32));
   const std::int64_t later = ceiling(items, kThreads) - 1;  // items of a thread after its first
@@ -118,12 +117,15 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
     const std::int64_t kept = tile.chunks - tile.shared_chunks;
     const std::int64_t registers = 8 * kept * tiles + 4 * tile.fetched + 36 * tile.items + 16;
     const std::int64_t spilled = std::max<std::int64_t>(0, registers - 230);
+    // Operands that are taken apart need some more, and what is spilled is read at each product.
+    const std::int64_t apart = splits ? std::max<std::int64_t>(0, registers - 213) : 0;
     // Warps that have something of the sum, each of which leaves a part of it.
     const std::int64_t parts =
         std::min<std::int64_t>(kPersistentWarps / shape.warps_along_units,
                                ceiling(ceiling(summed_words(p, pass), kChunkWords), tile.chunks));
     step = static_cast<double>(1220 + 280 * eights + lines + 105 * busy + 10 * parts +
-                               68 * spilled + 320 * (tile.items - 1) + 410 * later + shape.units) +
+                               68 * spilled + 90 * eights * apart + 320 * (tile.items - 1) +
+                               410 * later + shape.units) +
            30 * products(tile.shared_chunks);
     if (tile.unit_blocks == 1) step += static_cast<double>(140 + 14 * lines);
     // Blocks that wait for the same words.
@@ -264,12 +266,12 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   return in_block(p, device, units, heads, block.lines);
 }
 
-// By multiply-adds, a line each. The numbers are of an H200, with 16 lines, and with 192.
+// By multiply-adds, a line each. The numbers are of an H200, with 16 lines or fewer, and with 192.
 double clocks(const Problem& p, const DeviceLimits& device, const PersistentAlone& alone,
               const PersistentShape& shape, bool backward) {
   const double weights = alone.weights, gates = p.gates, more = std::max(0.0, weights - 64);
   const double step =
-      backward ? 450 + 130 * gates + weights + 4 * more : 560 + 40 * gates + weights + 3.8 * more;
+      backward ? 450 + 130 * gates + weights + 6.5 * more : 560 + 40 * gates + weights + 3.8 * more;
   const bool share = std::int64_t{shape.groups} * shape.heads > device.units;
   const double launches = static_cast<double>(ceiling(p.batch, shape.lines)) * rounds_of(p, shape);
   return launches * (step * (share ? 1.3 : 1) + (backward ? 0 : kBesideGrid));

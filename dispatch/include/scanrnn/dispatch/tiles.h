@@ -101,12 +101,9 @@ inline constexpr int kPersistentWarps = 8;  // of a block
 // Bytes of a fragment's words of all lanes of a block's warps.
 inline constexpr std::int64_t kPersistentFragment = 32 * kPersistentWarps * 32;
 // Lines of a block up to which exact products in float32 are multiply-adds; of more, three products
-// of tensor cores each. `tiles` are the fragments of a chunk. Beside the weights of a long sum, or
-// of more than 12 fragments in registers, there is no room for four.
-constexpr int persistent_few_lines(std::int64_t chunks, std::int64_t shared_chunks,
-                                   std::int64_t tiles) {
-  return chunks > 12 || (chunks - shared_chunks) * tiles > 12 ? 2 : 4;
-}
+// of tensor cores each. `tiles` are the fragments of a chunk: of four, a lane's sums have room for
+// two lines.
+constexpr int persistent_few_lines(std::int64_t tiles) { return tiles < 4 ? 4 : 2; }
 inline constexpr PersistentTile kPersistentForward[] = {
     {2, 4, 4, 1},    {2, 4, 4, 2},    {2, 4, 4, 4, 2}, {2, 2, 2, 1}, {2, 2, 2, 2},
     {1, 2, 2, 1},    {1, 4, 4, 1},    {1, 6, 6, 1},    {1, 8, 8, 2}, {2, 6, 6, 1, 2},

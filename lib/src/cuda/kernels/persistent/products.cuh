@@ -85,71 +85,70 @@ __device__ __forceinline__ void product(const typename Cut::Weights& weights, in
 }
 // The same for a few lines in float32, by multiply-adds, which take less time there than three
 // products of tensor cores of which most columns are empty. Every fourth row of lanes, or every
-// second one, has the words of the same line; sum k is that of line k, but for the bits of the row.
-template <class Cut, int kLines>
-struct FewSums {
-  static_assert(kLines == 1 || kLines == 2 || kLines == 4, "whose numbers differ by bits");
-  float of[Cut::kTiles][2][kLines] = {};
-
-  // Blocks of 8 rows that a tile does not have.
-  static constexpr bool is_empty(int tile, int half) {
-    return 2 * tile + half >= Cut::kUnitBlocks * Cut::kBlocks;
-  }
-  template <int kFetched>
-  __device__ __forceinline__ void add(const typename Cut::Weights& weights, int done,
-                                      const uint4 (&v)[kFetched]) {
+// second one, has the words of the same line; the k-th sum is that of line k, but for the bits of
+// the row, and a lane's sums of a tile have room for two lines in each chain.
+template <class Cut>
+constexpr bool has_block(int tile, int half) {
+  return 2 * tile + half < Cut::kUnitBlocks * Cut::kBlocks;
+}
+template <class Cut, int kLines, int kFetched>
+__device__ __forceinline__ void product_few(const typename Cut::Weights& weights, int done,
+                                            const uint4 (&v)[kFetched], typename Cut::Sums& sum) {
+  static_assert(kLines <= 2 * Cut::kChains, "a chain has two lines");
 #pragma unroll
-    for (int i = 0; i < kFetched; ++i) {
-      const float own[4] = {__uint_as_float(v[i].x), __uint_as_float(v[i].y),
-                            __uint_as_float(v[i].z), __uint_as_float(v[i].w)};
-      float words[kLines][4];
+  for (int i = 0; i < kFetched; ++i) {
+    const std::uint32_t own[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      float words[kLines][2];
 #pragma unroll
       for (int k = 0; k < kLines; ++k)
 #pragma unroll
-        for (int w = 0; w < 4; ++w) words[k][w] = k ? __shfl_xor_sync(~0u, own[w], 4 * k) : own[w];
+        for (int w = 0; w < 2; ++w) {
+          const float word = __uint_as_float(own[2 * step + w]);
+          words[k][w] = k ? __shfl_xor_sync(~0u, word, 4 * k) : word;
+        }
 #pragma unroll
-      for (int step = 0; step < 2; ++step)
+      for (int tile = 0; tile < Cut::kTiles; ++tile) {
+        std::uint32_t pieces[4];
+        weights.get(done + i, tile, step, pieces);
 #pragma unroll
-        for (int tile = 0; tile < Cut::kTiles; ++tile) {
-          std::uint32_t pieces[4];
-          weights.get(done + i, tile, step, pieces);
+        for (int e = 0; e < 4; ++e) {  // of two words of the sum, and of each two rows
+          if (!has_block<Cut>(tile, e % 2)) continue;
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {  // of two words of the sum, and of each two rows
-            if (is_empty(tile, e % 2)) continue;
-            const float weight = __uint_as_float(pieces[e]);
-#pragma unroll
-            for (int k = 0; k < kLines; ++k) {
-              float& to = of[tile][e % 2][k];
-              to = fmaf(weight, words[k][2 * step + e / 2], to);
-            }
+          for (int k = 0; k < kLines; ++k) {
+            float& to = sum[k / 2][tile][2 * (e % 2) + k % 2];
+            to = fmaf(__uint_as_float(pieces[e]), words[k][e / 2], to);
           }
         }
+      }
     }
   }
-  // What four lanes have of a row's sums, as a fragment has its first columns: two of four lines
-  // each lane.
-  __device__ __forceinline__ void join(const Share& share, typename Cut::Sums& sum) const {
-    const bool later = kLines == 4 && ((share.row / 2) ^ share.quad) % 2 == 1;
-    const bool swapped = kLines > 1 && share.row % 2 == 1;
+}
+// What four lanes have of a row's sums, as a fragment has its first columns: two of four lines
+// each lane.
+template <class Cut, int kLines>
+__device__ __forceinline__ void join_lanes(const Share& share, typename Cut::Sums& sum) {
+  const bool later = kLines == 4 && ((share.row / 2) ^ share.quad) % 2 == 1;
+  const bool swapped = kLines > 1 && share.row % 2 == 1;
 #pragma unroll
-    for (int tile = 0; tile < Cut::kTiles; ++tile)
+  for (int tile = 0; tile < Cut::kTiles; ++tile)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (is_empty(tile, half)) continue;
-        const auto& own = of[tile][half];
-        float two[2] = {};
+    for (int half = 0; half < 2; ++half) {
+      if (!has_block<Cut>(tile, half)) continue;
+      float two[2] = {};
 #pragma unroll
-        for (int i = 0; i < kLines && i < 2; ++i) {
-          const int other = kLines == 4 ? i + 2 : i;
-          two[i] = later ? own[other] : own[i];
-          two[i] += __shfl_xor_sync(~0u, later ? own[i] : own[other], 1);
-          two[i] += __shfl_xor_sync(~0u, two[i], 2);
-        }
-        sum[0][tile][2 * half] = swapped ? two[1] : two[0];
-        sum[0][tile][2 * half + 1] = swapped ? two[0] : two[1];
+      for (int i = 0; i < kLines && i < 2; ++i) {
+        const float own = sum[0][tile][2 * half + i];
+        const float other = sum[kLines == 4 ? 1 : 0][tile][2 * half + i];
+        two[i] = later ? other : own;
+        two[i] += __shfl_xor_sync(~0u, later ? own : other, 1);
+        two[i] += __shfl_xor_sync(~0u, two[i], 2);
       }
-  }
-};
+      sum[0][tile][2 * half] = swapped ? two[1] : two[0];
+      sum[0][tile][2 * half + 1] = swapped ? two[0] : two[1];
+    }
+}
 template <class Cut>
 __device__ __forceinline__ void join_chains(typename Cut::Sums& sum) {
 #pragma unroll
@@ -159,6 +158,45 @@ __device__ __forceinline__ void join_chains(typename Cut::Sums& sum) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) sum[0][tile][e] += sum[i][tile][e];
 }
+
+// Lines of one product: of tensor cores the columns of a fragment, of multiply-adds what
+// product_few() takes. use(std::integral_constant<int, ...>()) by how many there are.
+inline constexpr int kColumns = 8;
+template <class Cut>
+__device__ __forceinline__ int lines_at_once(int lines) {
+  return lines > Cut::kFew ? kColumns : lines > 2 ? 4 : lines;
+}
+template <class Cut, class Use>
+__device__ __forceinline__ void with_lines(int lines, Use&& use) {
+  if constexpr (Cut::kFew == 0) {
+    use(std::integral_constant<int, kColumns>());
+  } else {
+    if (lines > Cut::kFew) use(std::integral_constant<int, kColumns>());
+    if constexpr (Cut::kFew > 2) {
+      if (lines > 2 && lines <= Cut::kFew) use(std::integral_constant<int, 4>());
+    }
+    if (lines == 2) use(std::integral_constant<int, 2>());
+    if (lines == 1) use(std::integral_constant<int, 1>());
+  }
+}
+template <class Cut, int kLines, int kFetched>
+__device__ __forceinline__ void add_product(const typename Cut::Weights& weights, int done,
+                                            const uint4 (&v)[kFetched], typename Cut::Sums& sum) {
+  if constexpr (kLines == kColumns) {
+    product<Cut>(weights, done, v, sum);
+  } else {
+    product_few<Cut, kLines>(weights, done, v, sum);
+  }
+}
+template <class Cut, int kLines>
+__device__ __forceinline__ void join(const Share& share, typename Cut::Sums& sum) {
+  if constexpr (kLines == kColumns) {
+    join_chains<Cut>(sum);
+  } else {
+    join_lanes<Cut, kLines>(share, sum);
+  }
+}
+
 // Leaves the sums of a lane's two lines where the parts of its first unit are.
 template <class Cut>
 __device__ __forceinline__ void leave(const typename Cut::Sums& sum, const Share& share,
@@ -224,8 +262,8 @@ struct Products {
     return parts +
            (line < share.own.count ? line * line_bytes + unit * static_cast<int>(sizeof(Part)) : 0);
   }
-  // Waits for the words for which reads(word) says so, of lines from `first` on up to `lines`, and
-  // hands use(done, words) as many chunks as are fetched at a time.
+  // Waits for the words for which reads(word) says so, of a line of `lines`, and hands
+  // use(done, words) as many chunks as are fetched at a time.
   template <class Reads, class Use>
   __device__ __forceinline__ void each_chunk(int line, int lines, Reads&& reads, Use&& use) const {
 #pragma unroll
@@ -241,33 +279,30 @@ struct Products {
       use(done, v);
     }
   }
-  // The sums of a few lines.
-  template <int kLines, class Reads>
-  __device__ __forceinline__ void multiply_few(int lines, const Reads& reads,
-                                               typename Cut::Sums& sum) const {
-    FewSums<Cut, kLines> few;
-    each_chunk(share.row % kLines, lines, reads,
-               [&](int done, const uint4(&v)[kFetched]) { few.add(weights, done, v); });
-    few.join(share, sum);
-  }
   // Waits for the words for which reads(word) says so, and leaves the partial sums of as many
   // lines.
   template <class Reads>
   __device__ __forceinline__ void multiply(int lines, const Reads& reads) const {
-    constexpr int kFew = Cut::kFew;
     for (int first = 0; first < lines; first += 8) {
       typename Cut::Sums sum = {};
-      if (lines > kFew) {
-        each_chunk(first + share.row, lines, reads, [&](int done, const uint4(&v)[kFetched]) {
-          product<Cut>(weights, done, v, sum);
+      if constexpr (Cut::kBackward) {
+        // One loop for all numbers of lines: weights take most of the registers.
+        each_chunk(first + share.row % lines_at_once<Cut>(lines), lines, reads,
+                   [&](int done, const uint4(&v)[kFetched]) {
+                     with_lines<Cut>(lines, [&](auto count) {
+                       add_product<Cut, count()>(weights, done, v, sum);
+                     });
+                   });
+        with_lines<Cut>(lines, [&](auto count) { join<Cut, count()>(share, sum); });
+      } else {
+        // A loop for each: nothing is left to decide when the words have come.
+        with_lines<Cut>(lines, [&](auto count) {
+          each_chunk(first + share.row % count(), lines, reads,
+                     [&](int done, const uint4(&v)[kFetched]) {
+                       add_product<Cut, count()>(weights, done, v, sum);
+                     });
+          join<Cut, count()>(share, sum);
         });
-        join_chains<Cut>(sum);
-      } else if constexpr (kFew > 0) {
-        if constexpr (kFew > 2) {
-          if (lines > 2) multiply_few<4>(lines, reads, sum);
-        }
-        if (lines == 2) multiply_few<2>(lines, reads, sum);
-        if (lines == 1) multiply_few<1>(lines, reads, sum);
       }
       if (first + 2 * share.quad < lines) {
         leave<Cut>(sum, share, own_parts + half + first * line_bytes, line_bytes);

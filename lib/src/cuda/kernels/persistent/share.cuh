@@ -31,7 +31,7 @@ struct GridCut {
   static constexpr int kBlocks = kBackward ? 1 : kRows;  // rows of weights for each unit
   static constexpr int kTiles = (kUnitBlocks * kBlocks + 1) / 2;
   // Lines whose products are multiply-adds.
-  static constexpr int kFew = kSplit ? dispatch::persistent_few_lines(kChunks, kShared, kTiles) : 0;
+  static constexpr int kFew = kSplit ? dispatch::persistent_few_lines(kTiles) : 0;
   static constexpr int kChains = kTiles >= 4 ? 1 : kTiles >= 2 ? 2 : 4;  // that need not wait
   using Args = CudaDenseArgs<T, float>;
   using Unit = Item<C, T, kBackward, kLines, kChain>;
