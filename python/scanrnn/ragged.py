@@ -60,8 +60,8 @@ def longest_told(longest: int | None, cu_seqlens: Any, x: Any) -> int:
         return 0
     if cu_seqlens is None:
         raise ValueError(f"longest: expected None without cu_seqlens, got {longest!r}")
-    most, tokens = count("longest", longest), np.shape(x)[:1]
-    if most == 0 and tokens and tokens[0] != 0:
+    most, shape = count("longest", longest), np.shape(x)
+    if most == 0 and len(shape) == 2 and shape[0] != 0:  # x of another rank has its own error
         raise ValueError(f"longest: expected at least 1 where there are tokens, got {longest!r}")
     return most
 

@@ -64,6 +64,12 @@ def test_libraries_take_it_and_refuse_what_is_wrong(library):
         call(x, cu_seqlens=None, longest=7) if library == "numpy" else arrays_alone(library)
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+def test_an_x_of_another_rank_is_named(library):
+    with pytest.raises((ValueError, TypeError), match=r"^(x|input): "):
+        arrays(library)(normal(1, 0, 3), cu_seqlens=np.zeros(2, np.int64), longest=0)
+
+
 def arrays_alone(library):
     module, ours = importlib.import_module(library), importlib.import_module(f"scanrnn.{library}")
     if library == "torch":
