@@ -6,7 +6,9 @@ SCANRNN_REQUIRE_ORIGINALS=1 that those libraries are that some tests compare wit
 of them is then a failure.
 """
 
+import contextlib
 import gc
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -22,6 +24,10 @@ sys.path.insert(0, str(Path(__file__).parent))  # for support and reference
 if os.environ.get("SCANRNN_TEST_DEVICE", "cpu") == "cpu":
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+else:
+    # Layers of torch.nn's cells follow this switch, and results are held to float32's bounds.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch").backends.cudnn.allow_tf32 = False
 
 hypothesis.settings.register_profile(
     "default",
