@@ -266,12 +266,12 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   return in_block(p, device, units, heads, block.lines);
 }
 
-// By multiply-adds, a line each. The numbers are of an H200, with 16 lines or fewer, and with 192.
+// By multiply-adds, a line each. The numbers are of an H200, with 16 lines, and with 192.
 double clocks(const Problem& p, const DeviceLimits& device, const PersistentAlone& alone,
               const PersistentShape& shape, bool backward) {
   const double weights = alone.weights, gates = p.gates, more = std::max(0.0, weights - 64);
-  const double step = weights + (backward ? 450 + 130 * gates + (p.split_products ? 6.5 : 4) * more
-                                          : 560 + 40 * gates + 3.8 * more);
+  const double step =
+      backward ? 450 + 130 * gates + weights + 4 * more : 560 + 40 * gates + weights + 3.8 * more;
   const bool share = std::int64_t{shape.groups} * shape.heads > device.units;
   const double launches = static_cast<double>(ceiling(p.batch, shape.lines)) * rounds_of(p, shape);
   return launches * (step * (share ? 1.3 : 1) + (backward ? 0 : kBesideGrid));
