@@ -83,14 +83,15 @@ __device__ __forceinline__ void product(const typename Cut::Weights& weights, in
       }
   }
 }
-// The same for a few lines in float32, by multiply-adds, which take less time there than three
-// products of tensor cores of which most columns are empty. Every fourth row of lanes, or every
-// second one, has the words of the same line; the k-th sum is that of line k, but for the bits of
-// the row, and a lane's sums of a tile have room for two lines in each chain.
+// Whether a tile has rows in this half.
 template <class Cut>
 constexpr bool has_block(int tile, int half) {
   return 2 * tile + half < Cut::kUnitBlocks * Cut::kBlocks;
 }
+// The same for a few lines in float32, by multiply-adds, which take less time there than three
+// products of tensor cores of which most columns are empty. Every fourth row of lanes, or every
+// second one, has the words of the same line; the k-th sum is that of line k, but for the bits of
+// the row, and a lane's sums of a tile have room for two lines in each chain.
 template <class Cut, int kLines, int kFetched>
 __device__ __forceinline__ void product_few(const typename Cut::Weights& weights, int done,
                                             const uint4 (&v)[kFetched], typename Cut::Sums& sum) {
