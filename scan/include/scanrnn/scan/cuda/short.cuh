@@ -17,12 +17,21 @@ inline constexpr int kShortThreads = 128;  // of a block
 // A step or two are kernels of their own: so little is read for a row that many rows have to be on
 // their way, and what their addresses have in common is worth looking up once.
 inline constexpr int kFewestSteps = 2;
-constexpr int short_blocks(bool fewest) { return fewest ? 8 : 1; }  // of a multiprocessor, at least
+// Blocks of a multiprocessor, at least, so that no row's values go to memory.
+constexpr int short_blocks(bool fewest, int streams) { return !fewest ? 1 : streams > 2 ? 5 : 8; }
 
-// Rows of a thread: as many as keep eight loads of each input on their way; half as many where
-// their addresses have nothing in common.
-constexpr int short_rows(Index steps) { return steps > 4 ? 1 : steps > 2 ? 2 : steps > 1 ? 4 : 8; }
-constexpr int short_rows_apart(Index steps) { return steps > 2 ? short_rows(steps) : 4 / steps; }
+// Rows of a thread: as many as keep eight loads of each input on their way, or four where a step or
+// two of a row's inputs take more registers; half as many of the fewest steps where their addresses
+// have nothing in common.
+template <class Op, class Source>
+constexpr int short_rows(Index steps) {
+  constexpr bool kWide = sizeof(typename Op::State) * Source::kStreams > 16;
+  return steps > 4 ? 1 : steps > 2 ? 2 : steps > 1 ? 4 : kWide ? 4 : 8;
+}
+template <class Op, class Source>
+constexpr int short_rows_apart(Index steps) {
+  return steps > 2 ? short_rows<Op, Source>(steps) : 4 / steps;
+}
 
 // Walks kRows rows, kShortThreads apart, from `place` on. kBeside: all of them are there, rows of
 // one line, so that their addresses differ by what is known. Others are looked up one by one; those
@@ -78,7 +87,8 @@ __device__ __forceinline__ void walk_rows(const Extent& extent, const Source& so
 template <class Op, int kSteps, class Source, class Sink, class Ends>
 __device__ __forceinline__ void walk_steps(const Extent& extent, const Source& source,
                                            const Sink& sink, const Ends& ends, Index place) {
-  constexpr int kRows = short_rows(kSteps), kApart = short_rows_apart(kSteps);
+  constexpr int kRows = short_rows<Op, Source>(kSteps);
+  constexpr int kApart = short_rows_apart<Op, Source>(kSteps);
   if constexpr (kSteps <= kFewestSteps) {
     const Index row = place - quotient(place, extent.rows) * extent.rows;
     if (row + (kRows - 1) * kShortThreads < extent.rows) {
@@ -102,10 +112,11 @@ __device__ __forceinline__ void walk_by_steps(const Extent& extent, const Source
 }
 
 template <bool kFewest, class Op, class Source, class Sink, class Ends>
-__global__ void __launch_bounds__(kShortThreads, short_blocks(kFewest))
+__global__ void __launch_bounds__(kShortThreads, short_blocks(kFewest, Source::kStreams))
     short_kernel(const Extent extent, const Source source, const Sink sink, const Ends ends) {
   await_stream();
-  const Index place = Index{blockIdx.x} * kShortThreads * short_rows(extent.steps) + threadIdx.x;
+  const Index own = Index{kShortThreads} * short_rows<Op, Source>(extent.steps);
+  const Index place = blockIdx.x * own + threadIdx.x;
   if (place >= extent.lines * extent.rows) return;
   constexpr int kBefore = kFewest ? 0 : kFewestSteps;
   constexpr int kSteps = kFewest ? kFewestSteps : kShortSteps - kFewestSteps;
@@ -123,7 +134,7 @@ cudaError_t launch_short(const Extent& extent, const Source& source, const Sink&
   if (extent.steps < 1 || extent.steps > kShortSteps) return cudaErrorInvalidConfiguration;
   const Index rows = extent.lines * extent.rows;
   if (rows == 0) return cudaSuccess;
-  const Index own = Index{kShortThreads} * short_rows(extent.steps);
+  const Index own = Index{kShortThreads} * short_rows<Op, Source>(extent.steps);
   const auto kernel = extent.steps <= kFewestSteps ? short_kernel<true, Op, Source, Sink, Ends>
                                                    : short_kernel<false, Op, Source, Sink, Ends>;
   return cuda::launch(kernel, (rows + own - 1) / own, kShortThreads, 0, on, extent, source, sink,
