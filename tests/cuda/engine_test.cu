@@ -194,43 +194,39 @@ class Problem {
   Both<Left<S>> steps_, last_;
 };
 
-template <class Op, class S>
+// Kernels that are tried with the same shapes: of others nothing is compiled.
+enum class Kind { tiles, lanes, few };
+
+template <Kind kind, class Op, class S>
 cudaError_t launch(const Trial& trial, Problem<S>& problem, void* workspace,
                    const scan::Launch& on) {
   using Wide = typename scan::cuda::Widened<Op, typename S::V>::Op;
   const auto source = problem.source(true);
   const auto sink = problem.sink(true);
   const auto ends = problem.ends(true);
-  switch (trial.kernel) {
-    case Kernel::sequential:
-      return scan::launch_sequential<Wide>(trial.extent, source, sink, ends, on);
-    case Kernel::block:
-      return scan::launch_block<Wide, kCudaBlockWarps>(trial.extent, source, sink, ends, on);
-    case Kernel::few:
-      return scan::launch_short<Wide>(trial.extent, source, sink, ends, on);
-    case Kernel::lanes:
-    case Kernel::lanes_device:
-      // Every row is one value wide: what cells and pairs have is not along lanes.
-      if constexpr (std::is_same_v<Wide, Op>) {
-        return scan::launch_lanes<Op, Op>(trial.extent, source, sink, ends,
-                                          trial.kernel == Kernel::lanes_device, workspace, on);
-      }
-      return cudaErrorInvalidConfiguration;
-    case Kernel::lines:
-      if constexpr (std::is_same_v<Wide, Op>) {
-        const scan::cuda::LineShape<Source<S>> shape(trial.extent.steps, trial.in_lane);
-        return scan::cuda::launch_shape<Op>(shape, trial.extent, source, sink, ends, on);
-      }
-      return cudaErrorInvalidConfiguration;
-    case Kernel::device:
-      break;
+  if constexpr (kind == Kind::few) {
+    return scan::launch_short<Wide>(trial.extent, source, sink, ends, on);
+  } else if constexpr (kind == Kind::lanes) {
+    // Every row is one value wide: what cells and pairs have is not along lanes.
+    if (trial.kernel == Kernel::lines) {
+      const scan::cuda::LineShape<Source<S>> shape(trial.extent.steps, trial.in_lane);
+      return scan::cuda::launch_shape<Op>(shape, trial.extent, source, sink, ends, on);
+    }
+    return scan::launch_lanes<Op, Op>(trial.extent, source, sink, ends,
+                                      trial.kernel == Kernel::lanes_device, workspace, on);
+  } else if (trial.kernel == Kernel::sequential) {
+    return scan::launch_sequential<Wide>(trial.extent, source, sink, ends, on);
+  } else if (trial.kernel == Kernel::block) {
+    return scan::launch_block<Wide, kCudaBlockWarps>(trial.extent, source, sink, ends, on);
+  } else {
+    return scan::launch_device<Op, kCudaDeviceWarps>(trial.extent, source, sink, ends, workspace,
+                                                     on);
   }
-  return scan::launch_device<Op, kCudaDeviceWarps>(trial.extent, source, sink, ends, workspace, on);
 }
 
 class CudaEngineTest : public CudaTest {
  protected:
-  template <class S>
+  template <Kind kind, class S>
   void run(const Trial& trial) {
     using Op = IntegerOp<typename S::Scalar>;
     Random random(static_cast<std::uint64_t>(deal_));
@@ -245,7 +241,8 @@ class CudaEngineTest : public CudaTest {
     workspace.upload();
     const scan::Launch on{nullptr, static_cast<int>(context.limits().units),
                           static_cast<std::size_t>(context.limits().shared_bytes)};
-    ASSERT_EQ(launch<Op>(trial, problem, workspace.device(), on), cudaSuccess) << text(trial);
+    const cudaError_t status = launch<kind, Op>(trial, problem, workspace.device(), on);
+    ASSERT_EQ(status, cudaSuccess) << text(trial);
     ASSERT_TRUE(problem.same()) << text(trial);
     const auto after = workspace.download();
     ASSERT_TRUE(std::equal(after.begin() + static_cast<std::ptrdiff_t>(bytes), after.end(),
@@ -254,7 +251,7 @@ class CudaEngineTest : public CudaTest {
   }
 
   // Every combination would add nothing but time: rows and the rest are dealt round.
-  template <class S>
+  template <Kind kind, class S>
   void deal(Kernel kernel, Index steps, Index lines, Index rows) {
     const int i = deal_++;
     Trial trial{kernel, {lines, rows, steps}};
@@ -265,7 +262,7 @@ class CudaEngineTest : public CudaTest {
     trial.absent = S::kStreams > 2 && i % 7 == 0;
     trial.offset = i % 11 == 0 ? 1 : 0;
     if (kernel == Kernel::lines) trial.in_lane = i / 2 % 4 ? 1 << i % 3 : 1 + i % 5;
-    run<S>(trial);
+    run<kind, S>(trial);
   }
 
   template <class Memory, class From, class To>
@@ -278,21 +275,21 @@ class CudaEngineTest : public CudaTest {
       for (Index t : steps) {
         for (int repeat = 0; repeat < 3; ++repeat) {
           static constexpr Index kLines[] = {1, 3, 1, 2, 24}, kRows[] = {32, 1, 31, 33, 64, 5, 96};
-          deal<S>(kernel, t, kLines[deal_ % 5], kRows[deal_ % 7]);
+          deal<Kind::tiles, S>(kernel, t, kLines[deal_ % 5], kRows[deal_ % 7]);
           if (HasFatalFailure()) return;
         }
       }
       // Beyond a group of tiles of each level of the device kernel: with columns enough for one
       // level, and too few.
-      deal<S>(kernel, 20011, 1, 5);
+      deal<Kind::tiles, S>(kernel, 20011, 1, 5);
       if (HasFatalFailure()) return;
       if (kernel != Kernel::device) continue;
       for (Index groups : {1, 2}) {
         const Index group = scan::cuda::kFan * tile;
-        deal<S>(kernel, groups * group, 24, 3);
-        deal<S>(kernel, groups * group + tile + 1, 24, 3);
-        deal<S>(kernel, groups * scan::cuda::kFan * group, 1, 33);
-        deal<S>(kernel, groups * scan::cuda::kFan * group + tile + 1, 1, 7);
+        deal<Kind::tiles, S>(kernel, groups * group, 24, 3);
+        deal<Kind::tiles, S>(kernel, groups * group + tile + 1, 24, 3);
+        deal<Kind::tiles, S>(kernel, groups * scan::cuda::kFan * group, 1, 33);
+        deal<Kind::tiles, S>(kernel, groups * scan::cuda::kFan * group + tile + 1, 1, 7);
         if (HasFatalFailure()) return;
       }
     }
@@ -303,7 +300,8 @@ class CudaEngineTest : public CudaTest {
     static constexpr Index kLines[] = {1, 3, 33, 2, 300}, kRows[] = {1, 32, 129, 5, 1024, 31, 2};
     for (int repeat = 0; repeat < 8; ++repeat) {
       for (Index t = 1; t <= scan::kShortSteps; ++t) {
-        deal<Shape<Memory, From, To>>(Kernel::few, t, kLines[deal_ % 5], kRows[deal_ % 7]);
+        deal<Kind::few, Shape<Memory, From, To>>(Kernel::few, t, kLines[deal_ % 5],
+                                                 kRows[deal_ % 7]);
         if (HasFatalFailure()) return;
       }
     }
@@ -328,7 +326,7 @@ class CudaEngineTest : public CudaTest {
     for (int repeat = 0; repeat < 11; ++repeat) {
       for (Index t : lengths(tile, 3 * tile + 1)) {
         if (t == 0) continue;
-        deal<S>(Kernel::lines, t, kLines[deal_ % 6], 1);
+        deal<Kind::lanes, S>(Kernel::lines, t, kLines[deal_ % 6], 1);
         if (HasFatalFailure()) return;
       }
     }
@@ -346,7 +344,7 @@ class CudaEngineTest : public CudaTest {
         const Index rows = kRows[deal_ % 11];
         const Index tile = tile_steps<S>(kernel) / scan::cuda::kLanes * (scan::cuda::kLanes / rows);
         for (Index t : lengths(tile, 2 * tile + 1)) {
-          deal<S>(kernel, t, kLines[deal_ % 4], rows);
+          deal<Kind::lanes, S>(kernel, t, kLines[deal_ % 4], rows);
           if (HasFatalFailure()) return;
         }
       }
@@ -356,7 +354,7 @@ class CudaEngineTest : public CudaTest {
         const Index group = scan::cuda::kLaneGroup * tile;
         for (Index t : {group - 1, group + 1, 2 * group + tile / 2,
                         scan::cuda::kLaneGroup * group + tile + 1}) {
-          deal<S>(kernel, t, 1, rows);
+          deal<Kind::lanes, S>(kernel, t, 1, rows);
           if (HasFatalFailure()) return;
         }
       }
