@@ -97,8 +97,9 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
   const auto products = [&](int chunks) { return static_cast<double>(eights * chunks * tiles); };
   // Three products, and taking operands apart; or multiply-adds of a few lines. In float32 the
   // numbers are those of 1275 cuts of 112 problems of a GRU.
-  const bool adds = p.split_products && lines <= persistent_few_lines(tiles);
+  const bool adds = p.split_products && lines <= kPersistentFewLines;
   const bool splits = p.split_products && !adds;
+  const std::int64_t waits = adds ? ceiling(lines, persistent_few_at_once(tiles)) : eights;
   const double plain = pass.backward ? 34 : 31, split = pass.backward ? 830 : 320;
   const double add = (pass.backward ? 120.0 : 40.0) * static_cast<double>(lines);
   const double each = adds ? add : splits ? split : plain;
@@ -123,13 +124,12 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
     const std::int64_t parts =
         std::min<std::int64_t>(kPersistentWarps / shape.warps_along_units,
                                ceiling(ceiling(summed_words(p, pass), kChunkWords), tile.chunks));
-    step = static_cast<double>(1220 + 280 * eights + lines + 105 * busy + 10 * parts +
-                               68 * spilled + 90 * eights * apart + 320 * (tile.items - 1) +
-                               410 * later + shape.units) +
+    step = static_cast<double>(1220 + 280 * waits + lines + 105 * busy + 10 * parts + 68 * spilled +
+                               90 * eights * apart + 320 * (tile.items - 1) + 410 * later +
+                               shape.units) +
            30 * products(tile.shared_chunks);
     if (tile.unit_blocks == 1) step += static_cast<double>(140 + 14 * lines);
-    // Blocks that wait for the same words.
-    step += 5 * shape.slices + 3 * std::max(0, shape.slices - 64);
+    step += 5 * shape.slices + 3 * std::max(0, shape.slices - 64);  // that wait for the same words
   }
   const int turns = p.resets ? 2 : 1;  // of a step
   step *= turns;
@@ -144,9 +144,9 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
                     int along, const Pass& pass) {
   PersistentShape out;
   const std::int64_t warps_along_sum = kPersistentWarps / along;
-  if (warps_along_sum * tile.chunks * kChunkWords < summed_words(p, pass)) return out;
-  // A chunk of the sum is one layer's.
-  if (pass.chain() && block_words(p) % kChunkWords != 0) return out;
+  const bool has_room = warps_along_sum * tile.chunks * kChunkWords >= summed_words(p, pass);
+  if (!tile.serves(p.storage_bytes) || !has_room) return out;
+  if (pass.chain() && block_words(p) % kChunkWords != 0) return out;  // a chunk is one layer's
   const std::int64_t whole = block_words(p) * kWordBytes / p.storage_bytes;
   const std::int64_t units = std::int64_t{8} * tile.unit_blocks * along;
   const std::int64_t slices = ceiling(whole, units);

@@ -96,25 +96,28 @@ struct PersistentTile {
   int fetched;            // chunks received at a time; divides `chunks`
   int items;              // units times lines that one thread steps
   int shared_chunks = 0;  // how many of the chunks keep their weights in shared memory
+  bool wide = false;      // for elements of 32 bits alone: of 16 another one takes no longer
+
+  constexpr bool serves(std::int64_t storage_bytes) const { return !wide || storage_bytes == 4; }
 };
 inline constexpr int kPersistentWarps = 8;  // of a block
 // Bytes of a fragment's words of all lanes of a block's warps.
 inline constexpr std::int64_t kPersistentFragment = 32 * kPersistentWarps * 32;
 // Lines of a block up to which exact products in float32 are multiply-adds; of more, three products
-// of tensor cores each. `tiles` are the fragments of a chunk: of four, a lane's sums have room for
-// two lines.
-constexpr int persistent_few_lines(std::int64_t tiles) { return tiles < 4 ? 4 : 2; }
+// of tensor cores each. So many at once: `tiles` are the fragments of a chunk, and of four, a
+// lane's sums have room for two lines.
+inline constexpr int kPersistentFewLines = 4;
+constexpr int persistent_few_at_once(std::int64_t tiles) { return tiles < 4 ? 4 : 2; }
 inline constexpr PersistentTile kPersistentForward[] = {
-    {2, 4, 4, 1},    {2, 4, 4, 2},    {2, 4, 4, 4, 2}, {2, 2, 2, 1}, {2, 2, 2, 2},
-    {1, 2, 2, 1},    {1, 4, 4, 1},    {1, 6, 6, 1},    {1, 8, 8, 2}, {2, 6, 6, 1, 2},
-    {2, 6, 6, 2, 2}, {2, 8, 8, 1, 4}, {2, 8, 8, 2, 4}};
+    {2, 4, 4, 1},          {2, 4, 4, 2},          {2, 4, 4, 4, 2},      {2, 2, 2, 1},
+    {2, 6, 6, 1, 2},       {2, 6, 6, 2, 2},       {2, 8, 8, 1, 4},      {2, 8, 8, 2, 4},
+    {2, 2, 2, 2, 0, true}, {1, 4, 4, 1, 0, true}, {1, 6, 6, 1, 0, true}};
 inline constexpr PersistentTile kPersistentBackward[] = {
-    {2, 16, 16, 1, 6},  {2, 16, 16, 2, 8}, {2, 12, 12, 1}, {2, 12, 12, 2, 2},
-    {4, 8, 8, 1},       {2, 8, 8, 1},      {2, 8, 8, 2},   {2, 4, 4, 1},
-    {2, 24, 12, 1, 12}, {2, 32, 8, 1, 16}, {4, 8, 8, 2, 2}};
+    {2, 16, 16, 1, 6}, {2, 16, 16, 2, 8}, {2, 12, 12, 1},       {2, 12, 12, 2, 2},
+    {4, 8, 8, 1},      {2, 8, 8, 1},      {2, 4, 4, 1},         {2, 24, 12, 1, 12},
+    {2, 32, 8, 1, 16}, {4, 8, 8, 2, 2},   {2, 8, 8, 2, 0, true}};
 // The same of a kernel for a chain of layers, whose sums are twice as long.
-inline constexpr PersistentTile kChainForward[] = {
-    {2, 4, 4, 1}, {2, 4, 4, 2}, {2, 2, 2, 1}, {2, 2, 2, 2}};
+inline constexpr PersistentTile kChainForward[] = {{2, 4, 4, 1}, {2, 4, 4, 2}, {2, 2, 2, 1}};
 inline constexpr PersistentTile kChainBackward[] = {
     {2, 16, 16, 1, 6}, {2, 16, 16, 2, 8}, {4, 8, 8, 1}, {2, 8, 8, 1}, {2, 8, 8, 2}, {2, 4, 4, 1}};
 template <bool kBackward, bool kChain>

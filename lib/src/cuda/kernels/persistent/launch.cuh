@@ -98,16 +98,16 @@ struct Launcher {
   template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile>
   static auto kernel_of(const Args& args) {
     if constexpr (kChain) {
-      return kernel_by<kBackward, kSplit, true, kTile, Lines::whole>();
+      return kernel_by<kBackward, kSplit, true, kTile, false>();
     } else {
       return by_kind_of_lines(
-          args, [](auto kind) { return kernel_by<kBackward, kSplit, false, kTile, kind>(); });
+          args, [](auto ragged) { return kernel_by<kBackward, kSplit, false, kTile, ragged>(); });
     }
   }
-  template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile, Lines kLines>
+  template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile, bool kRagged>
   static auto kernel_by() {
     constexpr PersistentTile t = dispatch::persistent_tiles<kBackward, kChain>()[kTile];
-    return &kernel<C, T, kBackward, kSplit, kLines, kChain, t.unit_blocks, t.chunks,
+    return &kernel<C, T, kBackward, kSplit, kRagged, kChain, t.unit_blocks, t.chunks,
                    t.shared_chunks, t.fetched, t.items>;
   }
   static const Args& first_of(const Args& args) { return args; }
@@ -115,12 +115,15 @@ struct Launcher {
   template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile>
   static cudaError_t launch(const LaunchArgs<Args, kChain>& args, const PersistentShape& shape,
                             void* exchange, cudaStream_t stream) {
-    const Args& first = first_of(args);
-    constexpr int kRows = kBackward ? 1 : kChain ? C::kPreactivations : C::kGates;
-    return launch_kernel(kernel_of<kBackward, kSplit, kChain, kTile>(first),
-                         dispatch::persistent_shared_bytes(
-                             dispatch::persistent_tiles<kBackward, kChain>()[kTile], kRows),
-                         first.batch, args, shape, exchange, stream);
+    constexpr PersistentTile kOwn = dispatch::persistent_tiles<kBackward, kChain>()[kTile];
+    if constexpr (kOwn.serves(sizeof(T))) {
+      const Args& first = first_of(args);
+      constexpr int kRows = kBackward ? 1 : kChain ? C::kPreactivations : C::kGates;
+      return launch_kernel(kernel_of<kBackward, kSplit, kChain, kTile>(first),
+                           dispatch::persistent_shared_bytes(kOwn, kRows), first.batch, args, shape,
+                           exchange, stream);
+    }
+    return cudaErrorInvalidConfiguration;  // the planner never asks for it
   }
 
   template <bool kBackward, bool kNormed, bool kSplit, std::size_t... kTile>

@@ -99,30 +99,34 @@ __device__ __forceinline__ void product_few(const typename Cut::Weights& weights
 #pragma unroll
   for (int i = 0; i < kFetched; ++i) {
     const std::uint32_t own[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+    // Words that lanes hand one another together: the work of one tile hides little of the way.
+    constexpr int kTogether = Cut::kTiles > 1 || Cut::kBackward ? 2 : 4;
 #pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      float words[kLines][2];
+    for (int first = 0; first < 4; first += kTogether) {
+      float words[kLines][kTogether];
 #pragma unroll
       for (int k = 0; k < kLines; ++k)
 #pragma unroll
-        for (int w = 0; w < 2; ++w) {
-          const float word = __uint_as_float(own[2 * step + w]);
+        for (int w = 0; w < kTogether; ++w) {
+          const float word = __uint_as_float(own[first + w]);
           words[k][w] = k ? __shfl_xor_sync(~0u, word, 4 * k) : word;
         }
 #pragma unroll
-      for (int tile = 0; tile < Cut::kTiles; ++tile) {
-        std::uint32_t pieces[4];
-        weights.get(done + i, tile, step, pieces);
+      for (int w = 0; w < kTogether; w += 2)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {  // of two words of the sum, and of each two rows
-          if (!has_block<Cut>(tile, e % 2)) continue;
+        for (int tile = 0; tile < Cut::kTiles; ++tile) {
+          std::uint32_t pieces[4];
+          weights.get(done + i, tile, (first + w) / 2, pieces);
 #pragma unroll
-          for (int k = 0; k < kLines; ++k) {
-            float& to = sum[k / 2][tile][2 * (e % 2) + k % 2];
-            to = fmaf(__uint_as_float(pieces[e]), words[k][e / 2], to);
+          for (int e = 0; e < 4; ++e) {  // of two words of the sum, and of each two rows
+            if (!has_block<Cut>(tile, e % 2)) continue;
+#pragma unroll
+            for (int k = 0; k < kLines; ++k) {
+              float& to = sum[k / 2][tile][2 * (e % 2) + k % 2];
+              to = fmaf(__uint_as_float(pieces[e]), words[k][w + e / 2], to);
+            }
           }
         }
-      }
     }
   }
 }
@@ -160,24 +164,33 @@ __device__ __forceinline__ void join_chains(typename Cut::Sums& sum) {
       for (int e = 0; e < 4; ++e) sum[0][tile][e] += sum[i][tile][e];
 }
 
-// Lines of one product: of tensor cores the columns of a fragment, of multiply-adds what
-// product_few() takes. use(std::integral_constant<int, ...>()) by how many there are.
+// Lines of one product: of tensor cores the columns of a fragment; of multiply-adds, for up to kFew
+// lines, one, two or what a lane's sums have room for.
 inline constexpr int kColumns = 8;
 template <class Cut>
-__device__ __forceinline__ int lines_at_once(int lines) {
-  return lines > Cut::kFew ? kColumns : lines > 2 ? 4 : lines;
+__device__ __forceinline__ int most_at_once(int lines) {
+  return lines > Cut::kFew ? kColumns : Cut::kMostFew;
 }
+// What product_few() takes for so many.
+template <class Cut>
+__device__ __forceinline__ int lines_at_once(int lines) {
+  return lines > Cut::kFew ? kColumns : lines > 2 ? Cut::kMostFew : lines;
+}
+// use(std::integral_constant<int, ...>()) by how many lines of `all` are left.
 template <class Cut, class Use>
-__device__ __forceinline__ void with_lines(int lines, Use&& use) {
+__device__ __forceinline__ void with_lines(int all, int left, Use&& use) {
   if constexpr (Cut::kFew == 0) {
     use(std::integral_constant<int, kColumns>());
   } else {
-    if (lines > Cut::kFew) use(std::integral_constant<int, kColumns>());
-    if constexpr (Cut::kFew > 2) {
-      if (lines > 2 && lines <= Cut::kFew) use(std::integral_constant<int, 4>());
+    if (all > Cut::kFew) {
+      use(std::integral_constant<int, kColumns>());
+    } else if (left == 1) {
+      use(std::integral_constant<int, 1>());
+    } else if (Cut::kMostFew == 2 || left == 2) {
+      use(std::integral_constant<int, 2>());
+    } else {
+      use(std::integral_constant<int, Cut::kMostFew>());
     }
-    if (lines == 2) use(std::integral_constant<int, 2>());
-    if (lines == 1) use(std::integral_constant<int, 1>());
   }
 }
 template <class Cut, int kLines, int kFetched>
@@ -284,20 +297,21 @@ struct Products {
   // lines.
   template <class Reads>
   __device__ __forceinline__ void multiply(int lines, const Reads& reads) const {
-    for (int first = 0; first < lines; first += 8) {
+    const int at_once = most_at_once<Cut>(lines);
+    for (int first = 0; first < lines; first += at_once) {
       typename Cut::Sums sum = {};
       if constexpr (Cut::kBackward) {
         // One loop for all numbers of lines: weights take most of the registers.
         each_chunk(first + share.row % lines_at_once<Cut>(lines), lines, reads,
                    [&](int done, const uint4(&v)[kFetched]) {
-                     with_lines<Cut>(lines, [&](auto count) {
+                     with_lines<Cut>(lines, lines - first, [&](auto count) {
                        add_product<Cut, count()>(weights, done, v, sum);
                      });
                    });
-        with_lines<Cut>(lines, [&](auto count) { join<Cut, count()>(share, sum); });
+        with_lines<Cut>(lines, lines - first, [&](auto count) { join<Cut, count()>(share, sum); });
       } else {
         // A loop for each: nothing is left to decide when the words have come.
-        with_lines<Cut>(lines, [&](auto count) {
+        with_lines<Cut>(lines, lines - first, [&](auto count) {
           each_chunk(first + share.row % count(), lines, reads,
                      [&](int done, const uint4(&v)[kFetched]) {
                        add_product<Cut, count()>(weights, done, v, sum);
@@ -305,7 +319,7 @@ struct Products {
           join<Cut, count()>(share, sum);
         });
       }
-      if (first + 2 * share.quad < lines) {
+      if (2 * share.quad < min(lines - first, at_once)) {
         leave<Cut>(sum, share, own_parts + half + first * line_bytes, line_bytes);
       }
     }
