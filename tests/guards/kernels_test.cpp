@@ -99,7 +99,7 @@ TEST(Guard, BudgetOfPersistentKernels) {
     return static_cast<int>(std::count_if(std::begin(forward), std::end(forward), own) +
                             std::count_if(std::begin(backward), std::end(backward), own));
   };
-  constexpr int kLines = 2;  // kinds: with all steps, and ragged
+  constexpr int kLines = 3;  // kinds: whole, cut and those of a ragged batch
   const auto cut = [&](int bytes) {
     return kLines * both(kPersistentForward, kPersistentBackward, bytes) +
            both(kChainForward, kChainBackward, bytes);
@@ -119,7 +119,7 @@ TEST(Guard, BudgetOfPersistentKernels) {
   }
   const int half = variants * (cut(2) + in_block + alone) + walks * by_lines;
   const int single = variants * (2 * cut(4) + alone) + walks * 2 * by_lines;
-  EXPECT_LE(2 * half + single, 1688);
+  EXPECT_LE(2 * half + single, 2312);
   EXPECT_EQ(walks, 5) << "RNN of two kinds, LSTM and GRU by norms, and GRU by its reset";
 }
 

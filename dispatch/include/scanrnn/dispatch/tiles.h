@@ -109,15 +109,16 @@ inline constexpr std::int64_t kPersistentFragment = 32 * kPersistentWarps * 32;
 inline constexpr int kPersistentFewLines = 4;
 constexpr int persistent_few_at_once(std::int64_t tiles) { return tiles < 4 ? 4 : 2; }
 inline constexpr PersistentTile kPersistentForward[] = {
-    {2, 4, 4, 1},          {2, 4, 4, 2},          {2, 4, 4, 4, 2},      {2, 2, 2, 1},
-    {2, 6, 6, 1, 2},       {2, 6, 6, 2, 2},       {2, 8, 8, 1, 4},      {2, 8, 8, 2, 4},
-    {2, 2, 2, 2, 0, true}, {1, 4, 4, 1, 0, true}, {1, 6, 6, 1, 0, true}};
+    {2, 4, 4, 1},          {2, 4, 4, 2},          {2, 4, 4, 4, 2},       {2, 2, 2, 1},
+    {2, 6, 6, 1, 2},       {2, 6, 6, 2, 2},       {2, 8, 8, 1, 4},       {2, 8, 8, 2, 4},
+    {2, 2, 2, 2, 0, true}, {1, 4, 4, 1, 0, true}, {1, 6, 6, 1, 0, true}, {1, 8, 8, 2, 0, true}};
 inline constexpr PersistentTile kPersistentBackward[] = {
     {2, 16, 16, 1, 6}, {2, 16, 16, 2, 8}, {2, 12, 12, 1},       {2, 12, 12, 2, 2},
     {4, 8, 8, 1},      {2, 8, 8, 1},      {2, 4, 4, 1},         {2, 24, 12, 1, 12},
     {2, 32, 8, 1, 16}, {4, 8, 8, 2, 2},   {2, 8, 8, 2, 0, true}};
 // The same of a kernel for a chain of layers, whose sums are twice as long.
-inline constexpr PersistentTile kChainForward[] = {{2, 4, 4, 1}, {2, 4, 4, 2}, {2, 2, 2, 1}};
+inline constexpr PersistentTile kChainForward[] = {
+    {2, 4, 4, 1}, {2, 4, 4, 2}, {2, 2, 2, 1}, {2, 2, 2, 2, 0, true}};
 inline constexpr PersistentTile kChainBackward[] = {
     {2, 16, 16, 1, 6}, {2, 16, 16, 2, 8}, {4, 8, 8, 1}, {2, 8, 8, 1}, {2, 8, 8, 2}, {2, 4, 4, 1}};
 template <bool kBackward, bool kChain>

@@ -103,16 +103,6 @@ struct CudaDenseArgs : CudaRecurrent<T> {
 
   Masks masks;  // of the layer call; by lines in the order of time
 
-  // Line i of the table; of a walk without one, whose tensors begin where this launch does and are
-  // in the order of the walk, all steps.
-  SCANRNN_HD RaggedLine line_of(Index i) const {
-    if (lines) return lines[i];
-    const auto line = static_cast<std::int32_t>(i), all = static_cast<std::int32_t>(all_steps);
-    return {line, line, -static_cast<std::int32_t>(first_step), all, 0, all};
-  }
-  // Whether the walk goes through tensors from their end.
-  SCANRNN_HD bool goes_back() const { return lines && against_time; }
-
   // The row of its state that a line has; -1 where it is skipped.
   SCANRNN_HD Index state_of(Index i) const { return pool ? pool.of(i) : i; }
   // h that a step's product reads; where a line is skipped, that of any other.
@@ -128,10 +118,10 @@ struct CudaDenseArgs : CudaRecurrent<T> {
   }
   // Those of a step of sequence i.
   SCANRNN_HD DenseDraws draws_at(Index i, Index at) const {
-    const RaggedLine own = line_of(i);
-    const Index step = goes_back() ? own.count - 1 - at : at;
+    const RaggedLine own = lines[i];
+    const Index step = against_time ? own.count - 1 - at : at;
     return {masks, masks.token + own.line * masks.line + (own.first + step) * masks.step,
-            goes_back() ? -masks.step : masks.step};
+            against_time ? -masks.step : masks.step};
   }
   // Line i of a tensor of tokens, from this launch's first step on; of a ragged batch there is one.
   template <class U>
@@ -141,11 +131,11 @@ struct CudaDenseArgs : CudaRecurrent<T> {
   // Sequence i of one, from step `at` of it on.
   template <class U>
   SCANRNN_HD Strided<U> walked_at(const Strided<U>& tensor, Index i, Index at) const {
-    const RaggedLine own = line_of(i);
-    const Index step = goes_back() ? own.count - 1 - at : at;
+    const RaggedLine own = lines[i];
+    const Index step = against_time ? own.count - 1 - at : at;
     return {tensor.data ? tensor.data + own.line * tensor.line + (own.first + step) * tensor.step
                         : nullptr,
-            tensor.line, goes_back() ? -tensor.step : tensor.step};
+            tensor.line, against_time ? -tensor.step : tensor.step};
   }
   // Steps of line i in this launch.
   SCANRNN_HD Index steps_of(Index i) const {
@@ -155,11 +145,11 @@ struct CudaDenseArgs : CudaRecurrent<T> {
   }
   // In a loop of steps, whose lines are not shared: whether line i ends here, or ended before.
   SCANRNN_HD bool ends(Index i) const { return lines[i].count <= first_step + steps; }
-  // The flag of each of a line's steps that says that no state comes into it. Of a table's line
-  // against time that is the flag of the step after it, of which a sequence's last one has none.
+  // The flag of each of a line's steps that says that no state comes into it. Against time that is
+  // the flag of the step after it, of which a sequence's last one has none.
   SCANRNN_HD Strided<const std::uint8_t> resets_at(Index i, Index at) const {
     auto out = walked_at(reset, i, at);
-    if (lines && reverse && out.data) out.data += reset.step;
+    if (reverse && out.data) out.data += reset.step;
     return out;
   }
   // The turn whose step has no such flag, in time the last one, for a line or sequence whose steps

@@ -85,11 +85,12 @@ __device__ __forceinline__ void leave(const typename Cut::Sums& sum, std::uint32
                                  sum, block * kGates, column);
 }
 
-template <class C, class T, bool kRagged, int kUnitBlocks>
+template <class C, class T, Lines kLines, int kUnitBlocks>
 __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
     block_kernel(const __grid_constant__ CudaDenseArgs<T, float> a) {
   using Cut = BlockCut<C, T, kUnitBlocks>;
-  using Unit = Item<C, T, false, kRagged>;
+  using Unit = Item<C, T, false, kLines>;
+  constexpr bool kRagged = kLines == Lines::ragged;
   constexpr int kUnits = Cut::kUnits;
   extern __shared__ float4 memory[];
   auto* const states = reinterpret_cast<typename Cut::State*>(reinterpret_cast<char*>(memory) +
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(32 * dispatch::kPersistentWarps, 1)
 template <class C, class T, int kUnitBlocks>
 cudaError_t launch_block(const CudaDenseArgs<T, float>& args, dim3 blocks, cudaStream_t stream) {
   const auto kernel =
-      by_kind_of_lines(args, [](auto ragged) { return block_kernel<C, T, ragged, kUnitBlocks>; });
+      by_kind_of_lines(args, [](auto kind) { return block_kernel<C, T, kind, kUnitBlocks>; });
   constexpr auto kBytes = BlockCut<C, T, kUnitBlocks>::kBlock.shared_bytes;
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{kBytes});

@@ -92,12 +92,13 @@ __device__ __forceinline__ const Args& of_block(const Chain<Args>& chain) {
 template <class Args, bool kChain>
 using LaunchArgs = typename std::conditional<kChain, Chain<Args>, Args>::type;
 
-template <class C, class T, bool kBackward, bool kSplit, bool kRagged, bool kChain, int kUnitBlocks,
+template <class C, class T, bool kBackward, bool kSplit, Lines kLines, bool kChain, int kUnitBlocks,
           int kChunks, int kShared, int kFetched, int kItems>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel(const __grid_constant__ LaunchArgs<CudaDenseArgs<T, float>, kChain> args,
            const __grid_constant__ PersistentShape shape, std::uint32_t* const exchange) {
-  using Cut = GridCut<C, T, kBackward, kSplit, kRagged, kChain, kUnitBlocks, kChunks, kShared>;
+  constexpr bool kRagged = kLines == Lines::ragged;
+  using Cut = GridCut<C, T, kBackward, kSplit, kLines, kChain, kUnitBlocks, kChunks, kShared>;
   using Part = typename Cut::Part;
   const auto& a = of_block(args);
   extern __shared__ float4 memory[];

@@ -12,10 +12,10 @@ namespace scanrnn::persistent {
 
 using fragment::Bits;
 
-// Ragged lines have steps of their own, of a sequence or of several that follow one another, and a
-// flag of a step may say that it is cut from the one before it. kChain: a product gives all sums, W
-// x included, of layers that have none in memory; backward what comes from the layer above, too.
-template <class C, class T, bool kBackward, bool kRagged, bool kChain = false>
+// A flag of a step may say that it is cut from the one before it. Ragged lines have steps of their
+// own, of a sequence or of several that follow one another. kChain: a product gives all sums, W x
+// included, of layers that have none in memory; backward what comes from the layer above, too.
+template <class C, class T, bool kBackward, Lines kLines, bool kChain = false>
 struct Item : LineCursor {
   using Args = CudaDenseArgs<T, float>;
   using Memory = scan::Units<T>;
@@ -23,7 +23,8 @@ struct Item : LineCursor {
   using Part = typename std::conditional<kBackward, float, float4>::type;
   static constexpr int kSums = C::kPreactivations;
   static constexpr int kValues = kBackward ? kSums : C::kGates;  // that a step reads
-  static constexpr int kRead = kValues + kRagged;                // and a flag
+  static constexpr bool kRagged = kLines == Lines::ragged, kFlags = kLines != Lines::whole;
+  static constexpr int kRead = kValues + kFlags;
   static_assert(C::kGates <= 4, "a unit's sums are one float4");
 
   int unit;
@@ -70,6 +71,10 @@ struct Item : LineCursor {
     if constexpr (kRagged) {
       resets = a.resets_at(line, -min(start, 0));
       without_flag = a.turn_without_flag(start, end);
+    } else if constexpr (kFlags) {
+      resets = a.reset.at_line(line);
+      const auto first = static_cast<int>(a.first_step);
+      without_flag = a.turn_without_flag(-first, static_cast<int>(a.all_steps) - first);
     }
     state = DenseState<C, float>::of([&](int i) {
       const auto absent = static_cast<float>(kBackward ? 0 : C::fresh(i));
@@ -89,7 +94,7 @@ struct Item : LineCursor {
     }
     if (kChain && !sums.data) return;
     sums.next();
-    if constexpr (kRagged) {
+    if constexpr (kFlags) {
       // Without a branch, and as it is: to compare it here would be to wait for it. A step without
       // a flag reads a byte that is there in any case, and step() drops it.
       const auto* const other = reinterpret_cast<const std::uint8_t*>(a.weight);
@@ -124,7 +129,7 @@ struct Item : LineCursor {
     if constexpr (kRagged) {
       // The sequence's, not this launch's.
       const bool first = t + 1 == end;
-      if (first) from = a.initial.at_line(a.line_of(line).sequence).from(unit, 0);
+      if (first) from = a.initial.at_line(a.lines[line].sequence).from(unit, 0);
       fetch_before(a);
       if (!first) from.next();
       return;
@@ -153,7 +158,7 @@ struct Item : LineCursor {
     }
   }
   __device__ __forceinline__ void step(const Args& a, int t, const Part& total) {
-    if constexpr (kRagged) is_cut = has_flag(a, t) && in[kRead - 1] != 0;
+    if constexpr (kFlags) is_cut = has_flag(a, t) && in[kRead - 1] != 0;
     if constexpr (!kBackward) {
       const float products[4] = {total.x, total.y, total.z, total.w};
       values = bias;

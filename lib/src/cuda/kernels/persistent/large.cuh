@@ -139,21 +139,22 @@ struct LargeParts {
   }
 };
 
-template <class C, class T, int kTile, bool kRagged>
+template <class C, class T, int kTile, Lines kLines>
 __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
     large_kernel(const __grid_constant__ CudaDenseArgs<T, float> a, const int slices,
                  const int groups, std::uint32_t* const exchange) {
   if constexpr (warp_group::kExists) {
     using Cut = LargeCut<kTile>;
     using Items = LargeItems<C, T, Cut::kLines>;
+    constexpr bool kRagged = kLines == Lines::ragged;
     extern __shared__ float4 memory[];
     const LargeForwardShare share(static_cast<int>(a.batch), slices, groups, Cut::kLines);
     const int group = share.group, hidden = static_cast<int>(a.hidden);
     const LargeMemoryAt at(memory, dispatch::large_memory(Cut::kCut, a.hidden), group);
     const LargeParts<Cut> parts{at.parts + share.thread * 16};
     const LargeForwardRows<C, T, Cut::kLines> rows{at.template rows<T>()};
-    const LargeTurns<kRagged, Cut::kLines> turns{at.turns(), share.own,
-                                                 rows.is_first(share) ? rows.line(share) : -1};
+    const LargeTurns<kLines, Cut::kLines> turns{at.turns(), share.own,
+                                                rows.is_first(share) ? rows.line(share) : -1};
     if constexpr (kRagged) {
       if (a.steps_of(share.own.template line<true>(0)) == 0) return;
     }
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
     const auto weights = large_weights<C, Cut>(a, share, at.weights);
     warp_group::Shared state(at.state, Cut::kLines);
     LargeExchange<Cut> words(share, hidden, a.batch, exchange, at.state);
-    LargeLine<kRagged> line(a, share.own, rows.line(share));
+    LargeLine<kLines> line(a, share.own, rows.line(share));
     turns.post(0, line);
     __syncthreads();  // R is in shared memory
     Items items(a, share, turns);
@@ -217,7 +218,7 @@ cudaError_t launch_large_forward(const CudaDenseArgs<T, float>& args,
                                  cudaStream_t stream) {
   const auto bytes = dispatch::large_memory(dispatch::kLargeTiles[kTile], args.hidden).all();
   const auto kernel =
-      by_kind_of_lines(args, [](auto ragged) { return large_kernel<C, T, kTile, ragged>; });
+      by_kind_of_lines(args, [](auto kind) { return large_kernel<C, T, kTile, kind>; });
   return launch_large<T>(kernel, args, shape, bytes, 1, exchange, stream);
 }
 

@@ -255,13 +255,14 @@ struct LargeBackParts {
   }
 };
 
-template <class C, class T, int kTile, bool kRagged>
+template <class C, class T, int kTile, Lines kLines>
 __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
     large_back_kernel(const __grid_constant__ CudaDenseArgs<T, float> a, const int slices,
                       const int groups, std::uint32_t* const exchange) {
   if constexpr (warp_group::kExists) {
     using Cut = LargeBackCut<kTile>;
     using Items = LargeBackItems<C, T, Cut::kLines>;
+    constexpr bool kRagged = kLines == Lines::ragged;
     extern __shared__ float4 memory[];
     const LargeBackShare share(static_cast<int>(a.batch), slices, groups, Cut::kLines);
     const int hidden = static_cast<int>(a.hidden);
@@ -269,8 +270,8 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
                            share.group);
     const LargeBackParts<Cut> parts(share, at);
     const LargeBackRows<C, T, Cut::kLines> rows(at.template rows<T>());
-    const LargeTurns<kRagged, Cut::kLines> turns{at.turns(), share.own,
-                                                 rows.is_first(share) ? rows.line(share) : -1};
+    const LargeTurns<kLines, Cut::kLines> turns{at.turns(), share.own,
+                                                rows.is_first(share) ? rows.line(share) : -1};
     if constexpr (kRagged) {
       if (a.steps_of(share.own.template line<true>(0)) == 0) return;
     }
@@ -278,7 +279,7 @@ __global__ void __launch_bounds__(dispatch::kLargeThreads, 1)
     parts.open();
     LargeBackProducts<Cut> products(a, share, at.weights, at.state, C());
     LargeBackExchange<C, T, Cut> words(share, hidden, a.batch, exchange);
-    LargeLine<kRagged> line(a, share.own, rows.line(share));
+    LargeLine<kLines> line(a, share.own, rows.line(share));
     Items items(a, share);
     if constexpr (!kRagged) items.open(a, share);
     rows.fetch(a, share, line.place(a, 0));
@@ -342,7 +343,7 @@ cudaError_t launch_large_back(const CudaDenseArgs<T, float>& args,
   const auto bytes =
       dispatch::large_back_memory(dispatch::kLargeBackward[kTile], args.hidden, C::kGates).all();
   const auto kernel =
-      by_kind_of_lines(args, [](auto ragged) { return large_back_kernel<C, T, kTile, ragged>; });
+      by_kind_of_lines(args, [](auto kind) { return large_back_kernel<C, T, kTile, kind>; });
   return launch_large<T>(kernel, args, shape, bytes, dispatch::kLargeCluster, exchange, stream);
 }
 

@@ -33,25 +33,35 @@ inline constexpr std::uint32_t kCloses = 16;  // the turn before was the last of
 inline constexpr int kLineBit = 5;
 }  // namespace turn
 
-// One that has all steps, and no flags.
-template <bool kRagged>
+template <Lines kLines>
 struct LargeLine {
   const LineShare& own;
   int i;
+  std::uint8_t reset;
 
   template <class Args>
-  __device__ __forceinline__ LargeLine(const Args&, const LineShare& own, int i) : own(own), i(i) {}
+  __device__ __forceinline__ LargeLine(const Args& a, const LineShare& own, int i)
+      : own(own), i(i) {
+    move_to(a, 0);
+  }
   template <class Args>
-  __device__ __forceinline__ void move_to(const Args&, int) {}
+  __device__ __forceinline__ void move_to(const Args& a, int t) {
+    if constexpr (kLines == Lines::cut) {
+      const LargePlace to = place(a, t);
+      const bool has_flag = to.exists && a.may_reset(a.first_step + t, a.all_steps);
+      reset = has_flag ? *to.of(a.reset) : 0;
+    }
+  }
   template <class Args>
   __device__ __forceinline__ LargePlace place(const Args& a, int t) const {
     return {own.first + i, t, i < own.count && t < a.steps, t + 1 == a.steps, own.first + i};
   }
+  __device__ __forceinline__ std::uint32_t word() const { return reset != 0 ? turn::kCut : 0; }
 };
 
 // Few registers: the table is read anew in each turn.
 template <>
-struct LargeLine<true> {
+struct LargeLine<Lines::ragged> {
   int line, start;      // as a cursor has them
   std::uint32_t flags;  // of turn::
   std::uint8_t reset = 0;
@@ -69,16 +79,16 @@ struct LargeLine<true> {
       flags = 0;
       return;
     }
-    LineCursor cursor{line, start, start + static_cast<int>(a.line_of(line).count)};
+    LineCursor cursor{line, start, start + static_cast<int>(a.lines[line].count)};
     const bool closes = t == cursor.own_steps(a);
     const bool lives = !closes || (cursor.passes_on(a, t) && cursor.pass_on(a, t));
     look(a, cursor, t, lives, closes ? turn::kCloses : 0);
   }
   template <class Args>
   __device__ __forceinline__ LargePlace place(const Args& a, int t) const {
-    const RaggedLine own = a.line_of(line);
+    const RaggedLine own = a.lines[line];
     const int at = t - start;
-    return {own.line, own.first + (a.goes_back() ? own.count - 1 - at : at),
+    return {own.line, own.first + (a.against_time ? own.count - 1 - at : at),
             (flags & turn::kLives) != 0, at + 1 == own.count, own.sequence};
   }
   // What the turn is, to be kept in shared memory.
@@ -104,8 +114,9 @@ struct LargeLine<true> {
 };
 
 // The words of a block's lines, of two turns, where there is something to tell.
-template <bool kRagged, int kCount>
+template <Lines kLines, int kCount>
 struct LargeTurns {
+  static constexpr bool kRagged = kLines == Lines::ragged, kTells = kLines != Lines::whole;
   std::uint32_t shared;
   const LineShare& own;
   int told;  // the line of which this thread tells the others, or none: -1
@@ -113,14 +124,12 @@ struct LargeTurns {
   __device__ __forceinline__ std::uint32_t of(int t, int line) const {
     return shared + static_cast<std::uint32_t>(t % 2 * kCount + line) * 4;
   }
-  __device__ __forceinline__ void post(int t, const LargeLine<kRagged>& line) const {
-    if constexpr (kRagged) {
-      if (told >= 0) store_shared_bits<float>(of(t, told), line.word());
-    }
+  __device__ __forceinline__ void post(int t, const LargeLine<kLines>& line) const {
+    if (kTells && told >= 0) store_shared_bits<float>(of(t, told), line.word());
   }
   __device__ __forceinline__ std::uint32_t at(int t, int line) const {
     std::uint32_t word = 0;
-    if constexpr (kRagged) load_shared(of(t, line), word);
+    if constexpr (kTells) load_shared(of(t, line), word);
     return word;
   }
   __device__ __forceinline__ bool cut(int t, int line) const { return at(t, line) & turn::kCut; }

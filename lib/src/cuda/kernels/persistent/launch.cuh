@@ -98,16 +98,16 @@ struct Launcher {
   template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile>
   static auto kernel_of(const Args& args) {
     if constexpr (kChain) {
-      return kernel_by<kBackward, kSplit, true, kTile, false>();
+      return kernel_by<kBackward, kSplit, true, kTile, Lines::whole>();
     } else {
       return by_kind_of_lines(
-          args, [](auto ragged) { return kernel_by<kBackward, kSplit, false, kTile, ragged>(); });
+          args, [](auto kind) { return kernel_by<kBackward, kSplit, false, kTile, kind>(); });
     }
   }
-  template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile, bool kRagged>
+  template <bool kBackward, bool kSplit, bool kChain, std::size_t kTile, Lines kLines>
   static auto kernel_by() {
     constexpr PersistentTile t = dispatch::persistent_tiles<kBackward, kChain>()[kTile];
-    return &kernel<C, T, kBackward, kSplit, kRagged, kChain, t.unit_blocks, t.chunks,
+    return &kernel<C, T, kBackward, kSplit, kLines, kChain, t.unit_blocks, t.chunks,
                    t.shared_chunks, t.fetched, t.items>;
   }
   static const Args& first_of(const Args& args) { return args; }

@@ -34,7 +34,7 @@ struct LineCursor {
   // launch, and the line's way to it; whether that has a step.
   template <class Args>
   __device__ __forceinline__ bool passes_on(const Args& a, int made) const {
-    return made < static_cast<int>(a.steps) && a.line_of(line).next > 0;
+    return made < static_cast<int>(a.steps) && a.lines[line].next > 0;
   }
   template <class Args>
   __device__ __forceinline__ bool pass_on(const Args& a, int made) {
@@ -53,7 +53,7 @@ struct LineCursor {
   template <class Args>
   __device__ __forceinline__ void begin(const Args& a, int t) {
     start = t;
-    end = t + static_cast<int>(a.line_of(line).count);
+    end = t + static_cast<int>(a.lines[line].count);
   }
   template <class Args>
   __device__ __forceinline__ void begin_next(const Args& a, int t) {

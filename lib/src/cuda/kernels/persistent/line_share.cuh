@@ -8,12 +8,16 @@
 
 namespace scanrnn::persistent {
 
-// use(std::bool_constant<...>()) by whether a walk's lines are ragged: those of a table, which have
-// steps of their own, or all with all steps, of which a flag may say that no state comes into it.
+// whole: all lines have all steps. cut: so they have, and a flag of each step may say that no state
+// comes into it. ragged: those of a ragged batch, whose steps have such flags, too.
+enum class Lines { whole, cut, ragged };
+
+// use(std::integral_constant<Lines, ...>()) by what a walk's arguments say of its lines.
 template <class Args, class Use>
 auto by_kind_of_lines(const Args& args, const Use& use) {
-  if (args.lines || args.reset.data) return use(std::true_type());
-  return use(std::false_type());
+  if (args.lines) return use(std::integral_constant<Lines, Lines::ragged>());
+  if (args.reset.data) return use(std::integral_constant<Lines, Lines::cut>());
+  return use(std::integral_constant<Lines, Lines::whole>());
 }
 
 // Neighbours; of a ragged batch, whose longest lines come first, every so many, so that all groups

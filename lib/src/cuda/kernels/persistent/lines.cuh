@@ -229,7 +229,7 @@ template <class C, class T, bool kBackward, bool kSplit, bool kNormed, int kUnit
 __global__ void __launch_bounds__(kThreads, 1)
     lines(const __grid_constant__ CudaLineArgs<T, float> args,
           const __grid_constant__ PersistentShape shape, std::uint32_t* const exchange) {
-  using Cut = GridCut<C, T, kBackward, kSplit, false, false, kUnitBlocks, kChunks, kShared>;
+  using Cut = GridCut<C, T, kBackward, kSplit, Lines::whole, false, kUnitBlocks, kChunks, kShared>;
   extern __shared__ float4 memory[];
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
   const Share share(args, shape, Cut::kSent, false);

@@ -169,6 +169,7 @@ __device__ __forceinline__ void join_chains(typename Cut::Sums& sum) {
 inline constexpr int kColumns = 8;
 template <class Cut>
 __device__ __forceinline__ int most_at_once(int lines) {
+  if constexpr (Cut::kFew == 0) return kColumns;
   return lines > Cut::kFew ? kColumns : Cut::kMostFew;
 }
 // What product_few() takes for so many.
@@ -319,7 +320,8 @@ struct Products {
           join<Cut, count()>(share, sum);
         });
       }
-      if (2 * share.quad < min(lines - first, at_once)) {
+      const bool has_columns = Cut::kFew == 0 || 2 * share.quad < at_once;
+      if (has_columns && first + 2 * share.quad < lines) {
         leave<Cut>(sum, share, own_parts + half + first * line_bytes, line_bytes);
       }
     }

@@ -16,13 +16,14 @@ using dispatch::PersistentTile;
 
 // What a kernel's template arguments say: a warp has kUnitBlocks times 8 units of R, and of the sum
 // kChunks pieces of 64 bytes, the last kShared of them in shared memory.
-template <class C, class T, bool kBackward_, bool kSplit_, bool kRagged_, bool kChain_,
+template <class C, class T, bool kBackward_, bool kSplit_, Lines kLines, bool kChain_,
           int kUnitBlocks_, int kChunks_, int kShared>
 struct GridCut {
   using Cell = C;
   using Type = T;
   static constexpr bool kBackward = kBackward_, kSplit = kSplit_;
-  static constexpr bool kRagged = kRagged_, kChain = kChain_;
+  static constexpr bool kRagged = kLines == Lines::ragged;
+  static constexpr bool kChain = kChain_;
   static constexpr int kUnitBlocks = kUnitBlocks_, kChunks = kChunks_;
   static constexpr int kPerWord = Bits<T>::kPerWord;
   static constexpr int kRows = kChain ? C::kPreactivations : C::kGates;
@@ -34,7 +35,7 @@ struct GridCut {
   static constexpr int kMostFew = dispatch::persistent_few_at_once(kTiles);
   static constexpr int kChains = kTiles >= 4 ? 1 : kTiles >= 2 ? 2 : 4;  // that need not wait
   using Args = CudaDenseArgs<T, float>;
-  using Unit = Item<C, T, kBackward, kRagged, kChain>;
+  using Unit = Item<C, T, kBackward, kLines, kChain>;
   using Part = typename Unit::Part;
   using Weights = Pieces<kChunks - kShared, kShared, kTiles>;
   using Sums = float[kChains][kTiles][4];
