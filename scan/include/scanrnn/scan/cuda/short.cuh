@@ -17,12 +17,11 @@ inline constexpr int kShortThreads = 128;  // of a block
 // A step or two are kernels of their own: so little is read for a row that many rows have to be on
 // their way, and what their addresses have in common is worth looking up once.
 inline constexpr int kFewestSteps = 2;
-// Blocks of a multiprocessor, at least, so that no row's values go to memory.
-constexpr int short_blocks(bool fewest, int streams) { return !fewest ? 1 : streams > 2 ? 5 : 8; }
+constexpr int short_blocks(bool fewest) { return fewest ? 8 : 1; }  // of a multiprocessor, at least
 
-// Rows of a thread: as many as keep eight loads of each input on their way, or four where a step or
-// two of a row's inputs take more registers; half as many of the fewest steps where their addresses
-// have nothing in common.
+// Rows of a thread: as many as keep eight loads of each input on their way, but four of a step of
+// several inputs of pairs, whose values would go to memory; half as many of the fewest steps where
+// their addresses have nothing in common.
 template <class Op, class Source>
 constexpr int short_rows(Index steps) {
   constexpr bool kWide = sizeof(typename Op::State) * Source::kStreams > 16;
@@ -112,7 +111,7 @@ __device__ __forceinline__ void walk_by_steps(const Extent& extent, const Source
 }
 
 template <bool kFewest, class Op, class Source, class Sink, class Ends>
-__global__ void __launch_bounds__(kShortThreads, short_blocks(kFewest, Source::kStreams))
+__global__ void __launch_bounds__(kShortThreads, short_blocks(kFewest))
     short_kernel(const Extent extent, const Source source, const Sink sink, const Ends ends) {
   await_stream();
   const Index own = Index{kShortThreads} * short_rows<Op, Source>(extent.steps);
