@@ -72,8 +72,8 @@ test-sanitize: .venv/ready
 # Every kernel of CUDA on this processor, translated to C++: right or wrong, but not how fast. It
 # needs CUDA's headers, not a GPU. EMULATED names other tests, for which all files are compiled: all
 # but a few can be run.
-EMULATED_FILES := $(if $(filter command,$(origin EMULATED)),.,kernels|seed|at_once|persistent|shared_lines|warp_groups|ragged_draws|ragged_test|log_output)
-EMULATED := Kernels/*:HalfKernels/*:BulkCopies/*:Seed*:AtOnceConformance.MatchesTheOracle:AtOnceConformance.PassesApartMatchTheOracle:*DrawsAreThoseOfSteps:WarpGroups.RowsAtOddElements:WarpGroups.RaggedBatch:SharedLinesOnCuda.SomeResetsAlone:LineTables.*:RaggedDraws.*:*RaggedTest.LostGradients*:ScanLogOutput.TheEndsOfTheRange:ScanLogOutput.NothingCrossesAReset
+EMULATED_FILES := $(if $(filter command,$(origin EMULATED)),.,kernels|seed|at_once|persistent|shared_lines|warp_groups|ragged_draws|ragged_test|log_output|stream_test)
+EMULATED := Kernels/*:HalfKernels/*:BulkCopies/*:Seed*:AtOnceConformance.MatchesTheOracle:AtOnceConformance.PassesApartMatchTheOracle:*DrawsAreThoseOfSteps:WarpGroups.RowsAtOddElements:WarpGroups.RaggedBatch:SharedLinesOnCuda.SomeResetsAlone:LineTables.*:RaggedDraws.*:*RaggedTest.LostGradients*:ScanLogOutput.TheEndsOfTheRange:ScanLogOutput.NothingCrossesAReset:CudaStreamTest.MemoryBesideACapture
 test-emulated: export SCANRNN_TEST_DEVICE := cuda
 test-emulated: export SCANRNN_TEST_SECONDS := 0
 test-emulated: .venv/ready

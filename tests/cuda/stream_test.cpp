@@ -3,6 +3,7 @@
 // layer calls run at the same time, and two of them do not meet.
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -177,6 +178,27 @@ TEST_F(CudaStreamTest, CaptureAndReplay) {
     REQUIRE_CUDA(cudaGraphExecDestroy(executable));
     REQUIRE_CUDA(cudaGraphDestroy(graph));
   });
+}
+
+// Another stream may be captured, in the mode that forbids most, while a garbage collector gives
+// memory back and a thread asks for some.
+TEST_F(CudaStreamTest, MemoryBesideACapture) {
+  const Stream captured, stream;
+  auto context = std::make_unique<Context>(make_context(stream));
+  auto buffer = std::make_unique<Buffer>(*context, 1000);
+  auto timed = std::make_unique<TimedGraph>(
+      *context, [&] { REQUIRE_CUDA(cudaMemsetAsync(buffer->data(), 0, 1000, stream.get())); });
+  stream.synchronize();
+  cudaGraph_t graph = nullptr;
+  REQUIRE_CUDA(cudaStreamBeginCapture(captured.get(), cudaStreamCaptureModeGlobal));
+  timed.reset();
+  buffer.reset();
+  buffer = std::make_unique<Buffer>(*context, 2000);
+  buffer.reset();
+  context.reset();
+  EXPECT_EQ(cudaStreamEndCapture(captured.get(), &graph), cudaSuccess);
+  cudaGetLastError();
+  if (graph) REQUIRE_CUDA(cudaGraphDestroy(graph));
 }
 
 // A timed graph is such a one: it runs nothing while it is made, and then the same each time.

@@ -2,53 +2,17 @@
 // CUDA's runtime for the emulator: one device, whose memory is the host's. Work of streams is done
 // when somebody waits, in any order that streams and events allow: what relies on more shows.
 #include "runtime.h"
+#include "handles.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <random>
+#include <utility>
 #include <vector>
-
-namespace emulated {
-namespace {
-
-struct Node {
-  std::function<void()> work;
-  std::vector<std::shared_ptr<Node>> after;  // what comes before it
-  bool over = false;
-
-  bool ready() const {
-    for (const auto& node : after) {
-      if (!node->over) return false;
-    }
-    return true;
-  }
-};
-using Step = std::shared_ptr<Node>;
-
-}  // namespace
-}  // namespace emulated
-
-// What CUDA's opaque handles are.
-struct CUgraph_st {
-  std::vector<emulated::Step> steps;
-  std::vector<CUstream_st*> streams;
-};
-struct CUgraphExec_st {
-  std::vector<emulated::Step> steps;
-};
-struct CUstream_st {
-  emulated::Step last;
-  std::vector<emulated::Step> awaited;
-  CUgraph_st* capture = nullptr;
-};
-struct CUevent_st {
-  emulated::Step step;
-  CUgraph_st* capture = nullptr;
-};
-struct CUmemPoolHandle_st {};
 
 namespace emulated {
 namespace {
@@ -63,6 +27,7 @@ struct World {
   std::map<const void*, int> shared;  // that a kernel is allowed
   std::mt19937 order{seed()};
   cudaError_t error = cudaSuccess;
+  std::vector<CUgraph_st*> global;  // captures under way in the global mode
 };
 World& world() {
   static World& out = *new World;  // device memory may be freed at the very end
@@ -127,6 +92,16 @@ void release(void* p) {
 cudaError_t failed(cudaError_t why) {
   world().error = why;
   return why;
+}
+
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+// What gets memory or gives it back ends all captures in the global mode, unless its thread has
+// said that it knows about them.
+bool ends_captures() {
+  const std::lock_guard<std::recursive_mutex> lock(world().mutex);
+  if (capture_mode == cudaStreamCaptureModeRelaxed) return false;
+  for (CUgraph_st* graph : world().global) graph->valid = false;
+  return !world().global.empty();
 }
 
 }  // namespace
@@ -249,13 +224,18 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, emulated::capture_mode);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
   const Lock lock(world().mutex);
   CUstream_st& stream = emulated::stream_of(handle);
   emulated::finish();
   stream.capture = new CUgraph_st;
   stream.capture->streams.push_back(&stream);
   stream.last = nullptr;
+  if (mode == cudaStreamCaptureModeGlobal) world().global.push_back(stream.capture);
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* out) {
@@ -266,7 +246,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* out) {
     stream->last = nullptr;
     stream->awaited.clear();
   }
-  return cudaSuccess;
+  auto& global = world().global;
+  global.erase(std::remove(global.begin(), global.end(), *out), global.end());
+  if ((*out)->valid) return cudaSuccess;
+  delete std::exchange(*out, nullptr);
+  return failed(cudaErrorStreamCaptureInvalidated);
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* out) {
   *out = emulated::stream_of(handle).capture ? cudaStreamCaptureStatusActive
@@ -302,12 +286,14 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  if (emulated::ends_captures()) return failed(cudaErrorStreamCaptureUnsupported);
   const Lock lock(world().mutex);
   delete graph;
   return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void** out, std::size_t bytes) {
+  if (emulated::ends_captures()) return failed(cudaErrorStreamCaptureUnsupported);
   *out = emulated::allocate(bytes);
   return *out ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
@@ -327,6 +313,7 @@ cudaError_t cudaMallocFromPoolAsync(void** out, std::size_t bytes, cudaMemPool_t
   return cudaMalloc(out, bytes);
 }
 cudaError_t cudaFreeAsync(void* p, cudaStream_t stream) {
+  if (emulated::ends_captures()) return failed(cudaErrorStreamCaptureUnsupported);
   emulated::enqueue(stream, [p] { emulated::release(p); });
   return cudaSuccess;
 }

@@ -260,6 +260,7 @@ CudaGemm::CudaGemm(void* handle, MatmulPrecision precision) : impl_(std::make_un
 }
 
 CudaGemm::~CudaGemm() {
+  const BesideCaptures beside;
   impl_->prepared.clear();
   if (impl_->owned) lt().cublasLtDestroy(impl_->handle);
 }

@@ -15,6 +15,7 @@ class CudaTimedGraph final : public TimedGraph::Impl {
   explicit CudaTimedGraph(Place place)
       : device_(place.device), stream_(static_cast<cudaStream_t>(place.stream)) {}
   ~CudaTimedGraph() override {
+    const BesideCaptures beside;
     if (executable_) cudaGraphExecDestroy(executable_);
     if (begin_) cudaEventDestroy(begin_);
     if (end_) cudaEventDestroy(end_);

@@ -95,6 +95,7 @@ class CudaRuntime final : public Runtime {
 
   void* allocate(Place place, std::size_t bytes) const override {
     const DeviceGuard guard(place.device);
+    const BesideCaptures beside;
     const cudaMemPool_t pool = pool_of(place.device);
     void* out = nullptr;
     const auto take = [&] {
@@ -117,6 +118,7 @@ class CudaRuntime final : public Runtime {
     return out;
   }
   void release(Place place, void* data) const noexcept override {
+    const BesideCaptures beside;
     int before = 0;  // a destructor has nobody to tell about a failure
     cudaGetDevice(&before);
     cudaSetDevice(place.device);

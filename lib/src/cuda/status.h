@@ -43,4 +43,18 @@ class DeviceGuard {
   int before_ = 0;
 };
 
+// Another stream may be captured into a graph, and a capture in CUDA's global mode ends with an
+// error when any thread asks for memory, or gives some back, as a garbage collector may at any
+// time. While this lives, the thread's calls end no capture of another stream.
+class BesideCaptures {
+ public:
+  BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 }  // namespace scanrnn
