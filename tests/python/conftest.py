@@ -25,8 +25,8 @@ if os.environ.get("SCANRNN_TEST_DEVICE", "cpu") == "cpu":
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 else:
-    # What is collected while a graph is captured, such as another graph or an array of JAX, ends the
-    # capture, and torch's own random numbers with it: torch collects garbage before.
+    # What is collected while a graph is captured, such as another graph or an array of JAX, ends
+    # the capture, and torch's own random numbers with it: torch collects garbage before.
     os.environ.setdefault("TORCH_CUDAGRAPH_GC", "1")
     # Layers of torch.nn's cells follow this switch, and results are held to float32's bounds.
     with contextlib.suppress(ImportError):
