@@ -21,6 +21,7 @@ class Staging {
     }
   }
   ~Staging() {
+    const BesideCaptures beside;
     for (Chunk& chunk : chunks_) {
       if (chunk.idle) cudaEventSynchronize(chunk.idle);
       if (chunk.idle) cudaEventDestroy(chunk.idle);
