@@ -30,6 +30,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 CELLS = ("LSTM", "GRU", "MinGRU", "MinLSTM", "SRU")  # in every way
 OTHERS = tuple(cell.name for cell in cells() if cell.name not in CELLS)  # padded alone
 B, T, H, DTYPE = 64, 1024, 768, "bfloat16"
+FEW = 16  # sequences, which other kernels of LSTM and GRU walk
 RESETS = 0.03  # of the steps
 # B, T, H of a batch of episodes, and the passes. A program of TorchRL's backward has all units of a
 # line: from 256 of them on ptxas takes minutes for the configurations that it tries.
@@ -60,21 +61,22 @@ def names_of(rnn: torch.nn.Module) -> list[str]:
 class Padded:
     """One cell's operands, and in float64 what all ways should give."""
 
-    def __init__(self, cell: str) -> None:
-        self.cell = cell
-        self.lengths = torch.randint(1, T + 1, (B,), generator=torch.Generator().manual_seed(1))
+    def __init__(self, cell: str, batch: int) -> None:
+        self.cell, self.batch = cell, batch
+        self.lengths = torch.randint(1, T + 1, (batch,), generator=torch.Generator().manual_seed(1))
         present = torch.arange(T) < self.lengths[:, None]  # [B,T]
         row, step = (index.cuda() for index in present.nonzero(as_tuple=True))
         self.token = step, row  # of [T,B], in the order of packed tokens
         self.told = {
             "padded": {},
-            "padded, resets": {"reset": torch.rand(T, B, device="cuda") < RESETS},
+            "padded, resets": {"reset": torch.rand(T, batch, device="cuda") < RESETS},
         }
         if cell in CELLS:
             ends = torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
             self.told["lengths"] = {"lengths": self.lengths.cuda()}
             self.told["cu_seqlens"] = {"cu_seqlens": ends.cuda()}
-        self.x, self.dy = numbers(T, B, H), numbers(T, B, H) * present.T.cuda()[..., None]
+        self.x = numbers(T, batch, H)
+        self.dy = numbers(T, batch, H) * present.T.cuda()[..., None]
 
     @functools.cached_property
     def wants(self) -> dict[str, tuple[Tensor, dict[str, Tensor]]]:
@@ -123,16 +125,17 @@ class Padded:
 
 
 def layers(bench: Bench) -> None:
-    for cell in (*CELLS, *OTHERS):
-        problem = Padded(cell)
+    many = [(cell, B) for cell in (*CELLS, *OTHERS)]
+    for cell, batch in (*many, ("LSTM", FEW), ("GRU", FEW)):
+        problem = Padded(cell, batch)
         for direction in PASSES:
             one_pass(bench, problem, direction)
 
 
 def one_pass(bench: Bench, problem: Padded, direction: str) -> None:
     row: Row = {"bench": "ragged", "cell": problem.cell, "pass": direction, "layout": "TBH"}
-    row |= {"B": B, "T": T, "C": H, "H": H, "dtype": DTYPE}
-    row["tokens"] = round(problem.token[0].numel() / (B * T), 3)
+    row |= {"B": problem.batch, "T": T, "C": H, "H": H, "dtype": DTYPE}
+    row["tokens"] = round(problem.token[0].numel() / (problem.batch * T), 3)
     contest, training = Contest(bench, row), direction != "forward"
     for way in problem.told:
         contest.enter({"impl": OURS, "way": way}, functools.partial(problem.ours, way, training))

@@ -252,13 +252,16 @@ def gpu_ragged(content: Row) -> str:
     """A batch of sequences as shares of the padded time, episodes beside TorchRL, packed scans."""
     lines = []
     rows = measured(content["rows"], bench="ragged")
-    for (cell, direction), group in by(rows, lambda r: (r["cell"], r["pass"])).items():
+    for (batch, cell, direction), group in by(
+        rows, lambda r: (r["B"], r["cell"], r["pass"])
+    ).items():
         ways = {row["way"]: row for row in group}
         if "padded" not in ways:  # what failed has no time, and the others no share
             continue
         found = (ways.get(way) for way in RAGGED_WAYS)
         shares = (f"{row['share']:.2f}" if row else "" for row in found)
-        lines.append([cell, PASSES[direction], f"{ways['padded']['ms']:.2f}", *shares])
+        line = [f"{cell}, B{batch}", PASSES[direction], f"{ways['padded']['ms']:.2f}"]
+        lines.append([*line, *shares])
     titles = ["layer", "pass", "padded, ms", "with resets", "with lengths", "packed", "torch.nn's"]
     text = source(content) + measure.markdown(titles, lines)
 
