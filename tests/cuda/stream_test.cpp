@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "support/cases.h"
@@ -193,7 +194,12 @@ TEST_F(CudaStreamTest, MemoryBesideACapture) {
   REQUIRE_CUDA(cudaStreamBeginCapture(captured.get(), cudaStreamCaptureModeGlobal));
   timed.reset();
   buffer.reset();
+  const std::string sent = "as another thread may";
+  std::string received(sent.size(), ' ');
   buffer = std::make_unique<Buffer>(*context, 2000);
+  buffer->upload(sent.data(), sent.size());
+  buffer->download(&received[0], received.size());
+  EXPECT_EQ(received, sent);
   buffer.reset();
   context.reset();
   EXPECT_EQ(cudaStreamEndCapture(captured.get(), &graph), cudaSuccess);

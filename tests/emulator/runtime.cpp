@@ -95,8 +95,8 @@ cudaError_t failed(cudaError_t why) {
 }
 
 thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
-// What gets memory or gives it back ends all captures in the global mode, unless its thread has
-// said that it knows about them.
+// What gets memory, gives it back or waits for an event ends all captures in the global mode,
+// unless its thread has said that it knows about them.
 bool ends_captures() {
   const std::lock_guard<std::recursive_mutex> lock(world().mutex);
   if (capture_mode == cudaStreamCaptureModeRelaxed) return false;
@@ -218,7 +218,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
   event->capture = stream.capture;
   return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaDeviceSynchronize(); }
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  if (emulated::ends_captures()) return failed(cudaErrorStreamCaptureUnsupported);
+  return cudaDeviceSynchronize();
+}
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
   *ms = 1;  // time is not emulated
   return cudaSuccess;
@@ -318,10 +321,12 @@ cudaError_t cudaFreeAsync(void* p, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) {
+  if (emulated::ends_captures()) return failed(cudaErrorStreamCaptureUnsupported);
   *out = std::malloc(bytes);
   return *out ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFreeHost(void* p) {
+  if (emulated::ends_captures()) return failed(cudaErrorStreamCaptureUnsupported);
   std::free(p);
   return cudaSuccess;
 }

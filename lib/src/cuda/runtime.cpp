@@ -127,10 +127,12 @@ class CudaRuntime final : public Runtime {
   }
   void upload(Place place, void* to, const void* host, std::size_t bytes) const override {
     const DeviceGuard guard(place.device);
+    const BesideCaptures beside;
     staging(place.device).upload(to, host, bytes, stream_of(place));
   }
   void download(Place place, void* host, const void* from, std::size_t bytes) const override {
     const DeviceGuard guard(place.device);
+    const BesideCaptures beside;
     staging(place.device).download(host, from, bytes, stream_of(place));
   }
   std::unique_ptr<TimedGraph::Impl> timed_graph(Place place,

@@ -44,8 +44,8 @@ class DeviceGuard {
 };
 
 // Another stream may be captured into a graph, and a capture in CUDA's global mode ends with an
-// error when any thread asks for memory, or gives some back, as a garbage collector may at any
-// time. While this lives, the thread's calls end no capture of another stream.
+// error when any thread asks for memory, gives some back, as a garbage collector may at any time,
+// or waits for an event. While this lives, the thread's calls end no capture of another stream.
 class BesideCaptures {
  public:
   BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
