@@ -201,6 +201,7 @@ TEST_F(CudaStreamTest, MemoryBesideACapture) {
   buffer->download(&received[0], received.size());
   EXPECT_EQ(received, sent);
   buffer.reset();
+  context = std::make_unique<Context>(make_context(stream));
   context.reset();
   EXPECT_EQ(cudaStreamEndCapture(captured.get(), &graph), cudaSuccess);
   cudaGetLastError();

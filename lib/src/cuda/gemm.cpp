@@ -254,6 +254,7 @@ CudaGemm::CudaGemm(void* handle, MatmulPrecision precision) : impl_(std::make_un
   impl_->precision = precision;
   impl_->handle = static_cast<cublasLtHandle_t>(handle);
   if (!handle) {
+    const BesideCaptures beside;
     SCANRNN_CUBLAS(cublasLtCreate(&impl_->handle));
     impl_->owned = true;
   }
