@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cuda/kernels/dense.h"
-#include "scanrnn/scan/cuda/launch.cuh"
 
 namespace scanrnn::step {
 
@@ -58,7 +57,6 @@ struct Item {
 // The products with R are done; a thread does the rest of an item.
 template <class C, class T, class V>
 __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ CudaDenseArgs<T, V> a) {
-  scan::cuda::await_stream();
   const Index i = Index{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= a.batch * a.hidden) return;
   Item<C, T, V> item;
@@ -75,7 +73,6 @@ __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Cuda
 template <class C, class T, class V>
 __global__ void __launch_bounds__(kThreads)
     backward(const __grid_constant__ CudaDenseArgs<T, V> a) {
-  scan::cuda::await_stream();
   const Index item = Index{blockIdx.x} * kThreads + threadIdx.x;
   if (item >= a.batch * a.hidden) return;
   const Index line = item / a.hidden, unit = item % a.hidden;
@@ -116,8 +113,8 @@ __global__ void __launch_bounds__(kThreads)
 template <auto kernel, class T, class V = typename CudaDenseKernels<T>::V>
 cudaError_t launch(const CudaDenseArgs<T, V>& args, cudaStream_t stream) {
   const Index blocks = (args.batch * args.hidden + kThreads - 1) / kThreads;
-  return scan::cuda::launch_early(kernel, dim3(static_cast<unsigned>(blocks)), kThreads, {}, stream,
-                                  args);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
+  return cudaGetLastError();
 }
 
 }  // namespace scanrnn::step
