@@ -82,7 +82,9 @@ void walk_scan(const CpuSchedule& s, const Source& source, const Sink& sink, con
   auto* carry = static_cast<State*>(s.carry);
   const scan::Range mine = s.team.share(extent.lines * extent.rows);
   const auto each = [&](const auto& use) {
-    for (Index i = mine.begin; i < mine.end; ++i) use(i / extent.rows, i % extent.rows, carry[i]);
+    scan::for_lines(mine, extent.rows, [&](Index line, scan::Range rows) {
+      for (Index i = rows.begin; i < rows.end; ++i) use(line, i, carry[line * extent.rows + i]);
+    });
   };
   each([&](Index line, Index row, State& state) { state = ends.first(line, row); });
   if (s.chunk == 0) {

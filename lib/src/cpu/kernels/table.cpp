@@ -84,11 +84,12 @@ void load_carry(const CpuSchedule& s, const T* h, Index line) {
   const scan::Extent extent = extent_of<T>(s);
   auto* carry = static_cast<scan::Carried<Vec<T>>*>(s.carry);
   const scan::Range mine = s.team.share(extent.lines * extent.rows);
-  for (Index i = mine.begin; i < mine.end; ++i) {
-    const Index row = i % extent.rows;
-    carry[i] =
-        scan::carried(h ? Lanes<T>::read(h + i / extent.rows * line, row, s.hidden) : Vec<T>(0));
-  }
+  scan::for_lines(mine, extent.rows, [&](Index i, scan::Range rows) {
+    for (Index row = rows.begin; row < rows.end; ++row) {
+      carry[i * extent.rows + row] =
+          scan::carried(h ? Lanes<T>::read(h + i * line, row, s.hidden) : Vec<T>(0));
+    }
+  });
 }
 
 template <class T>
@@ -97,10 +98,11 @@ void store_carry(const CpuSchedule& s, T* h, Index line) {
   const scan::Extent extent = extent_of<T>(s);
   const auto* carry = static_cast<const scan::Carried<Vec<T>>*>(s.carry);
   const scan::Range mine = s.team.share(extent.lines * extent.rows);
-  for (Index i = mine.begin; i < mine.end; ++i) {
-    const Index row = i % extent.rows;
-    Lanes<T>::write(h + i / extent.rows * line, row, s.hidden, carry[i].h);
-  }
+  scan::for_lines(mine, extent.rows, [&](Index i, scan::Range rows) {
+    for (Index row = rows.begin; row < rows.end; ++row) {
+      Lanes<T>::write(h + i * line, row, s.hidden, carry[i * extent.rows + row].h);
+    }
+  });
 }
 
 template <class T>
