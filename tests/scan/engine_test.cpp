@@ -176,6 +176,23 @@ TEST_F(EngineTest, ChunkOfAnySize) {
   for (Index chunk : {1, 3, 17, 100}) run_all(chunk, {5, 61});
 }
 
+TEST(Lines, EachRowOfARangeOnce) {
+  constexpr Index kAll = 24;
+  for (Index rows = 1; rows <= 7; ++rows) {
+    for (Index begin = 0; begin <= kAll; ++begin) {
+      for (Index end = begin; end <= kAll; ++end) {
+        Index next = begin;
+        scan::for_lines({begin, end}, rows, [&](Index line, scan::Range some) {
+          ASSERT_LT(some.begin, some.end);
+          ASSERT_LE(some.end, rows);
+          for (Index row = some.begin; row < some.end; ++row) ASSERT_EQ(line * rows + row, next++);
+        });
+        ASSERT_EQ(next, end);
+      }
+    }
+  }
+}
+
 TEST(Team, SharesAreContiguousCompleteAndEven) {
   for (int size = 1; size <= 9; ++size) {
     for (Index count : {0, 1, 2, 7, 8, 9, 1000003}) {
