@@ -195,7 +195,7 @@ def test_cells_that_are_padded_alone_have_no_share_in_other_ways(bench):
     rows += [row("scanrnn", 2.06, **ragged | {"share": 1.03}, way="padded, resets")]
     failed = row("scanrnn", 1.0, bench="ragged", cell="GRU", way="padded, resets")
     text = tables.gpu_ragged(HEAD | {"rows": [*rows, failed]})
-    assert "| LSTM | forward | 2.00 | 1.03 |  |  |  |" in text
+    assert "| LSTM, B16 | forward | 2.00 | 1.03 |  |  |  |" in text
     assert "GRU" not in text
 
 
