@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <mutex>
 #include <tuple>
+#include <vector>
 
 #include "cuda/status.h"
 
@@ -53,7 +55,6 @@ struct Functions {
   Library library;
 #define SCANRNN_LT(name) decltype(&::name) name = library.find<decltype(::name)>(#name)
   SCANRNN_LT(cublasLtCreate);
-  SCANRNN_LT(cublasLtDestroy);
   SCANRNN_LT(cublasLtMatmul);
   SCANRNN_LT(cublasLtMatmulAlgoGetHeuristic);
   SCANRNN_LT(cublasLtMatmulAlgoConfigGetAttribute);
@@ -241,11 +242,43 @@ struct Prepared {
   }
 };
 
+// Handles of our own. To destroy one would end the captures of other streams, whatever mode the
+// thread is in, so that each waits for the next context on its device.
+class Handles {
+ public:
+  static Handles& all() {
+    static auto* const handles = new Handles;  // until the process ends
+    return *handles;
+  }
+  cublasLtHandle_t take(int device) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& waiting = waiting_[device];
+    cublasLtHandle_t out = nullptr;
+    if (waiting.empty()) {
+      const BesideCaptures beside;
+      SCANRNN_CUBLAS(cublasLtCreate(&out));
+    } else {
+      out = waiting.back();
+      waiting.pop_back();
+    }
+    return out;
+  }
+  void give_back(int device, cublasLtHandle_t handle) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_[device].push_back(handle);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::vector<cublasLtHandle_t>> waiting_;
+};
+
 }  // namespace
 
 struct CudaGemm::Impl {
   cublasLtHandle_t handle = nullptr;
   bool owned = false;
+  int device = 0;  // of an owned one
   MatmulPrecision precision;
   std::map<Key, Prepared> prepared;
 };
@@ -254,16 +287,14 @@ CudaGemm::CudaGemm(void* handle, MatmulPrecision precision) : impl_(std::make_un
   impl_->precision = precision;
   impl_->handle = static_cast<cublasLtHandle_t>(handle);
   if (!handle) {
-    const BesideCaptures beside;
-    SCANRNN_CUBLAS(cublasLtCreate(&impl_->handle));
+    SCANRNN_CUDA(cudaGetDevice(&impl_->device));
+    impl_->handle = Handles::all().take(impl_->device);
     impl_->owned = true;
   }
 }
 
 CudaGemm::~CudaGemm() {
-  const BesideCaptures beside;
-  impl_->prepared.clear();
-  if (impl_->owned) lt().cublasLtDestroy(impl_->handle);
+  if (impl_->owned) Handles::all().give_back(impl_->device, impl_->handle);
 }
 
 void CudaGemm::set_precision(MatmulPrecision precision) { impl_->precision = precision; }
