@@ -245,6 +245,7 @@ PROMISED = {
     "h200-random": (0.975, 0.28, 0.06),
     "h200-random-35": (0.97, 0.23, 0.07),
     "h200-random-36": (0.97, 0.2, 0.08),
+    "h200-random-37": (0.96, 0.52, 0.08),
     "h200-random-99": (0.97, 0.26, 0.07),
     "h200-random-scans": (0.98, 0.25, 0.03),
     "h100-random-scans": (0.955, 0.22, 0.04),
@@ -254,7 +255,7 @@ PROMISED = {
 @pytest.mark.parametrize("name", PROMISED)
 def test_the_built_in_costs_at_random_problems(name):
     """What docs/decisions/0010 promises of the planner's picks, and of its microseconds. The second
-    to the fourth file were shown to no fit.
+    to the fifth file were shown to no fit.
     """
     close, worst, error = PROMISED[name]
     content = measure.load_sweep(RESULTS / f"{name}.json")
