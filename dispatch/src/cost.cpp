@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "scanrnn/dispatch/direct.h"
 #include "scanrnn/dispatch/persistent.h"
 #include "scanrnn/dispatch/tiles.h"
 
@@ -189,12 +190,15 @@ class Counter {
   }
 
   void direct() {
-    const bool vectors = p_.input_size * p_.storage_bytes % 16 == 0;
+    const int piece = cuda_direct_piece(p_.input_size, p_.storage_bytes);
+    const bool vectors = piece * p_.storage_bytes == 16;
     // Tensor cores read the weights once for all lines of a step.
     const bool once = vectors && cuda_direct_step(p_.steps, p_.batch, p_.storage_bytes);
-    const double fours = ceiling(steps(), 4),
-                 load = (once ? 1 : batch()) * ceiling(hidden(), kDirectWarps) / units();
-    const double reads = ceiling(depth(), kLanes * (vectors ? 16 / bytes() : 1));
+    const double together = static_cast<double>(cuda_direct_lines(p_.steps));
+    const double lines = once ? 1 : ceiling(batch(), together);
+    const double fours = ceiling(steps(), kCudaDirectTokens),
+                 load = lines * ceiling(hidden(), kDirectWarps) / units();
+    const double reads = ceiling(depth(), kLanes * piece);
     add(Term::four, fours);
     add(Term::four_read, fours * reads);
     add(Term::four_wave, fours * reads * ceiling(load, kDirectBlocks));

@@ -7,12 +7,13 @@
 #include "cuda/kernels/fragment_sums.cuh"
 #include "cuda/kernels/linear.h"
 #include "cuda/kernels/project.cuh"
+#include "scanrnn/dispatch/direct.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn {
 
-inline constexpr int kDirectTokens = 4;       // projected together
-inline constexpr Index kDirectLines = 65535;  // as high as a grid may be; the rest is its depth
+inline constexpr int kDirectTokens = dispatch::kCudaDirectTokens;
+inline constexpr Index kDirectSlab = 65535;  // as high as a grid may be; the rest is its depth
 
 // One unit of one line on its way through a few tokens, from sums that the kernel has made. kRows
 // is the cell's gates, and one more with a projected highway input.
@@ -86,16 +87,65 @@ struct DirectItem {
   }
 };
 
-template <class Cell, class T, int kRows, bool kVectors>
+// As project(), of so many tokens exactly, so that no load waits for a branch.
+template <int kVector, int kTokens, int kRows, class T, class V, class Token>
+__device__ __forceinline__ void project_all(const T* const (&rows)[kRows], Token&& token,
+                                            Index width, V (&sums)[kTokens][kRows]) {
+  constexpr int kUnroll = kVector * sizeof(T) < 16 ? 8 : 4;
+  const T* tokens[kTokens];
+#pragma unroll
+  for (int k = 0; k < kTokens; ++k) tokens[k] = token(k);
+#pragma unroll kUnroll
+  for (Index c = threadIdx.x % scan::cuda::kLanes * kVector; c < width;
+       c += scan::cuda::kLanes * kVector) {
+    Piece<T, kVector> w[kRows], in[kTokens];
+    load_pieces(rows, c, w);
+    load_pieces(tokens, c, in);
+#pragma unroll
+    for (int k = 0; k < kTokens; ++k) {
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          sums[k][row] = scan::fma(static_cast<V>(w[row].value[i]), static_cast<V>(in[k].value[i]),
+                                   sums[k][row]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kTokens; ++k) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) sums[k][row] = sum_of_lanes(sums[k][row]);
+  }
+}
+// use(k, sums of token k) for so many tokens, kDirectTokens at most.
+template <int kVector, class V, int kRows, class T, class Token, class Use>
+__device__ __forceinline__ void project_few(const T* const (&rows)[kRows], Token&& token,
+                                            int tokens, Index width, Use&& use) {
+  if (tokens == 1) {
+    V sums[1][kRows] = {};
+    project_all<kVector>(rows, token, width, sums);
+    return use(0, sums[0]);
+  }
+  V sums[kDirectTokens][kRows] = {};
+  const auto there = [&](int k) { return token(min(k, tokens - 1)); };
+  project_all<kVector>(rows, there, width, sums);
+#pragma unroll
+  for (int k = 0; k < kDirectTokens; ++k) {
+    if (k < tokens) use(k, sums[k]);
+  }
+}
+
+template <class Cell, class T, int kRows, int kVector>
 __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
     direct_kernel(const CudaSchedule s, const DirectKernelArgs<T> a) {
   using Walk = DirectItem<Cell, T, kRows>;
   using V = typename Walk::V;
-  constexpr int kVector = kVectors ? kVectorOf<T> : 1;
   scan::cuda::await_stream();
-  const Index hidden = s.extent.rows;
+  const Index hidden = s.extent.rows, lines = dispatch::cuda_direct_lines(s.extent.steps);
   const Index unit = Index{blockIdx.x} * kProjectWarps + threadIdx.x / scan::cuda::kLanes;
-  const Index line = Index{blockIdx.z} * kDirectLines + blockIdx.y;
+  const Index line = (Index{blockIdx.z} * kDirectSlab + blockIdx.y) * lines;
   if (unit >= hidden || line >= s.extent.lines) return;
 
   const T* weight[kRows];
@@ -103,21 +153,23 @@ __global__ void __launch_bounds__(kProjectWarps* scan::cuda::kLanes)
   for (int gate = 0; gate < kRows; ++gate) {
     weight[gate] = a.weight + (gate * hidden + unit) * a.weight_stride;
   }
-  Walk walk(s, a, line, unit, threadIdx.x % scan::cuda::kLanes == 0);
+  const bool writes = threadIdx.x % scan::cuda::kLanes == 0;
+  if (lines > 1) {
+    const int count = static_cast<int>(min(lines, s.extent.lines - line));
+    const auto token = [&](int k) { return a.x.at_line(line + k).data; };
+    return project_few<kVector, V>(weight, token, count, a.input, [&](int k, V(&sums)[kRows]) {
+      Walk walk(s, a, line + k, unit, writes);
+      walk.step(0, sums);
+      walk.close();
+    });
+  }
+  Walk walk(s, a, line, unit, writes);
   const auto x = a.x.at_line(line);
   for (Index t = 0; t < s.extent.steps; t += kDirectTokens) {
-    const Index left = s.extent.steps - t;
-    const int tokens = left < kDirectTokens ? static_cast<int>(left) : kDirectTokens;
-    V sums[kDirectTokens][kRows] = {};
+    const int tokens = static_cast<int>(min(Index{kDirectTokens}, s.extent.steps - t));
     const auto token = [&](int k) { return x.at(t + k); };
-    project<kVector>(weight, token, tokens, a.input, sums);
-#pragma unroll
-    for (int k = 0; k < kDirectTokens; ++k) {
-      if (k >= tokens) break;
-#pragma unroll
-      for (int gate = 0; gate < kRows; ++gate) sums[k][gate] = sum_of_lanes(sums[k][gate]);
-      walk.step(t + k, sums[k]);
-    }
+    project_few<kVector, V>(weight, token, tokens, a.input,
+                            [&](int k, V(&sums)[kRows]) { walk.step(t + k, sums); });
   }
   walk.close();
 }
@@ -161,9 +213,14 @@ __global__ void __launch_bounds__(step::kWarps* scan::cuda::kLanes)
 
 template <class Cell, class T, int kRows>
 cudaError_t launch_direct_rows(const CudaSchedule& s, const DirectKernelArgs<T>& a) {
-  const bool vectors = reads_by_vectors(a.weight, a.weight_stride) &&
-                       reads_by_vectors(a.x.data, a.x.line) &&
-                       reads_by_vectors(a.x.data, a.x.step) && a.input % kVectorOf<T> == 0;
+  // Whether all rows begin at pieces of so many elements.
+  const auto reads_by = [&](Index elements) {
+    const auto piece = static_cast<std::uintptr_t>(elements) * sizeof(T);
+    return reinterpret_cast<std::uintptr_t>(a.weight) % piece == 0 &&
+           reinterpret_cast<std::uintptr_t>(a.x.data) % piece == 0 &&
+           (a.weight_stride | a.x.line | a.x.step | a.input) % elements == 0;
+  };
+  const bool vectors = reads_by(kVectorOf<T>);
   const auto warps = [](Index units, int each) {
     return static_cast<unsigned>((units + each - 1) / each);
   };
@@ -177,18 +234,22 @@ cudaError_t launch_direct_rows(const CudaSchedule& s, const DirectKernelArgs<T>&
                                 : run(direct_step_kernel<Cell, T, kRows, 1>);
     }
   }
-  const Index slabs = (s.extent.lines + kDirectLines - 1) / kDirectLines;
-  if (slabs > kDirectLines) return cudaErrorInvalidConfiguration;
-  const dim3 grid(
-      warps(s.extent.rows, kProjectWarps),
-      static_cast<unsigned>(s.extent.lines < kDirectLines ? s.extent.lines : kDirectLines),
-      static_cast<unsigned>(slabs));
+  const Index each = dispatch::cuda_direct_lines(s.extent.steps);
+  const Index lines = (s.extent.lines + each - 1) / each;
+  const Index slabs = (lines + kDirectSlab - 1) / kDirectSlab;
+  if (slabs > kDirectSlab) return cudaErrorInvalidConfiguration;
+  const dim3 grid(warps(s.extent.rows, kProjectWarps),
+                  static_cast<unsigned>(lines < kDirectSlab ? lines : kDirectSlab),
+                  static_cast<unsigned>(slabs));
   const auto run = [&](auto kernel) {
     return scan::cuda::launch_early(kernel, grid, kProjectWarps * scan::cuda::kLanes, {}, s.stream,
                                     s, a);
   };
-  return vectors ? run(direct_kernel<Cell, T, kRows, true>)
-                 : run(direct_kernel<Cell, T, kRows, false>);
+  if (vectors) return run(direct_kernel<Cell, T, kRows, kVectorOf<T>>);
+  if constexpr (sizeof(T) == 2) {
+    if (reads_by(2)) return run(direct_kernel<Cell, T, kRows, 2>);
+  }
+  return run(direct_kernel<Cell, T, kRows, 1>);
 }
 template <class Cell, class T>
 cudaError_t launch_direct(const CudaSchedule& s, const DirectKernelArgs<T>& a) {
