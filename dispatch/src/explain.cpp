@@ -135,8 +135,10 @@ std::string because(const Plan& plan) {
 std::string scan_of(const Plan& plan) {
   const Problem& p = plan.problem;
   if (plan.strategy != Strategy::parallel_scan) return "";
-  const bool by_rows = plan.along_lanes && !plan.across_blocks && lane_has_row(p, plan.device);
-  if (by_rows) return ", a row for each lane";
+  if (plan.along_lanes && !plan.across_blocks) {
+    if (packs_rows(p, plan.device)) return ", some steps of a row for each lane";
+    if (lane_has_row(p, plan.device)) return ", a row for each lane";
+  }
   std::string out = plan.along_lanes ? ", time along lanes" : "";
   if (plan.across_blocks) out += plan.along_lanes ? " and over blocks" : ", time over blocks";
   if (out.empty()) out = ", time inside a block";

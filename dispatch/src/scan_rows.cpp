@@ -18,17 +18,17 @@ struct Along {
 // What time along lanes takes: a line for each lane where lines are short, or for each warp, or a
 // tile for each block. Measured on an H200: a warp alone takes 1.9 us for a tile, sixteen of a
 // multiprocessor 4.8; a block 6.2, and 0.45 more for each row whose tiles exchange their totals.
-// Lines of lanes move 80 % of what a copy does, on an H100.
+// Lines of lanes move 90 % of what a copy does.
 Along along_lanes(const Problem& p, const DeviceLimits& device) {
   constexpr double kWarps = 16, kBlocks = 2;  // of a multiprocessor
   const std::int64_t rows = p.time_contiguous ? 1 : p.hidden_size;
   const std::int64_t lines = p.time_contiguous ? p.batch * p.hidden_size : p.batch;
   const std::int64_t tile = std::max<std::int64_t>(1, cuda_lane_elements(p.storage_bytes) / rows);
   const double units = static_cast<double>(device.units);
-  if (lane_has_row(p, device)) {
-    constexpr double kBytes = 18e3;  // of a multiprocessor in a microsecond
+  if (packs_rows(p, device) || lane_has_row(p, device)) {
+    constexpr double kBytes = 28e3;  // of a multiprocessor in a microsecond
     const double moved = 3.0 * static_cast<double>(lines * p.steps * p.storage_bytes);
-    return {false, 5 + 0.02 * static_cast<double>(p.steps) + moved / (kBytes * units)};
+    return {false, 4 + 0.004 * static_cast<double>(p.steps) + moved / (kBytes * units)};
   }
   const double load = static_cast<double>(lines) / units;
   const double walked = static_cast<double>(ceiling(p.steps, tile)) * std::ceil(load / kWarps) *
@@ -44,6 +44,12 @@ Along along_lanes(const Problem& p, const DeviceLimits& device) {
 bool is_short_scan(const Problem& p, const DeviceLimits& device) {
   return device.processor == Processor::cuda && p.gates == 0 && p.steps <= kCudaShortSteps &&
          p.layout == Batch::rectangular && !p.time_contiguous && !p.log_states;
+}
+
+bool packs_rows(const Problem& p, const DeviceLimits& device) {
+  return p.time_contiguous && !p.log_states && p.storage_bytes <= 4 &&
+         p.steps * p.storage_bytes >= 16 &&
+         cuda_packs_lines(p.steps, p.batch * p.hidden_size, p.storage_bytes, false, device.units);
 }
 
 bool lane_has_row(const Problem& p, const DeviceLimits& device) {

@@ -81,6 +81,42 @@ TEST(ScanForms, ALongOne) {
   }
 }
 
+// Rows that lie right behind one another, as one run of memory: shorter and longer than what a lane
+// takes of it, and a warp; of so many steps that the run has whole vectors, and not.
+TEST(ScanForms, RowsBehindOneAnother) {
+  struct Size {
+    std::int64_t steps, lines, rows;
+  };
+  Random random(179);
+  Context context = make_context(2);
+  for (const Size& size : {Size{3, 2, 90},
+                           {4, 1, 64},
+                           {5, 3, 31},
+                           {8, 3, 50},
+                           {9, 1, 1},
+                           {17, 2, 33},
+                           {37, 1, 5003},
+                           {100, 5, 41},
+                           {256, 1, 30},
+                           {257, 1, 7},
+                           {700, 2, 9},
+                           {1001, 1, 601}}) {
+    for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64}) {
+      for (ScanForm form : {ScanForm::linear, ScanForm::log}) {
+        for (const bool reverse : {false, true}) {
+          ScanCase c{size.steps, size.lines, size.rows, dtype, form, Strategy::parallel_scan,
+                     reverse};
+          c.order = Order::time_packed;
+          c.signs = size.steps == 17;
+          c.h0 = size.steps % 2 == (reverse ? 1 : 0);
+          check(c, random, context);
+          if (testing::Test::HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
 // All rows of a line are cut at the same steps, which is told once: few, many, at tiles' borders.
 TEST(ScanForms, ResetsThatRowsShare) {
   Random random(178);

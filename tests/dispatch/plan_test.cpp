@@ -182,9 +182,10 @@ TEST(Plan, TimeAlongLanes) {
       << explain(many);
   const Plan short_rows = scan(64, 8, 1536, true);
   EXPECT_TRUE(short_rows.along_lanes && !short_rows.across_blocks) << explain(short_rows);
-  EXPECT_NE(explain(short_rows).find("a row for each lane: the steps"), std::string::npos)
+  EXPECT_NE(explain(short_rows).find("some steps of a row for each lane: the"), std::string::npos)
       << explain(short_rows);
   EXPECT_NEAR(short_rows.expected_us, 10, 5);
+  EXPECT_NE(explain(scan(3, 8, 1536, true)).find(", a row for each lane"), std::string::npos);
   EXPECT_FALSE(scan(4096, 8, 1536, false).along_lanes) << "rows are many, and adjacent";
   EXPECT_FALSE(scan(4096, 8, 1536, true, Strategy::fused_sequential).along_lanes);
   EXPECT_TRUE(scan(4096, 8, 1536, true, Strategy::parallel_scan).along_lanes);

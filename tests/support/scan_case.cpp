@@ -121,6 +121,9 @@ ScanTensor::ScanTensor(Context& context, Dtype dtype, std::int64_t steps, std::i
     case Order::time_adjacent:
       strides_ = {1, rows * steps + 3, steps};
       break;
+    case Order::time_packed:
+      strides_ = {1, rows * steps, steps};
+      break;
     case Order::rows_apart:
       strides_ = {2 * rows * lines, 2 * rows, 2};
       break;
@@ -207,8 +210,7 @@ TensorView ScanTensor::view(bool has_time) const {
 
 dispatch::Plan plan_of(const Context& context, const ScanCase& c, bool training) {
   return c.way.splits(linear_scan_plan(
-      context,
-      {c.steps, c.lines, c.rows, c.dtype, c.form, training, c.order == Order::time_adjacent},
+      context, {c.steps, c.lines, c.rows, c.dtype, c.form, training, has_adjacent_steps(c.order)},
       c.way.strategy));
 }
 
@@ -219,7 +221,7 @@ ScanNumbers run(const ScanCase& c, const ScanNumbers& n, Context& context, bool 
     return ScanTensor(context, dtype, c.steps, c.lines, c.rows, c.order);
   };
   const auto at_start = [&] {
-    const bool dense = c.order == Order::time_adjacent || c.order == Order::rows_adjacent;
+    const bool dense = has_adjacent_steps(c.order) || c.order == Order::rows_adjacent;
     return ScanTensor(context, c.dtype, 1, c.lines, c.rows, dense ? Order::rows_adjacent : c.order);
   };
   ScanTensor a = over_time(c.dtype), b = over_time(c.dtype), sign_b = over_time(c.dtype),

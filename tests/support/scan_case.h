@@ -15,10 +15,14 @@
 
 namespace scanrnn::test {
 
-// How [T,B,N] lies in memory.
-enum class Order { rows_adjacent, time_adjacent, rows_apart, lines_inside };
-inline constexpr Order kOrders[] = {Order::rows_adjacent, Order::time_adjacent, Order::rows_apart,
-                                    Order::lines_inside};
+// How [T,B,N] lies in memory; packed: each row right behind the one before, whichever line it is
+// of.
+enum class Order { rows_adjacent, time_adjacent, time_packed, rows_apart, lines_inside };
+inline constexpr Order kOrders[] = {Order::rows_adjacent, Order::time_adjacent, Order::time_packed,
+                                    Order::rows_apart, Order::lines_inside};
+constexpr bool has_adjacent_steps(Order order) {
+  return order == Order::time_adjacent || order == Order::time_packed;
+}
 
 struct ScanCase {
   std::int64_t steps = 0, lines = 1, rows = 1;

@@ -344,10 +344,7 @@ struct BareBackwardSink {
   }
   template <class Tiles>
   SCANRNN_HD BareBackwardSink staged(const Tiles& tiles, Index step, Index, Index) const {
-    return {{da.data ? tiles[0] : nullptr, 0, step},
-            {db.data ? tiles[1] : nullptr, 0, step},
-            width,
-            steps};
+    return {{tiles[0], 0, step}, {tiles[1], 0, step}, width, steps};
   }
   SCANRNN_HD BareBackwardSink from(Index row, Index t) const {
     return {da.from(row, t), db.from(row, t), width, steps};

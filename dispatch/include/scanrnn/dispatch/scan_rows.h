@@ -10,9 +10,20 @@ namespace scanrnn::dispatch {
 // CUDA: whether threads walk rows beside one another where these lie, as they have so few steps.
 bool is_short_scan(const Problem& problem, const DeviceLimits& device);
 
-// CUDA: whether a lane walks a row of adjacent steps by itself, where time is not split over
-// blocks.
+// CUDA, where time is not split over blocks and steps are adjacent: whether each lane takes a few
+// steps of a row, if rows lie right behind one another; and whether it walks a row by itself, else.
+bool packs_rows(const Problem& problem, const DeviceLimits& device);
 bool lane_has_row(const Problem& problem, const DeviceLimits& device);
+
+// CUDA, rows of adjacent steps that lie right behind one another: whether each lane takes a few
+// steps of whichever row they are of. On an H200 longer rows are up to a tenth faster by a warp or
+// more for each; and so few rows are too few for all warps.
+constexpr bool cuda_packs_lines(std::int64_t steps, std::int64_t lines, int storage_bytes,
+                                bool backward, std::int64_t units) {
+  const std::int64_t most = storage_bytes == 2 ? (backward ? 4096 : 1024) : (backward ? 512 : 256);
+  return steps <= most && (steps <= 256 || lines >= 4 * units);
+}
+
 // Lays time along lanes where the steps of a row are adjacent, and where rows are few if that
 // is predicted to be faster.
 void consider_lanes(Plan& plan);

@@ -4,10 +4,12 @@
 
 #include "cuda/kernels/linear.h"
 #include "recurrence/marked.h"
+#include "scanrnn/dispatch/scan_rows.h"
 #include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/scan/cuda/block.cuh"
 #include "scanrnn/scan/cuda/device/kernel.cuh"
 #include "scanrnn/scan/cuda/lanes/kernel.cuh"
+#include "scanrnn/scan/cuda/lanes/packed.cuh"
 #include "scanrnn/scan/cuda/sequential.cuh"
 #include "scanrnn/scan/cuda/short.cuh"
 
@@ -26,14 +28,21 @@ cudaError_t launch_by(const CudaSchedule& s, const Source& source, const Sink& s
   if (s.strategy != dispatch::Strategy::parallel_scan) {
     return scan::launch_sequential<Op>(s.extent, source, sink, ends, on);
   }
+  constexpr int kBytes = static_cast<int>(sizeof(typename Source::T));
+  const bool along_lanes = s.along_lanes && !s.across_blocks;
+  if constexpr (kKernels == Kernels::all && scan::kPacks<Op, Source>) {
+    const bool packs = dispatch::cuda_packs_lines(s.extent.steps, s.extent.lines, kBytes,
+                                                  Source::kLastDiffers, s.units);
+    if (along_lanes && packs && scan::packed_fit(s.extent, source, sink, ends)) {
+      return scan::launch_packed<Op>(s.extent, source, sink, ends, on);
+    }
+  }
   // A reset cuts lines that are walked.
   constexpr bool kCut = kKernels == Kernels::general && !scan::cuda::IsMarked<Source>::value;
   if constexpr (kKernels == Kernels::all || kCut) {
-    constexpr int kBytes = static_cast<int>(sizeof(typename Source::T));
     const bool walks =
         kCut || dispatch::cuda_lane_has_line(s.extent.steps, s.extent.lines, kBytes, s.units);
-    if (s.along_lanes && !s.across_blocks && walks && s.extent.steps > 0 &&
-        scan::lines_fit(s.extent, source, sink)) {
+    if (along_lanes && walks && s.extent.steps > 0 && scan::lines_fit(s.extent, source, sink)) {
       return scan::launch_lines<Op>(s.extent, source, sink, ends, on);
     }
   }
