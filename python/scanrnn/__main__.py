@@ -156,6 +156,9 @@ def parser() -> argparse.ArgumentParser:
     regret.add_argument(
         "--dtype", choices=(*sizes.DTYPES, sizes.TF32), help="of all that --random draws"
     )
+    regret.add_argument(
+        "--steps", type=positive(int), metavar="T", help="at most, of all that --random draws"
+    )
     regret.add_argument("--save", type=Path, metavar="JSON", help="keep what --random measures")
     regret.add_argument(
         "--profile", help="a profile's file or a built-in one's name (that of the sweep's device)"
@@ -207,7 +210,9 @@ def sweep_of(chosen: argparse.Namespace) -> dict[str, Any]:
     if chosen.sweep is not None:
         return measure.load_sweep(chosen.sweep)
     kind = chosen.device.partition(":")[0]
-    points = list(sizes.drawn(chosen.random, chosen.seed, chosen.cells, kind, chosen.dtype))
+    points = list(
+        sizes.drawn(chosen.random, chosen.seed, chosen.cells, kind, chosen.dtype, chosen.steps)
+    )
     name = f"{chosen.random} random, seed {chosen.seed}"
     return crossover.run(name, points, chosen.device, chosen.save, chosen.minutes)
 

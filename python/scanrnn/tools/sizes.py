@@ -160,18 +160,24 @@ def wanted(grid: str, names: Iterable[str], device: str) -> Iterator[tuple[str, 
 
 
 def drawn(
-    count: int, seed: int, names: Iterable[str], device: str, only: str | None = None
+    count: int,
+    seed: int,
+    names: Iterable[str],
+    device: str,
+    only: str | None = None,
+    steps: int | None = None,
 ) -> Iterator[tuple[str, Shape]]:
-    """Problems of one pass, dtype (or `only` this one) and layout each; one seed gives the same
-    ones everywhere.
+    """Problems of one pass, dtype (or `only` this one) and layout each, of at most so many `steps`;
+    one seed gives the same ones everywhere.
     """
     source, rounds = random.Random(seed), random.Random(~seed)  # sizes are a seed's in any case
     names = [name for name in names if has_choice(name, device)]
+    ranges = RANGES | ({"T": (1, steps)} if steps else {})
     while names and count > 0:
         cell = source.choice(names)
         sizes = {
             name: round(math.exp(source.uniform(math.log(low), math.log(high))))
-            for name, (low, high) in RANGES.items()
+            for name, (low, high) in ranges.items()
         }
         layout, dtype = source.choice(("TBH", "BTH")), source.choice(DTYPES)
         direction = source.choice(PASSES)
