@@ -214,6 +214,8 @@ def sweep_of(chosen: argparse.Namespace) -> dict[str, Any]:
         sizes.drawn(chosen.random, chosen.seed, chosen.cells, kind, chosen.dtype, chosen.steps)
     )
     name = f"{chosen.random} random, seed {chosen.seed}"
+    if chosen.steps:
+        name += f", up to {chosen.steps} steps"
     return crossover.run(name, points, chosen.device, chosen.save, chosen.minutes)
 
 

@@ -82,6 +82,10 @@ def test_bench_regret_of_random_problems(tmp_path, capsys):
     assert content["grid"] == "2 random, seed 5"
     assert len({(r["B"], r["T"], r["H"]) for r in content["rows"]}) == 2
     assert "on the grid: 2 points" in capsys.readouterr().out
+    __main__.main([*regret, "--steps", "3", "--save", str(saved)])
+    content = json.loads(saved.read_text())
+    assert content["grid"] == "2 random, seed 5, up to 3 steps"
+    assert {r["T"] for r in content["rows"]} <= {1, 2, 3}
     for wrong in (["bench", "regret"], [*regret, "a.json"]):
         with pytest.raises(SystemExit):
             __main__.main(wrong)
