@@ -136,7 +136,10 @@ std::string scan_of(const Plan& plan) {
   const Problem& p = plan.problem;
   if (plan.strategy != Strategy::parallel_scan) return "";
   if (plan.along_lanes && !plan.across_blocks) {
-    if (packs_rows(p, plan.device)) return ", some steps of a row for each lane";
+    if (packs_rows(p, plan.device)) {
+      return ", some steps of a row for each lane where rows follow one another, but step by step "
+             "where there are resets";
+    }
     if (lane_has_row(p, plan.device)) return ", a row for each lane";
   }
   std::string out = plan.along_lanes ? ", time along lanes" : "";

@@ -117,6 +117,34 @@ TEST(ScanForms, RowsBehindOneAnother) {
   }
 }
 
+// What is no number in one of them reaches no other one.
+TEST(ScanForms, RowsBehindOneAnotherAreApart) {
+  Random random(180);
+  Context context = make_context(2);
+  for (Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+    for (const bool reverse : {false, true}) {
+      ScanCase c{21, 2, 40, dtype, ScanForm::linear, Strategy::parallel_scan, reverse};
+      c.order = Order::time_packed;
+      ScanNumbers n = draw(c, random);
+      const ScanNumbers clean = run(c, n, context);
+      const std::size_t poisoned = 47;  // a state
+      n.b[c.at(5, poisoned)] = INFINITY;
+      n.a[c.at(9, poisoned)] = NAN;
+      n.dh[c.at(13, poisoned)] = -INFINITY;
+      const ScanNumbers got = run(c, n, context);
+      for (std::size_t i = 0; i < c.count(); ++i) {
+        if (i % c.states() == poisoned) continue;
+        ASSERT_EQ(got.h[i], clean.h[i]) << text(c) << " at " << i;
+        ASSERT_EQ(got.da[i], clean.da[i]) << text(c) << " at " << i;
+        ASSERT_EQ(got.db[i], clean.db[i]) << text(c) << " at " << i;
+      }
+      for (std::size_t i = 0; i < c.states(); ++i) {
+        if (i != poisoned) ASSERT_EQ(got.dh0[i], clean.dh0[i]) << text(c) << " at " << i;
+      }
+    }
+  }
+}
+
 // All rows of a line are cut at the same steps, which is told once: few, many, at tiles' borders.
 TEST(ScanForms, ResetsThatRowsShare) {
   Random random(178);

@@ -17,6 +17,7 @@ struct SmallScan {
   bool across_blocks;
   std::int64_t steps, rows;
   bool along_lanes = false;
+  bool packed = false;  // each row's steps, and then the next row's
 };
 std::ostream& operator<<(std::ostream& out, const SmallScan& s) { return out << s.kernel; }
 
@@ -31,20 +32,34 @@ TEST_P(CudaScanKernelsTest, OnASmallCase) {
       Unset memory(context);
       const std::vector<std::int64_t> sizes{s.steps, s.rows};
       const auto count = static_cast<std::size_t>(s.steps * s.rows);
+      const auto laid = [&](TensorView view) {
+        if (s.packed) view.strides = {1, s.steps, 0};
+        return view;
+      };
+      const auto given = [&](double value) {
+        return laid(memory.given(dtype, sizes, Values(count, value)));
+      };
+      const auto unset = [&] { return laid(memory.unset(dtype, sizes)); };
+      // The step of an element in memory.
+      const auto step_of = [&](std::size_t i) {
+        const auto at = static_cast<std::int64_t>(i);
+        return s.packed ? at % s.steps : at / s.rows;
+      };
       ScanArgs args;
-      args.a = memory.given(dtype, sizes, Values(count, log_form ? std::log(0.5) : 0.5));
-      args.b = memory.given(dtype, sizes, Values(count, log_form ? 0.0 : 1.0));
-      args.h = memory.unset(dtype, sizes);
-      if (log_states) args.sign_h = memory.unset(dtype, sizes);
+      args.a = given(log_form ? std::log(0.5) : 0.5);
+      args.b = given(log_form ? 0.0 : 1.0);
+      args.h = unset();
+      if (log_states) args.sign_h = unset();
       args.form = form;
-      Plan plan = linear_scan_plan(context, {s.steps, 1, s.rows, dtype, form, true}, s.strategy);
+      Plan plan =
+          linear_scan_plan(context, {s.steps, 1, s.rows, dtype, form, true, s.packed}, s.strategy);
       plan.across_blocks = s.across_blocks;
       plan.along_lanes = s.along_lanes;
       args.workspace = memory.span(linear_scan_workspace(plan));
       linear_scan(context, plan, args);
       const Values got = memory.values(args.h);
       for (std::size_t i = 0; i < got.size(); ++i) {
-        const double t = static_cast<double>(i / static_cast<std::size_t>(s.rows)) + 1;
+        const double t = static_cast<double>(step_of(i)) + 1;
         const double h = log_states ? std::exp(got[i]) : got[i];
         ASSERT_NEAR(h, 2 - std::exp2(1 - t), 0.02) << name(dtype) << " at " << i;
       }
@@ -55,15 +70,15 @@ TEST_P(CudaScanKernelsTest, OnASmallCase) {
       if (log_form) back.b = args.b;
       back.h = args.h;
       back.sign_h = args.sign_h;
-      back.dh = memory.given(dtype, sizes, Values(count, 1.0));
-      back.da = memory.unset(dtype, sizes);
-      back.db = memory.unset(dtype, sizes);
+      back.dh = given(1.0);
+      back.da = unset();
+      back.db = unset();
       back.workspace = memory.span(linear_scan_workspace(plan));
       linear_scan_backward(context, plan, back);
       const Values db = memory.values(back.db), da = memory.values(back.da);
       for (std::size_t i = 0; i < db.size(); ++i) {
-        const bool last = i + static_cast<std::size_t>(s.rows) >= db.size();
-        const double t = static_cast<double>(i / static_cast<std::size_t>(s.rows)) + 1;
+        const bool last = step_of(i) + 1 == s.steps;
+        const double t = static_cast<double>(step_of(i)) + 1;
         const double share = log_states ? 2 - std::exp2(1 - t) : 1;
         if (last) {
           ASSERT_NEAR(db[i], 1 / share, 0.02) << name(dtype) << " at " << i;
@@ -85,8 +100,8 @@ const SmallScan kScans[] = {
     {"short_pairs", Strategy::fused_sequential, false, 3, 256 * 200},
     {"block_pairs", Strategy::parallel_scan, false, 9, 256 * 200},
     {"lanes", Strategy::parallel_scan, false, 1700, 1, true},
-    {"lines", Strategy::parallel_scan, false, 7, 1, true},
-    {"packed", Strategy::parallel_scan, false, 301, 1, true},
+    {"lines", Strategy::parallel_scan, false, 30, 1, true},
+    {"packed", Strategy::parallel_scan, false, 29, 90, true, true},
     {"lanes_device", Strategy::parallel_scan, true, 20000, 3, true},
     {"no_steps", Strategy::automatic, false, 0, 70},
     {"no_rows", Strategy::automatic, false, 9, 0},

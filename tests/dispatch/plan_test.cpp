@@ -182,7 +182,7 @@ TEST(Plan, TimeAlongLanes) {
       << explain(many);
   const Plan short_rows = scan(64, 8, 1536, true);
   EXPECT_TRUE(short_rows.along_lanes && !short_rows.across_blocks) << explain(short_rows);
-  EXPECT_NE(explain(short_rows).find("some steps of a row for each lane: the"), std::string::npos)
+  EXPECT_NE(explain(short_rows).find("some steps of a row for each lane where"), std::string::npos)
       << explain(short_rows);
   EXPECT_NEAR(short_rows.expected_us, 10, 5);
   EXPECT_NE(explain(scan(3, 8, 1536, true)).find(", a row for each lane"), std::string::npos);

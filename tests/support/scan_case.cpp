@@ -221,7 +221,7 @@ ScanNumbers run(const ScanCase& c, const ScanNumbers& n, Context& context, bool 
     return ScanTensor(context, dtype, c.steps, c.lines, c.rows, c.order);
   };
   const auto at_start = [&] {
-    const bool dense = has_adjacent_steps(c.order) || c.order == Order::rows_adjacent;
+    const bool dense = c.order == Order::time_adjacent || c.order == Order::rows_adjacent;
     return ScanTensor(context, c.dtype, 1, c.lines, c.rows, dense ? Order::rows_adjacent : c.order);
   };
   ScanTensor a = over_time(c.dtype), b = over_time(c.dtype), sign_b = over_time(c.dtype),

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "scanrnn/dispatch/plan.h"
+#include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {
 
@@ -17,11 +18,12 @@ bool lane_has_row(const Problem& problem, const DeviceLimits& device);
 
 // CUDA, rows of adjacent steps that lie right behind one another: whether each lane takes a few
 // steps of whichever row they are of. On an H200 longer rows are up to a tenth faster by a warp or
-// more for each; and so few rows are too few for all warps.
+// more for each, and so few rows are too few for all warps. What rounding takes is not kept: in 32
+// bits no more rows than those that a lane would walk.
 constexpr bool cuda_packs_lines(std::int64_t steps, std::int64_t lines, int storage_bytes,
                                 bool backward, std::int64_t units) {
-  const std::int64_t most = storage_bytes == 2 ? (backward ? 4096 : 1024) : (backward ? 512 : 256);
-  return steps <= most && (steps <= 256 || lines >= 4 * units);
+  if (storage_bytes > 2) return cuda_lane_has_line(steps, lines, storage_bytes, units);
+  return steps <= 256 || (steps <= (backward ? 4096 : 1024) && lines >= 4 * units);
 }
 
 // Lays time along lanes where the steps of a row are adjacent, and where rows are few if that

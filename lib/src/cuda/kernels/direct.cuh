@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Direct on CUDA: projection and recurrence in one launch, for a few tokens. A warp owns one unit
-// of one batch entry, whose pre-activations never leave its registers; or, for one step of a few
-// lines in 16 bits, a block some units of all of them, by tensor cores.
+// of one batch entry, or of four where there is one step, whose pre-activations never leave its
+// registers; or, for one step of a few lines in 16 bits, a block some units of all of them, by
+// tensor cores. Rows of pieces of two elements, in 16 bits, begin at words.
 #pragma once
 
 #include "cuda/kernels/fragment_sums.cuh"
