@@ -20,7 +20,7 @@ namespace cuda {
 
 inline constexpr int kPackedWarps = 4;                     // of a block
 inline constexpr int kPackedTiles = 2;                     // of a warp, on their way
-inline constexpr Index kMostPackedSteps = Index{1} << 20;  // of a line: counts are 32-bit words
+inline constexpr Index kMostPackedSteps = Index{1} << 20;  // of a line: places are 32-bit words
 
 // Blocks of a multiprocessor, as many as registers allow.
 template <class Source>
@@ -56,7 +56,8 @@ struct PackedEnds {
   LineValues<T> last;
 };
 
-// Where the first vector of all lines is, of a stream whose step from step to step is kStep.
+// Where the first vector of all lines is, of a stream whose step from step to step is kStep; of one
+// that is a step ahead as if it were not.
 template <int kStep, class Stream>
 __host__ __device__ auto* packed_run(const Stream& stream, Index steps, bool ahead = false) {
   return stream.data - (kStep > 0 ? 0 : steps - 1) - (ahead ? kStep : 0);
@@ -85,8 +86,8 @@ struct PackedWarp {
   bool there[Sink::kStreams];  // the results that are wanted
   // The lane's vector of the tile that is walked next:
   int vector;  // its number in the order of the walk
-  int line;    // of the warp's, in that order, and
-  int t;       // step that it begins with
+  int line;    // of the warp's, in that order too: the last in memory first where kStep is below 0
+  int t;       // its step that the vector begins with
   const T* in[Source::kStreams];
   T* out[Sink::kStreams];
   // What is in it, and in those of the next tiles.
@@ -169,6 +170,7 @@ struct PackedWarp {
   // state behind the last lane's vector.
   __device__ __forceinline__ V walk(V before, int last_lane) {
     // The lane's step that begins a line, and the one that ends one; none where it is none of its.
+    // A line is no shorter than a vector, so there is at most one of each.
     const int starts = t == 0 ? 0 : steps - t, stops = steps - 1 - t;
     const bool has_start = starts < kSteps, has_stop = stops < kSteps;
     T values[Source::kStreams][kSteps];
@@ -338,8 +340,8 @@ inline Index packed_lines(const Extent& extent, Index bytes, Index warps) {
 }  // namespace cuda
 
 // Whether a lane has several steps of a vector, composes them as maps a x + b, and has registers
-// for all of a Source. One that lifts logarithms with signs may be without them, and a register
-// that may be none's is memory.
+// for all of a Source: a stream that may be absent, as signs may where a Source lifts logarithms,
+// would be local memory.
 template <class Op, class Source>
 inline constexpr bool kPacks =
     (std::is_same<Op, AffineOp<float>>::value || std::is_same<Op, LoggedAffineOp<float>>::value) &&
