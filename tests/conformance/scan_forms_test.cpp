@@ -6,6 +6,8 @@
 namespace scanrnn::test {
 namespace {
 
+using dispatch::Strategy;
+
 const std::vector<Dtype>& all_dtypes() {
   static const std::vector<Dtype> all{Dtype::float64, Dtype::float32,   Dtype::bfloat16,
                                       Dtype::float16, Dtype::complex64, Dtype::complex128};
