@@ -204,14 +204,8 @@ template <class T>
 T __ldg(const T* p) {
   return *p;
 }
-template <class T>
-T __ldcs(const T* p) {
-  return *p;
-}
-template <class T>
-void __stcs(T* p, const T& value) {
-  *p = value;
-}
+inline int4 __ldcs(const int4* p) { return *p; }
+inline void __stcs(int4* p, const int4& value) { *p = value; }
 inline std::size_t __cvta_generic_to_shared(const void* p) { return ::emulated::shared_address(p); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }

@@ -145,7 +145,7 @@ struct PackedWarp {
   __device__ __forceinline__ bool is_last(int number) const {
     return lane == kLanes - 1 || number == count - 1;
   }
-  // Of a line of the warp's, or the last one's for those behind it.
+  // The index of a line of the warp's, or the last one's for those behind it.
   __device__ __forceinline__ Index line_of(int number) const {
     return kStep > 0 ? min(begin + number, end - 1) : max(end - 1 - number, begin);
   }
