@@ -47,9 +47,8 @@ bool is_short_scan(const Problem& p, const DeviceLimits& device) {
 }
 
 bool packs_rows(const Problem& p, const DeviceLimits& device) {
-  constexpr std::int64_t kWalked = 6;  // by a thread each
-  return p.time_contiguous && !p.log_states && p.storage_bytes <= 4 && p.steps > kWalked &&
-         p.steps * p.storage_bytes >= 16 &&
+  return p.time_contiguous && !p.log_states && p.storage_bytes <= 4 &&
+         p.steps > kCudaAdjacentSteps && p.steps * p.storage_bytes >= 16 &&
          cuda_packs_lines(p.steps, p.batch * p.hidden_size, p.storage_bytes, false, device.units);
 }
 

@@ -11,6 +11,9 @@ namespace scanrnn::dispatch {
 // CUDA: whether threads walk rows beside one another where these lie, as they have so few steps.
 bool is_short_scan(const Problem& problem, const DeviceLimits& device);
 
+// CUDA: adjacent steps of a row up to which a thread walks it, and of two results half of them.
+inline constexpr std::int64_t kCudaAdjacentSteps = 6;
+
 // CUDA, where time is not split over blocks and steps are adjacent: whether each lane takes a few
 // steps of a row, if rows lie right behind one another; and whether it walks a row by itself, else.
 bool packs_rows(const Problem& problem, const DeviceLimits& device);

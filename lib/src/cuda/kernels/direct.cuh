@@ -2,7 +2,7 @@
 // Direct on CUDA: projection and recurrence in one launch, for a few tokens. A warp owns one unit
 // of one batch entry, or of four where there is one step, whose pre-activations never leave its
 // registers; or, for one step of a few lines in 16 bits, a block some units of all of them, by
-// tensor cores. Rows of pieces of two elements, in 16 bits, begin at words.
+// tensor cores.
 #pragma once
 
 #include "cuda/kernels/fragment_sums.cuh"
@@ -88,7 +88,8 @@ struct DirectItem {
   }
 };
 
-// As project(), of so many tokens exactly, so that no load waits for a branch.
+// The sums of so many tokens exactly, in all lanes: as project(), but all pieces of a turn are
+// asked for before the first product, which no branch of a token keeps apart.
 template <int kVector, int kTokens, int kRows, class T, class V, class Token>
 __device__ __forceinline__ void project_all(const T* const (&rows)[kRows], Token&& token,
                                             Index width, V (&sums)[kTokens][kRows]) {
@@ -103,16 +104,7 @@ __device__ __forceinline__ void project_all(const T* const (&rows)[kRows], Token
     load_pieces(rows, c, w);
     load_pieces(tokens, c, in);
 #pragma unroll
-    for (int k = 0; k < kTokens; ++k) {
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          sums[k][row] = scan::fma(static_cast<V>(w[row].value[i]), static_cast<V>(in[k].value[i]),
-                                   sums[k][row]);
-        }
-      }
-    }
+    for (int k = 0; k < kTokens; ++k) add_products(w, in[k], sums[k]);
   }
 #pragma unroll
   for (int k = 0; k < kTokens; ++k) {

@@ -71,8 +71,8 @@ cudaError_t launch_bare(const CudaSchedule& s, const Source& source, const Sink&
                         const Ends& ends) {
   const bool along_lanes = s.along_lanes && !s.across_blocks;
   const Index most = s.strategy != dispatch::Strategy::parallel_scan ? scan::kShortSteps
-                     : along_lanes                                   ? 6 / Sink::kStreams
-                                                                     : 0;
+                     : along_lanes ? dispatch::kCudaAdjacentSteps / Sink::kStreams
+                                   : 0;
   if (s.extent.steps < 1 || s.extent.steps > most) {
     return launch_by<Op, Across, kKernels>(s, source, sink, ends);
   }

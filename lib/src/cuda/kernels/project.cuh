@@ -10,7 +10,7 @@ namespace scanrnn {
 
 inline constexpr int kProjectWarps = 4;  // of a block
 
-// Adjacent elements of a row; with kVector > 1 all rows and tokens are aligned to 16 bytes.
+// Adjacent elements of a row; all rows and tokens begin where such pieces do.
 template <class T, int kVector>
 struct alignas(kVector * sizeof(T)) Piece {
   T value[kVector];
@@ -23,7 +23,20 @@ __device__ __forceinline__ void load_pieces(const T* const (&rows)[kRows], Index
     w[row] = *reinterpret_cast<const Piece<T, kVector>*>(rows[row] + c);
   }
 }
-// Adds the products of such pieces with those of the tokens, token(k) each, to sums[token][row].
+// Adds the products of such pieces with that of a token to sums[row].
+template <class T, int kVector, int kRows, class V>
+__device__ __forceinline__ void add_products(const Piece<T, kVector> (&w)[kRows],
+                                             const Piece<T, kVector>& in, V (&sums)[kRows]) {
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      sums[row] =
+          scan::fma(static_cast<V>(w[row].value[i]), static_cast<V>(in.value[i]), sums[row]);
+    }
+  }
+}
+// The same of the tokens, token(k) each, to sums[token][row].
 template <class T, int kVector, int kTokens, int kRows, class V, class Token>
 __device__ __forceinline__ void add_products(const Piece<T, kVector> (&w)[kRows], Token&& token,
                                              int tokens, Index c, V (&sums)[kTokens][kRows]) {
@@ -31,14 +44,7 @@ __device__ __forceinline__ void add_products(const Piece<T, kVector> (&w)[kRows]
   for (int k = 0; k < kTokens; ++k) {
     if (k >= tokens) break;
     const auto in = *reinterpret_cast<const Piece<T, kVector>*>(token(k) + c);
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        sums[k][row] =
-            scan::fma(static_cast<V>(w[row].value[i]), static_cast<V>(in.value[i]), sums[k][row]);
-      }
-    }
+    add_products(w, in, sums[k]);
   }
 }
 
