@@ -262,7 +262,10 @@ DLTensor look_at(const char* name, py::handle value) {
 }
 
 Dtype dtype_of(const py::dtype& dtype) {
-  switch (dtype.num()) {  // the numbers of NumPy's own types are part of its ABI
+  constexpr int kNumpyHalf = 23;  // pybind11 has no name for it
+  switch (dtype.num()) {          // the numbers of NumPy's own types are part of its ABI
+    case kNumpyHalf:
+      return Dtype::float16;
     case py::detail::npy_api::NPY_FLOAT_:
       return Dtype::float32;
     case py::detail::npy_api::NPY_DOUBLE_:

@@ -65,16 +65,20 @@ TEST(Half, FloatsRoundToTheNearestAndToEven) {
   EXPECT_GT(narrow(Limits::quiet_NaN()) & 0x7fffu, kInfinity);
 }
 
-// Whether a value of 16 bits is no number, where infinity has these bits.
-bool is_nan(unsigned value, unsigned infinity) { return (value & 0x7fff) > infinity; }
+// The same bits, but of a NaN, which has to stay one.
+void expect_passed(unsigned got, unsigned want, Dtype dtype) {
+  const unsigned infinity = dtype == Dtype::float16 ? kInfinity : 0x7f80u;
+  const auto is_nan = [&](unsigned value) { return (value & 0x7fff) > infinity; };
+  ASSERT_TRUE(is_nan(want) ? is_nan(got) : got == want)
+      << std::hex << got << " from " << want << " of " << name(dtype);
+}
 
 // One step from a zero state: h is b. Every value three times, as lines with gaps between them and
 // without, is work for several threads, of which some begin inside a line.
-TEST(Half, EveryValuePassesThrough) {
+TEST(Half, EveryValuePassesThroughAScan) {
   if (on_cuda()) GTEST_SKIP() << "a CPU's conversions";
   constexpr std::int64_t kValues = 3 << 16;
   for (const Dtype dtype : {Dtype::bfloat16, Dtype::float16}) {
-    const unsigned infinity = dtype == Dtype::float16 ? kInfinity : 0x7f80u;
     for (const int threads : {1, 3}) {
       for (const std::int64_t rows :
            {std::int64_t{1}, std::int64_t{12}, std::int64_t{384}, kValues}) {
@@ -98,11 +102,57 @@ TEST(Half, EveryValuePassesThrough) {
           linear_scan(context, plan, args);
           for (std::size_t i = 0; i < h.size(); ++i) {
             const bool in_gap = static_cast<std::int64_t>(i) % stride >= rows;
-            const unsigned want = in_gap || b[i] == kSign ? 0 : b[i];  // 0 + -0 is 0
-            ASSERT_TRUE(is_nan(want, infinity) ? is_nan(h[i], infinity) : h[i] == want)
-                << std::hex << h[i] << " from " << b[i] << " of " << name(dtype) << std::dec
-                << ", rows " << rows << ", gap " << gap << ", threads " << threads;
+            expect_passed(h[i], in_gap || b[i] == kSign ? 0 : b[i], dtype);  // 0 + -0 is 0
+            if (HasFatalFailure()) {
+              FAIL() << "rows " << rows << ", gap " << gap << ", threads " << threads;
+            }
           }
+        }
+      }
+    }
+  }
+}
+
+// A layer of no steps: the last state is the first, through the dtype that it is computed in.
+TEST(Half, EveryValuePassesThroughALayer) {
+  if (on_cuda()) GTEST_SKIP() << "a CPU's conversions";
+  constexpr std::int64_t kValues = 3 << 16;
+  for (const Dtype dtype : {Dtype::bfloat16, Dtype::float16}) {
+    for (const std::int64_t rows : {1, 12, 384}) {
+      for (const std::int64_t gap : {0, 5}) {
+        const std::int64_t lines = kValues / rows, stride = rows + gap;
+        std::vector<std::uint16_t> first(static_cast<std::size_t>(lines * stride)), last(first);
+        for (std::size_t i = 0; i < first.size(); ++i) first[i] = static_cast<std::uint16_t>(7 * i);
+        const auto view = [&](std::vector<std::uint16_t>& values) {
+          TensorView out = TensorView::of(values.data(), dtype, {1, lines, rows});
+          out.strides = {lines * stride, stride, 1};
+          return out;
+        };
+        LayerOptions options;
+        options.input_size = 1;
+        options.hidden_size = rows;
+        options.bias = false;
+        options.dtype = dtype;
+        const Layer layer(options);
+        Context context = make_context(3);
+        const dispatch::Plan plan = layer.plan(context, 0, lines, Mode::inference);
+        Scratch workspace(context, layer.sizes(plan).workspace);
+        const std::vector<std::uint16_t> weights(static_cast<std::size_t>(2 * rows));
+        ForwardArgs args;
+        for (const ParameterInfo& parameter : layer.parameters()) {
+          const std::vector<std::int64_t>& sizes = parameter.sizes;
+          args.params.push_back(TensorView::of(weights.data(), dtype, {sizes[0], sizes[1]}));
+        }
+        args.x = TensorView::of(weights.data(), dtype, {0, lines, 1});
+        args.y = TensorView::of(last.data(), dtype, {0, lines, rows});
+        args.h0.h = view(first);
+        args.hn.h = view(last);
+        args.workspace = workspace.span();
+        layer.forward(context, plan, args);
+        for (std::size_t i = 0; i < last.size(); ++i) {
+          const bool in_gap = static_cast<std::int64_t>(i) % stride >= rows;
+          expect_passed(last[i], in_gap ? 0 : first[i], dtype);
+          if (HasFatalFailure()) return;
         }
       }
     }

@@ -182,39 +182,43 @@ TEST(LinearScan, FewRows) {
 TEST(LinearScan, LargerThanTheCaches) {
   Context context = make_context(2);
   if (context.limits().processor != dispatch::Processor::cpu) GTEST_SKIP() << "of the CPU alone";
-  constexpr std::int64_t kElements = std::int64_t{5} << 20, kLine = 16;  // in floats
-  for (const std::int64_t rows : {8, 24, 1040}) {
-    const std::int64_t steps = kElements / rows;
-    const auto count = static_cast<std::size_t>(steps * rows);
-    std::vector<float> a(count), b(count), plain(count + 2 * kLine), streamed(count + 2 * kLine);
-    Random random(80);
-    for (std::size_t i = 0; i < count; ++i) {
-      a[i] = static_cast<float>(random.uniform(0.3, 1));
-      b[i] = static_cast<float>(random.uniform(-1, 1));
-    }
-    const auto aligned = [](std::vector<float>& memory) {
-      const auto bytes = reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
-      return memory.data() + (64 - bytes) / sizeof(float);
-    };
-    const auto view = [&](const float* data) {
-      return TensorView::of(data, Dtype::float32, {steps, rows});
-    };
-    for (const Way& way : linear_ways()) {
-      const dispatch::Plan plan =
-          way.splits(linear_scan_plan(context, {steps, 1, rows, Dtype::float32}, way.strategy));
-      Scratch workspace(context, linear_scan_workspace(plan));
-      ScanArgs args;
-      args.a = view(a.data());
-      args.b = view(b.data());
-      args.workspace = workspace.span();
-      float* const whole_lines = aligned(streamed);
-      float* const none = aligned(plain) + 1;
-      for (float* to : {whole_lines, none}) {
-        args.h = view(to);
-        linear_scan(context, plan, args);
+  constexpr std::int64_t kBytes = std::int64_t{20} << 20, kLine = 64;
+  for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16}) {
+    const auto size = static_cast<std::int64_t>(size_of(dtype));
+    for (const std::int64_t rows : {8, 24, 1040}) {
+      const std::int64_t steps = kBytes / size / rows;
+      const auto count = static_cast<std::size_t>(steps * rows * size);
+      std::vector<std::uint8_t> a(count), b(count), plain(count + 2 * kLine), streamed(plain);
+      Random random(80);
+      for (std::size_t i = 0; i < count; i += size_of(dtype)) {
+        const std::uint64_t decay = encode(random.uniform(0.3, 1), dtype);
+        const std::uint64_t input = encode(random.uniform(-1, 1), dtype);
+        std::memcpy(&a[i], &decay, size_of(dtype));
+        std::memcpy(&b[i], &input, size_of(dtype));
       }
-      EXPECT_EQ(std::memcmp(whole_lines, none, count * sizeof(float)), 0)
-          << name(way) << ", rows " << rows;
+      const auto aligned = [](std::vector<std::uint8_t>& memory) {
+        return memory.data() + kLine - reinterpret_cast<std::uintptr_t>(memory.data()) % kLine;
+      };
+      const auto view = [&](const std::uint8_t* data) {
+        return TensorView::of(data, dtype, {steps, rows});
+      };
+      for (const Way& way : linear_ways()) {
+        const dispatch::Plan plan =
+            way.splits(linear_scan_plan(context, {steps, 1, rows, dtype}, way.strategy));
+        Scratch workspace(context, linear_scan_workspace(plan));
+        ScanArgs args;
+        args.a = view(a.data());
+        args.b = view(b.data());
+        args.workspace = workspace.span();
+        std::uint8_t* const whole_lines = aligned(streamed);
+        std::uint8_t* const none = aligned(plain) + size;
+        for (std::uint8_t* to : {whole_lines, none}) {
+          args.h = view(to);
+          linear_scan(context, plan, args);
+        }
+        EXPECT_EQ(std::memcmp(whole_lines, none, count), 0)
+            << name(way) << ", rows " << rows << ", " << name(dtype);
+      }
     }
   }
 }

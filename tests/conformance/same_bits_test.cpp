@@ -2,7 +2,8 @@
 // On the CPU a ragged call of a forced strategy has the bits of a call on each stretch alone, where
 // steps are walked one after the other: resets of the bare recurrence, and layers whose products
 // are exact. A product over other numbers of rows may add up in another order, so that other
-// layers' results are near single calls' and no more (ragged_test.cpp).
+// layers' results are near single calls' and no more (ragged_test.cpp). And a bare recurrence of
+// 16 bits has the bits of one of floats, rounded once.
 #include <gtest/gtest.h>
 
 #include "support/one_by_one.h"
@@ -98,6 +99,52 @@ TEST(SameBits, ScansWithResets) {
           const ScanNumbers n = draw(c, random);
           expect_bits(c, n, run(c, n, context), context);
           if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// What backward makes of a stored state, which is rounded in 16 bits, is no part of it: da, and all
+// of log_output.
+TEST(SameBits, ScansOfHalvesAreThoseOfFloats) {
+  if (on_cuda()) GTEST_SKIP() << "there the dtype decides how many rows a thread walks";
+  Random random(1523);
+  Context context = make_context(2);
+  for (const Dtype dtype : {Dtype::bfloat16, Dtype::float16}) {
+    for (const ScanForm form : {ScanForm::linear, ScanForm::log, ScanForm::log_output}) {
+      for (const Order order : kOrders) {
+        for (const Way& way : linear_ways()) {
+          for (const std::int64_t rows : {1, 3, 7, 16, 37}) {
+            ScanCase c;
+            c.dtype = dtype;
+            c.form = form;
+            c.order = order;
+            c.way = way;
+            c.steps = 61;
+            c.lines = 2;
+            c.rows = rows;
+            c.reverse = rows % 4 == 3;
+            c.h0 = rows != 1;
+            if (rows == 16) c.reset_share = 0.15;
+            const ScanNumbers n = draw(c, random), got = run(c, n, context);
+            ScanCase of_floats = c;
+            of_floats.dtype = Dtype::float32;
+            const ScanNumbers want = run(of_floats, n, context);
+            const auto expect_rounded = [&](const Numbers& halves, const Numbers& floats) {
+              for (std::size_t i = 0; i < halves.size(); ++i) {
+                const double float_i = static_cast<double>(floats[i].real());
+                ASSERT_EQ(static_cast<double>(halves[i].real()), rounded(float_i, dtype))
+                    << text(c) << ", element " << i;
+              }
+            };
+            expect_rounded(got.h, want.h);
+            if (!c.log_states()) {
+              expect_rounded(got.db, want.db);
+              expect_rounded(got.dh0, want.dh0);
+            }
+            if (HasFatalFailure()) return;
+          }
         }
       }
     }

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bare recurrence: plan, launch, and copies for a device that works in another dtype. What is
-// checked is in api/scan_check.cpp.
+// The bare recurrence: plan and launch. What is checked is in api/scan_check.cpp.
 #include "scanrnn/linear_scan.h"
 
-#include <utility>
-#include <vector>
+#include <algorithm>
 
 #include "api/check.h"
 #include "api/scan_check.h"
@@ -37,77 +35,6 @@ void check_plan(const Context& context, const dispatch::Plan& plan, ScanForm for
   }
   require(p.training || !training,
           [&] { return "plan: it was not made for training: " + dispatch::explain(plan); });
-}
-
-// Tensors in the dtype that the backend works in: inputs are copied there, outputs from there when
-// all is done.
-class Inner {
- public:
-  Inner(Backend& backend, Dtype dtype, Arena& arena)
-      : backend_(backend), type_(backend.inner_type(dtype)), arena_(arena) {
-    copies_ = type_ != dtype;
-  }
-  void input(TensorView& view) {
-    if (!copies_ || !view) return;
-    const TensorView copy = like(view);
-    if (!arena_.counting()) backend_.copy(view, copy);
-    view = copy;
-  }
-  void output(TensorView& view) {
-    if (!copies_ || !view) return;
-    const TensorView copy = like(view);
-    outputs_.emplace_back(copy, view);
-    view = copy;
-  }
-  void finish() {
-    if (arena_.counting()) return;
-    for (const auto& [from, to] : outputs_) backend_.copy(from, to);
-  }
-
- private:
-  // Dense, and with the axis innermost that is so in `view`.
-  TensorView like(const TensorView& view) {
-    TensorView out = view;
-    const bool by_time = view.strides[0] == 1 && view.strides[2] != 1 && view.sizes[0] > 1;
-    const std::int64_t steps = view.sizes[0], lines = view.sizes[1], rows = view.sizes[2];
-    out.strides = {lines * rows, rows, 1};
-    if (by_time) out.strides = {1, rows * steps, steps};
-    out.dtype = type_;
-    out.data = arena_.take(static_cast<std::size_t>(steps * lines * rows) * size_of(type_));
-    return out;
-  }
-
-  Backend& backend_;
-  Dtype type_;
-  Arena& arena_;
-  bool copies_;
-  std::vector<std::pair<TensorView, TensorView>> outputs_;
-};
-
-void run(Backend& backend, const dispatch::Plan& plan, ScanArgs args, Arena& arena) {
-  Inner inner(backend, args.h.dtype, arena);
-  for (TensorView* view : {&args.a, &args.b, &args.sign_b, &args.h0, &args.sign_h0}) {
-    inner.input(*view);
-  }
-  inner.output(args.h);
-  inner.output(args.sign_h);
-  Arena scratch = arena.rest();
-  backend.scan(plan, args, scratch);
-  arena.saw(scratch);
-  inner.finish();
-}
-
-void run(Backend& backend, const dispatch::Plan& plan, ScanBackwardArgs args, Arena& arena) {
-  Inner inner(backend, args.dh.dtype, arena);
-  for (TensorView* view :
-       {&args.a, &args.b, &args.sign_b, &args.h0, &args.sign_h0, &args.h, &args.sign_h, &args.dh}) {
-    inner.input(*view);
-  }
-  for (TensorView* view : {&args.da, &args.db, &args.dh0}) inner.output(*view);
-  Arena scratch = arena.rest();
-  backend.scan_backward(plan, args, scratch);
-  arena.saw(scratch);
-  inner.finish();
 }
 
 }  // namespace
@@ -155,7 +82,7 @@ std::size_t linear_scan_workspace(const dispatch::Plan& plan) {
   args.h0 = one;
   args.sign_h = of_states;
   if (p.log_states) args.sign_h0 = one;
-  run(backend, plan, args, forward);
+  backend.scan(plan, args, forward);
   if (!p.training) return forward.peak();
   ScanBackwardArgs back;
   back.form = form;
@@ -164,7 +91,7 @@ std::size_t linear_scan_workspace(const dispatch::Plan& plan) {
   back.h0 = back.dh0 = one;
   back.sign_h = of_states;
   if (p.log_states) back.sign_h0 = one;
-  run(backend, plan, back, backward);
+  backend.scan_backward(plan, back, backward);
   return std::max(forward.peak(), backward.peak());
 }
 
@@ -175,7 +102,7 @@ void linear_scan(Context& context, const dispatch::Plan& plan, const ScanArgs& a
   const dispatch::Problem& p = plan.problem;
   if (p.steps == 0 || p.batch == 0 || p.hidden_size == 0) return;
   Arena arena(args.workspace.data);
-  run(*context.impl().backend, plan, checked, arena);
+  context.impl().backend->scan(plan, checked, arena);
 }
 
 void linear_scan_backward(Context& context, const dispatch::Plan& plan,
@@ -186,7 +113,7 @@ void linear_scan_backward(Context& context, const dispatch::Plan& plan,
   const dispatch::Problem& p = plan.problem;
   if (p.batch == 0 || p.hidden_size == 0 || (p.steps == 0 && !args.dh0)) return;
   Arena arena(args.workspace.data);
-  run(*context.impl().backend, plan, checked, arena);
+  context.impl().backend->scan_backward(plan, checked, arena);
 }
 
 }  // namespace scanrnn

@@ -16,7 +16,11 @@ using scan::Team;
 template <class T>
 const CpuScanKernels<T>& scan_kernels() {
   const CpuScanTable& table = cpu_kernels().scans;
-  if constexpr (std::is_same<T, float>::value) {
+  if constexpr (std::is_same<T, Float16>::value) {
+    return table.float16;
+  } else if constexpr (std::is_same<T, BFloat16>::value) {
+    return table.bfloat16;
+  } else if constexpr (std::is_same<T, float>::value) {
     return table.float32;
   } else if constexpr (std::is_same<T, double>::value) {
     return table.float64;
@@ -27,10 +31,14 @@ const CpuScanKernels<T>& scan_kernels() {
   }
 }
 
-// Calls use(T()) with the type of an inner dtype.
+// Calls use(T()) with the type of a dtype.
 template <class F>
 void with_type(Dtype dtype, F&& use) {
   switch (dtype) {
+    case Dtype::float16:
+      return use(Float16());
+    case Dtype::bfloat16:
+      return use(BFloat16());
     case Dtype::complex64:
       return use(scan::Complex<float>());
     case Dtype::complex128:
@@ -43,13 +51,15 @@ void with_type(Dtype dtype, F&& use) {
 }
 
 // Runs walk(schedule) on a team. Rows that are not adjacent are lines of their own, for which there
-// is memory as vectors where a plan says that their steps are.
+// is memory as vectors where a plan says that their steps are: those are walked `abreast`.
 template <class T, class F>
-void run(const dispatch::Plan& plan, ScanForm form, bool adjacent, Arena& arena, F&& walk) {
+void run(const dispatch::Plan& plan, ScanForm form, bool adjacent, bool abreast, Arena& arena,
+         F&& walk) {
   const dispatch::Problem& p = plan.problem;
   const bool logs = form == ScanForm::log_output, split = p.time_contiguous;
   const Scratch scratch(arena, plan, split ? p.batch * p.hidden_size : p.batch,
-                        split ? 1 : p.hidden_size, sizeof(T), logs ? kLogCarryFields : kCarryFields,
+                        split ? 1 : p.hidden_size, sizeof(Value<T>),
+                        logs ? kLogCarryFields : kCarryFields,
                         logs ? kLogTotalFields : kTotalFields);
   if (arena.counting()) return;
   constexpr Index kTensors = 3;  // at least
@@ -61,7 +71,7 @@ void run(const dispatch::Plan& plan, ScanForm form, bool adjacent, Arena& arena,
     CpuSchedule schedule = schedule_of(team, plan, scratch);
     if (p.steps == 0) schedule.chunk = 0;
     schedule.streams = streams;
-    schedule.by_units = !adjacent;
+    schedule.by_units = !adjacent && !abreast;
     schedule.lines = adjacent ? p.batch : p.batch * p.hidden_size;
     schedule.hidden = adjacent ? p.hidden_size : 1;
     schedule.steps = p.steps;
@@ -76,20 +86,10 @@ void cpu_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) {
     using T = decltype(type);
     const bool adjacent = has_adjacent_rows(args);
     const auto a = forward_args<T>(args, adjacent ? 0 : plan.problem.hidden_size);
-    const bool abreast = plan.problem.time_contiguous && has_adjacent_steps(args);
-    run<T>(plan, args.form, adjacent, arena, [&](const CpuSchedule& s) {
-      if constexpr (std::is_floating_point<T>::value) {
-        if (args.form != ScanForm::log_output && (adjacent || abreast)) {
-          const auto& kernels = kernels_of<T>();
-          CpuSchedule by_vectors = s;
-          by_vectors.by_units = false;
-          kernels.load_carry(by_vectors, a.h0.data, adjacent ? a.h0.line : a.h0.row);
-          s.team.barrier();
-          return (args.form == ScanForm::log ? kernels.scan_log : kernels.scan)(by_vectors, a);
-        }
-      }
-      scan_kernels<T>().forward(s, a);
-    });
+    const bool abreast = kIsReal<T> && args.form != ScanForm::log_output &&
+                         plan.problem.time_contiguous && has_adjacent_steps(args);
+    run<T>(plan, args.form, adjacent, abreast, arena,
+           [&](const CpuSchedule& s) { scan_kernels<T>().forward(s, a); });
   });
 }
 
@@ -98,7 +98,7 @@ void cpu_scan_backward(const dispatch::Plan& plan, const ScanBackwardArgs& args,
     using T = decltype(type);
     const bool adjacent = has_adjacent_rows(args);
     const auto a = backward_args<T>(args, adjacent ? 0 : plan.problem.hidden_size);
-    run<T>(plan, ScanForm::linear, adjacent, arena,
+    run<T>(plan, ScanForm::linear, adjacent, false, arena,
            [&](const CpuSchedule& s) { scan_kernels<T>().backward(s, a); });
   });
 }

@@ -80,11 +80,10 @@ inline bool has_adjacent_rows(std::initializer_list<const TensorView*> views) {
     return !*view || view->strides[2] == 1 || view->sizes[2] == 1;
   });
 }
-// Whether the steps of all these are adjacent, and states of all lines a stride apart.
+// Whether the steps of all these are adjacent, and nothing cuts a row.
 inline bool has_adjacent_steps(const ScanArgs& a) {
   const auto adjacent = [](const TensorView& view) { return !view || view.strides[0] == 1; };
-  return adjacent(a.a) && adjacent(a.b) && adjacent(a.sign_b) && adjacent(a.h) && !a.reset &&
-         (!a.h0 || has_even_rows(a.h0));
+  return adjacent(a.a) && adjacent(a.b) && adjacent(a.sign_b) && adjacent(a.h) && !a.reset;
 }
 inline bool has_adjacent_rows(const ScanArgs& a) {
   return has_adjacent_rows({&a.a, &a.b, &a.sign_b, &a.h0, &a.sign_h0, &a.h, &a.sign_h});

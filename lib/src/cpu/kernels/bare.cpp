@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bare recurrence for one instruction set, compiled once for each, as table.cpp is: how its
-// rows lie in vectors, and whether what it writes goes past the caches.
+// The bare recurrence of real numbers with rows in vectors, forward, for one instruction set;
+// compiled once for each, as table.cpp is.
 #include "cpu/kernels/bare.h"
 
 #include <cstdlib>
 
-#include "cpu/kernels/run.h"
-#include "cpu/kernels/scan_lanes.h"
+#include "cpu/kernels/scan.h"
 #include "scanrnn/scan/cpu_abreast.h"
 
 namespace scanrnn::HWY_NAMESPACE {
 namespace {
 
 // Few rows whose steps are adjacent lie several steps to a vector.
-template <class Op, class T, class Source, class Sink>
-void run_bare(const CpuSchedule& s, const Source& source, const Sink& sink, Index step) {
+template <class Op, class Memory, class Source, class Sink, class Ends>
+void walk_arranged(const CpuSchedule& s, const Source& source, const Sink& sink, const Ends& ends,
+                   Index step) {
+  using V = typename Memory::V;
   const auto abreast = [&](auto levels) {
-    run<Op, T>(s, source, sink, scan::StepsAbreast<StepMoves<T, levels()>>{{s.hidden, step < 0}});
+    using Moves = StepMoves<Value<typename Memory::T>, levels()>;
+    walk_scan<Op, Memory>(s, source, sink, ends, scan::StepsAbreast<Moves>{{s.hidden, step < 0}});
   };
-  const Index together = s.hidden == std::abs(step) ? Vec<T>::kLanes / s.hidden : 1;
+  const Index together = s.hidden == std::abs(step) ? V::kLanes / s.hidden : 1;
   if (together < 2) {
-    run<Op, T>(s, source, sink);
+    walk_scan<Op, Memory>(s, source, sink, ends);
   } else if (together == 2) {
     abreast(std::integral_constant<int, 1>());
   } else if (together <= 4) {
@@ -36,25 +38,28 @@ void run_bare(const CpuSchedule& s, const Source& source, const Sink& sink, Inde
 
 template <class T, bool kLogForm>
 void bare(const CpuSchedule& s, const ScanKernelArgs<T>& a) {
-  using V = Vec<T>;
-  const BareSource<Lanes<T>, kLogForm> source{a.a, a.b, a.sign_b, {a.reset, s.steps}, s.hidden};
-  if (a.reset.data) {
-    using ResetOp = std::conditional_t<kLogForm, scan::LogResetOp<V>, scan::ResetOp<V>>;
-    return run<ResetOp, T>(s, source, BareSink<Lanes<T>>{a.h, s.hidden});
-  }
+  using Memory = typename MemoryOf<T, false>::Type;
+  using V = typename Memory::V;
+  if (a.reset.data) return bare_forward<Memory, kLogForm>(s, a);
   using Op = std::conditional_t<kLogForm, scan::LogAffineOp<V>, scan::AffineOp<V>>;
+  const BareSource<Memory, kLogForm> source{a.a, a.b, a.sign_b, {}, s.hidden};
+  const BareEnds<Memory> ends{a.h0, {}, s.hidden};
   // Steps apart in one tensor count as steps apart in all of them.
   const bool alike =
       a.a.step == a.h.step && a.b.step == a.h.step && (!a.sign_b.data || a.sign_b.step == a.h.step);
   const Index step = alike ? a.h.step : 0;
-  if (s.streams && StreamedLanes<T>::pays(a.h, s.hidden)) {
-    run_bare<Op, T>(s, source, BareSink<StreamedLanes<T>>{a.h, s.hidden}, step);
-    StreamedLanes<T>::flush();
+  if (s.streams && Streamed<Memory>::pays(a.h, s.hidden)) {
+    walk_arranged<Op, Memory>(s, source, BareSink<Streamed<Memory>>{a.h, s.hidden}, ends, step);
+    Streamed<Memory>::flush();
   } else {
-    run_bare<Op, T>(s, source, BareSink<Lanes<T>>{a.h, s.hidden}, step);
+    walk_arranged<Op, Memory>(s, source, BareSink<Memory>{a.h, s.hidden}, ends, step);
   }
 }
 
+template void bare<Float16, false>(const CpuSchedule&, const ScanKernelArgs<Float16>&);
+template void bare<Float16, true>(const CpuSchedule&, const ScanKernelArgs<Float16>&);
+template void bare<BFloat16, false>(const CpuSchedule&, const ScanKernelArgs<BFloat16>&);
+template void bare<BFloat16, true>(const CpuSchedule&, const ScanKernelArgs<BFloat16>&);
 template void bare<float, false>(const CpuSchedule&, const ScanKernelArgs<float>&);
 template void bare<float, true>(const CpuSchedule&, const ScanKernelArgs<float>&);
 template void bare<double, false>(const CpuSchedule&, const ScanKernelArgs<double>&);

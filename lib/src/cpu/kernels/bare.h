@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bare recurrence over vectors; bare.cpp has it for float and double.
+// The bare recurrence of real numbers with rows in vectors, forward; bare.cpp has it for each
+// dtype.
 #pragma once
 
 #include "cpu/kernels/simd.h"
@@ -7,6 +8,7 @@
 
 namespace scanrnn::HWY_NAMESPACE {
 
+// T is as memory has it.
 template <class T, bool kLogForm>
 void bare(const CpuSchedule& s, const ScanKernelArgs<T>& a);
 

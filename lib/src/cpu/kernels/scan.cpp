@@ -2,22 +2,21 @@
 // The kernels of the bare recurrence for one instruction set; compiled once for each, as
 // cpu/kernels/table.cpp is.
 #include "cpu/kernels/scan.h"
+#include "cpu/kernels/bare.h"
 
 namespace scanrnn::HWY_NAMESPACE {
 namespace {
-
-template <class T>
-inline constexpr bool kIsReal = std::is_floating_point<T>::value;
 
 template <class T, bool kByUnits>
 void forward_by(const CpuSchedule& s, const ScanKernelArgs<T>& a) {
   using Memory = typename MemoryOf<T, kByUnits>::Type;
   if constexpr (kIsReal<T>) {
     if (a.form == ScanForm::log_output) return log_state_forward<Memory>(s, a);
-    // With rows in vectors it is CpuTypeKernels' scan and scan_log.
     if constexpr (kByUnits) {
-      if (a.form == ScanForm::linear) return bare_forward<Memory, false>(s, a);
       if (a.form == ScanForm::log) return bare_forward<Memory, true>(s, a);
+      return bare_forward<Memory, false>(s, a);
+    } else {
+      return (a.form == ScanForm::log ? bare<T, true> : bare<T, false>)(s, a);
     }
   } else {
     bare_forward<Memory, false>(s, a);
@@ -49,7 +48,10 @@ CpuScanKernels<T> kernels_of() {
 }  // namespace
 
 const CpuScanTable& scan_table() {
-  static const CpuScanTable kernels{kernels_of<float>(), kernels_of<double>(),
+  static const CpuScanTable kernels{kernels_of<Float16>(),
+                                    kernels_of<BFloat16>(),
+                                    kernels_of<float>(),
+                                    kernels_of<double>(),
                                     kernels_of<scan::Complex<float>>(),
                                     kernels_of<scan::Complex<double>>()};
   return kernels;

@@ -4,21 +4,21 @@
 // set.
 #pragma once
 
-#include "cpu/kernels/simd.h"
+#include "cpu/kernels/scan_lanes.h"
 #include "cpu/kernels/table.h"
 #include "recurrence/log_scan.h"
 
 namespace scanrnn::HWY_NAMESPACE {
 
 // A unit as a row: of lines of one row, or where rows are not adjacent.
-template <class Scalar>
+template <class Stored>
 struct Single {
-  using T = Scalar;
-  using V = Scalar;
+  using T = Stored;
+  using V = Value<T>;
   static constexpr int kUnits = 1;
   SCANRNN_INLINE static void prefetch(const T* line, Index row) { scanrnn::prefetch(line + row); }
-  SCANRNN_INLINE static V read(const T* line, Index row, Index) { return line[row]; }
-  SCANRNN_INLINE static void write(T* line, Index row, Index, V value) { line[row] = value; }
+  SCANRNN_INLINE static V read(const T* line, Index row, Index) { return widen(line[row]); }
+  SCANRNN_INLINE static void write(T* line, Index row, Index, V value) { narrow(value, line[row]); }
   SCANRNN_INLINE static bool resets(const std::uint8_t* step, Index row, Index stride, Index) {
     return step[row * stride] != 0;
   }
@@ -66,6 +66,14 @@ template <class T, bool kByUnits>
 struct MemoryOf {
   using Type = Lanes<T>;
 };
+template <>
+struct MemoryOf<Float16, false> {
+  using Type = HalfLanes<Float16>;
+};
+template <>
+struct MemoryOf<BFloat16, false> {
+  using Type = HalfLanes<BFloat16>;
+};
 template <class Real>
 struct MemoryOf<scan::Complex<Real>, false> {
   using Type = ComplexLanes<Real>;
@@ -75,8 +83,10 @@ struct MemoryOf<T, true> {
   using Type = Single<T>;
 };
 
-template <class Op, class Memory, class Source, class Sink, class Ends>
-void walk_scan(const CpuSchedule& s, const Source& source, const Sink& sink, const Ends& ends) {
+template <class Op, class Memory, class Source, class Sink, class Ends,
+          class Arrangement = scan::OneStep>
+void walk_scan(const CpuSchedule& s, const Source& source, const Sink& sink, const Ends& ends,
+               const Arrangement& arranged = {}) {
   using State = typename Op::State;
   const scan::Extent extent{s.lines, (s.hidden + Memory::kUnits - 1) / Memory::kUnits, s.steps};
   auto* carry = static_cast<State*>(s.carry);
@@ -88,12 +98,12 @@ void walk_scan(const CpuSchedule& s, const Source& source, const Sink& sink, con
   };
   each([&](Index line, Index row, State& state) { state = ends.first(line, row); });
   if (s.chunk == 0) {
-    scan::sequential<Op>(s.team, extent, source, sink, {0, s.steps}, carry);
+    scan::sequential<Op>(s.team, extent, source, sink, {0, s.steps}, carry, arranged);
   } else {
     s.team.barrier();
     scan::parallel<Op>(s.team, extent, source, sink, s.chunk,
                        static_cast<typename Op::Element*>(s.totals), static_cast<State*>(s.starts),
-                       carry);
+                       carry, arranged);
     s.team.barrier();
   }
   each([&](Index line, Index row, const State& state) { ends.last(line, row, state); });

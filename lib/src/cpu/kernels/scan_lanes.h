@@ -2,21 +2,98 @@
 // How the bare recurrence's values lie in memory and in vectors, where that is not as Lanes says.
 #pragma once
 
+#include "cpu/half.h"
 #include "cpu/kernels/simd.h"
 #include "hwy/cache_control.h"
 #include "recurrence/scan.h"
 
 namespace scanrnn::HWY_NAMESPACE {
 
-// Lanes where a tensor that is written is larger than the caches: whole vectors go past them, so
+// Numbers of 16 bits in memory as vectors of floats.
+template <class Stored>
+struct HalfLanes : Lanes<float> {
+  using T = Stored;
+  using V = Vec<float>;
+
+  SCANRNN_INLINE static void prefetch(const T* line, scan::Index row) {
+    scanrnn::prefetch(line + row * V::kLanes);
+  }
+  SCANRNN_INLINE static V read(const T* line, scan::Index row, scan::Index hidden) {
+    const scan::Index first = row * V::kLanes;
+    const std::uint16_t* from = &line->bits + first;
+    if (first + V::kLanes <= hidden) return widened(hn::LoadU(Bits(), from));
+#if HWY_TARGET <= HWY_AVX3
+    return widened(hn::MaskedLoad(hn::FirstN(Bits(), hidden - first), Bits(), from));
+#else  // whose masked loads of 16 bits are whole ones, past the line's end
+    std::uint16_t lanes[V::kLanes] = {};
+    for (scan::Index i = first; i < hidden; ++i) lanes[i - first] = from[i - first];
+    return widened(hn::LoadU(Bits(), lanes));
+#endif
+  }
+  SCANRNN_INLINE static void write(T* line, scan::Index row, scan::Index hidden, V value) {
+    const scan::Index first = row * V::kLanes;
+    std::uint16_t* to = &line->bits + first;
+    if (first + V::kLanes <= hidden) {
+      hn::StoreU(narrowed(value), Bits(), to);
+    } else {
+      hn::BlendedStore(narrowed(value), hn::FirstN(Bits(), hidden - first), Bits(), to);
+    }
+  }
+  SCANRNN_INLINE static void stream(T* to, V value) {
+    hn::Stream(narrowed(value), Bits(), &to->bits);
+  }
+
+ private:
+  using D = typename V::D;
+  using Bits = hn::Rebind<std::uint16_t, D>;
+  using Words = hn::RebindToUnsigned<D>;
+
+  SCANRNN_INLINE static V widened(hn::Vec<Bits> x) {
+    if constexpr (std::is_same<T, BFloat16>::value) {
+      return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(Words(), x)));
+    } else {
+#ifdef __F16C__
+      return hn::PromoteTo(D(), hn::BitCast(hn::Rebind<hwy::float16_t, D>(), x));
+#else
+      std::uint16_t halves[V::kLanes];
+      float floats[V::kLanes];
+      hn::StoreU(x, Bits(), halves);
+      halves_to_floats(halves, floats, V::kLanes);
+      return V::load(floats);
+#endif
+    }
+  }
+  SCANRNN_INLINE static hn::Vec<Bits> narrowed(V x) {
+    if constexpr (std::is_same<T, BFloat16>::value) {  // as narrow() does
+      const auto bits = hn::BitCast(Words(), x.raw);
+      const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(Words(), 1));
+      const auto rounded = hn::Add(hn::Add(bits, hn::Set(Words(), 0x7fff)), odd);
+      const auto quiet = hn::Or(bits, hn::Set(Words(), 0x400000));
+      const auto is_number = hn::RebindMask(Words(), hn::Eq(x.raw, x.raw));
+      const auto kept = hn::ShiftRight<16>(hn::IfThenElse(is_number, rounded, quiet));
+      return hn::DemoteTo(Bits(), hn::BitCast(hn::RebindToSigned<D>(), kept));
+    } else {
+#ifdef __F16C__
+      return hn::BitCast(Bits(), hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), x.raw));
+#else
+      std::uint16_t halves[V::kLanes];
+      float floats[V::kLanes];
+      x.store(floats);
+      floats_to_halves(floats, halves, V::kLanes);
+      return hn::LoadU(Bits(), halves);
+#endif
+    }
+  }
+};
+
+// Memory where a tensor that is written is larger than the caches: whole vectors go past them, so
 // that memory is not read before it is written. That pays where they fill cache lines before the
 // processor has to let go of one: vectors of a line each, or of half a line in long rows. Smaller
 // or unaligned ones took up to five times as long.
-template <class Scalar>
-struct StreamedLanes : Lanes<Scalar> {
-  using T = Scalar;
-  using V = Vec<T>;
-  using D = typename V::D;
+template <class Memory>
+struct Streamed : Memory {
+  using T = typename Memory::T;
+  using V = typename Memory::V;
   static constexpr scan::Index kVectorBytes = V::kLanes * sizeof(T), kLine = 64, kLongRow = 1024;
 
   static bool pays(const Grid<T>& out, scan::Index hidden) {
@@ -28,9 +105,9 @@ struct StreamedLanes : Lanes<Scalar> {
     T* to = line + row * V::kLanes;
     const bool aligned = reinterpret_cast<std::uintptr_t>(to) % kVectorBytes == 0;
     if (aligned && (row + 1) * V::kLanes <= hidden) {
-      hn::Stream(value.raw, D(), to);
+      Memory::stream(to, value);
     } else {
-      Lanes<T>::write(line, row, hidden, value);
+      Memory::write(line, row, hidden, value);
     }
   }
   // After the last of them, before other threads may read.

@@ -231,6 +231,8 @@ struct Lanes {
       hn::BlendedStore(value.raw, hn::FirstN(D(), hidden - first), D(), line + first);
     }
   }
+  // A whole vector, aligned, past the caches.
+  SCANRNN_INLINE static void stream(T* to, V value) { hn::Stream(value.raw, D(), to); }
   SCANRNN_INLINE static MaskOf<T> resets(const std::uint8_t* step, scan::Index row,
                                          scan::Index stride, scan::Index hidden) {
     return {hn::Not(is_zero(flags<T>(step, row, stride, hidden)).raw)};

@@ -6,7 +6,6 @@
 
 #include <cstring>
 
-#include "cpu/kernels/bare.h"
 #include "cpu/kernels/dense.h"
 #include "cpu/kernels/run.h"
 
@@ -132,21 +131,6 @@ void column_sums(const scan::Team& team, const T* values, Index count, Index str
   }
 }
 
-float widen(std::uint16_t bfloat16) {
-  const std::uint32_t bits = std::uint32_t{bfloat16} << 16;
-  float out;
-  std::memcpy(&out, &bits, sizeof out);
-  return out;
-}
-
-std::uint16_t narrow(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);  // to nearest, ties to even
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  return static_cast<std::uint16_t>((nan ? bits | 0x400000u : rounded) >> 16);
-}
-
 void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, Index count) {
   if (from_dtype == to_dtype) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * size_of(to_dtype));
@@ -154,12 +138,14 @@ void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, Index
     const auto* source = static_cast<const std::uint16_t*>(from);
     auto* target = static_cast<float*>(to);
     if (from_dtype == Dtype::float16) return halves_to_floats(source, target, count);
-    for (Index i = 0; i < count; ++i) target[i] = widen(source[i]);
+    for (Index i = 0; i < count; ++i) target[i] = widen(BFloat16{source[i]});
   } else {
     const auto* source = static_cast<const float*>(from);
-    auto* target = static_cast<std::uint16_t*>(to);
-    if (to_dtype == Dtype::float16) return floats_to_halves(source, target, count);
-    for (Index i = 0; i < count; ++i) target[i] = narrow(source[i]);
+    if (to_dtype == Dtype::float16) {
+      return floats_to_halves(source, static_cast<std::uint16_t*>(to), count);
+    }
+    auto* target = static_cast<BFloat16*>(to);
+    for (Index i = 0; i < count; ++i) narrow(source[i], target[i]);
   }
 }
 
@@ -185,8 +171,6 @@ CpuTypeKernels<T> kernels_of() {
   CpuTypeKernels<T> out{{},
                         {},
                         {&pack_gates<T>, &pack_columns<T>, &project<T>, &project_back<T>},
-                        &bare<T, false>,
-                        &bare<T, true>,
                         &load_carry<T>,
                         &store_carry<T>,
                         &column_sums<T>};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cpu/dense.h"
+#include "cpu/half.h"
 #include "recurrence/linear_backward.h"
 #include "recurrence/scan.h"
 #include "scanrnn/registry.h"
@@ -49,8 +50,6 @@ struct CpuTypeKernels {
   CpuCellKernels<T> cells[kCellCount][kMaxVariants];   // linear and diagonal ones
   CpuDenseKernels<T> dense[kCellCount][kMaxVariants];  // dense ones
   CpuDenseTools<T> tools;
-  void (*scan)(const CpuSchedule&, const ScanKernelArgs<T>&);
-  void (*scan_log)(const CpuSchedule&, const ScanKernelArgs<T>&);
   // h is [lines][hidden], `line` apart; null: zeros to the carry, or nothing from it.
   void (*load_carry)(const CpuSchedule&, const T* h, Index line);
   void (*store_carry)(const CpuSchedule&, T* h, Index line);
@@ -59,14 +58,15 @@ struct CpuTypeKernels {
                       T* sums);
 };
 
-// The bare recurrence in any form, the states at the ends of time included. What is walked in the
-// linear form and by logarithms, forward, with rows in vectors is CpuTypeKernels' own.
+// The bare recurrence in any form, the states at the ends of time included. T is as memory has it.
 template <class T>
 struct CpuScanKernels {
   void (*forward)(const CpuSchedule&, const ScanKernelArgs<T>&);
   void (*backward)(const CpuSchedule&, const ScanBackwardKernelArgs<T>&);
 };
 struct CpuScanTable {
+  CpuScanKernels<Float16> float16;
+  CpuScanKernels<BFloat16> bfloat16;
   CpuScanKernels<float> float32;
   CpuScanKernels<double> float64;
   CpuScanKernels<scan::Complex<float>> complex64;
