@@ -58,10 +58,10 @@ constexpr Value kPoison(0x5CA11AB1);
 // By their definitions, lane by lane.
 struct Moves {
   static constexpr int kLevels = 3;
-  Index rows;
+  Index rows, count;
   bool reverse;
 
-  Index steps() const { return Lanes::kLanes / rows; }
+  Index steps() const { return count; }
   Index step_of(std::size_t lane) const {
     const Index place = static_cast<Index>(lane) / rows;
     return reverse ? steps() - 1 - place : place;
@@ -159,7 +159,8 @@ void run(Index lines, Index rows, Index steps, int team_size, Index chunk, bool 
   const Index chunks = chunk ? scan::chunk_count(steps, chunk) : 0;
   std::vector<Op::Element> totals(static_cast<std::size_t>(chunks * lines));
   std::vector<Op::State> starts(static_cast<std::size_t>(team_size * lines));
-  const scan::StepsAbreast<Moves> arranged{{rows, reverse}};
+  const Index whole = Lanes::kLanes / rows, left = std::max<Index>(steps % whole, 1);
+  const scan::StepsAbreast<Moves> arranged{{rows, whole, reverse}, {rows, left, reverse}};
   const scan::Extent extent{lines, 1, steps};
   int members = 0;
 #pragma omp parallel num_threads(team_size)

@@ -50,8 +50,14 @@ void with_type(Dtype dtype, F&& use) {
   }
 }
 
-// Runs walk(schedule) on a team. Rows that are not adjacent are lines of their own, for which there
-// is memory as vectors where a plan says that their steps are: those are walked `abreast`.
+// Whether a vector holds several steps of a row, for which the plan has to have foreseen memory.
+template <class T, class Args>
+bool walks_abreast(const dispatch::Plan& plan, const Args& args) {
+  return kIsReal<T> && args.form != ScanForm::log_output && plan.problem.time_contiguous &&
+         has_adjacent_steps(args) && !args.reset;
+}
+
+// Runs walk(schedule) on a team. Rows that are not adjacent are lines of their own.
 template <class T, class F>
 void run(const dispatch::Plan& plan, ScanForm form, bool adjacent, bool abreast, Arena& arena,
          F&& walk) {
@@ -86,8 +92,7 @@ void cpu_scan(const dispatch::Plan& plan, const ScanArgs& args, Arena& arena) {
     using T = decltype(type);
     const bool adjacent = has_adjacent_rows(args);
     const auto a = forward_args<T>(args, adjacent ? 0 : plan.problem.hidden_size);
-    const bool abreast = kIsReal<T> && args.form != ScanForm::log_output &&
-                         plan.problem.time_contiguous && has_adjacent_steps(args);
+    const bool abreast = walks_abreast<T>(plan, args);
     run<T>(plan, args.form, adjacent, abreast, arena,
            [&](const CpuSchedule& s) { scan_kernels<T>().forward(s, a); });
   });
@@ -98,7 +103,8 @@ void cpu_scan_backward(const dispatch::Plan& plan, const ScanBackwardArgs& args,
     using T = decltype(type);
     const bool adjacent = has_adjacent_rows(args);
     const auto a = backward_args<T>(args, adjacent ? 0 : plan.problem.hidden_size);
-    run<T>(plan, ScanForm::linear, adjacent, false, arena,
+    const bool abreast = walks_abreast<T>(plan, args);
+    run<T>(plan, ScanForm::linear, adjacent, abreast, arena,
            [&](const CpuSchedule& s) { scan_kernels<T>().backward(s, a); });
   });
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bare recurrence of real numbers with rows in vectors, forward, for one instruction set;
-// compiled once for each, as table.cpp is.
+// The bare recurrence of real numbers with rows in vectors, for one instruction set; compiled
+// once for each, as table.cpp is.
 #include "cpu/kernels/bare.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <initializer_list>
 
 #include "cpu/kernels/scan.h"
 #include "scanrnn/scan/cpu_abreast.h"
@@ -16,11 +18,13 @@ template <class Op, class Memory, class Source, class Sink, class Ends>
 void walk_arranged(const CpuSchedule& s, const Source& source, const Sink& sink, const Ends& ends,
                    Index step) {
   using V = typename Memory::V;
+  const Index together = s.hidden == std::abs(step) ? V::kLanes / s.hidden : 1;
   const auto abreast = [&](auto levels) {
     using Moves = StepMoves<Value<typename Memory::T>, levels()>;
-    walk_scan<Op, Memory>(s, source, sink, ends, scan::StepsAbreast<Moves>{{s.hidden, step < 0}});
+    const Moves whole(s.hidden, together, step < 0);
+    const Moves tail(s.hidden, std::max<Index>(s.steps % together, 1), step < 0);
+    walk_scan<Op, Memory>(s, source, sink, ends, scan::StepsAbreast<Moves>{whole, tail});
   };
-  const Index together = s.hidden == std::abs(step) ? V::kLanes / s.hidden : 1;
   if (together < 2) {
     walk_scan<Op, Memory>(s, source, sink, ends);
   } else if (together == 2) {
@@ -34,6 +38,16 @@ void walk_arranged(const CpuSchedule& s, const Source& source, const Sink& sink,
   }
 }
 
+// The stride between steps, if all others have it, too, else 0: steps apart in one tensor count as
+// steps apart in all of them.
+template <class T>
+Index alike(Index step, std::initializer_list<Grid<const T>> others) {
+  const bool all = std::all_of(others.begin(), others.end(), [&](const Grid<const T>& other) {
+    return !other.data || other.step == step;
+  });
+  return all ? step : 0;
+}
+
 }  // namespace
 
 template <class T, bool kLogForm>
@@ -44,10 +58,7 @@ void bare(const CpuSchedule& s, const ScanKernelArgs<T>& a) {
   using Op = std::conditional_t<kLogForm, scan::LogAffineOp<V>, scan::AffineOp<V>>;
   const BareSource<Memory, kLogForm> source{a.a, a.b, a.sign_b, {}, s.hidden};
   const BareEnds<Memory> ends{a.h0, {}, s.hidden};
-  // Steps apart in one tensor count as steps apart in all of them.
-  const bool alike =
-      a.a.step == a.h.step && a.b.step == a.h.step && (!a.sign_b.data || a.sign_b.step == a.h.step);
-  const Index step = alike ? a.h.step : 0;
+  const Index step = alike<T>(a.h.step, {a.a, a.b, a.sign_b});
   if (s.streams && Streamed<Memory>::pays(a.h, s.hidden)) {
     walk_arranged<Op, Memory>(s, source, BareSink<Streamed<Memory>>{a.h, s.hidden}, ends, step);
     Streamed<Memory>::flush();
@@ -56,13 +67,27 @@ void bare(const CpuSchedule& s, const ScanKernelArgs<T>& a) {
   }
 }
 
-template void bare<Float16, false>(const CpuSchedule&, const ScanKernelArgs<Float16>&);
-template void bare<Float16, true>(const CpuSchedule&, const ScanKernelArgs<Float16>&);
-template void bare<BFloat16, false>(const CpuSchedule&, const ScanKernelArgs<BFloat16>&);
-template void bare<BFloat16, true>(const CpuSchedule&, const ScanKernelArgs<BFloat16>&);
-template void bare<float, false>(const CpuSchedule&, const ScanKernelArgs<float>&);
-template void bare<float, true>(const CpuSchedule&, const ScanKernelArgs<float>&);
-template void bare<double, false>(const CpuSchedule&, const ScanKernelArgs<double>&);
-template void bare<double, true>(const CpuSchedule&, const ScanKernelArgs<double>&);
+template <class T, bool kLogForm>
+void bare_back(const CpuSchedule& s, const ScanBackwardKernelArgs<T>& a) {
+  using Memory = typename MemoryOf<T, false>::Type;
+  if (a.reset.data) return bare_backward<Memory, kLogForm>(s, a);
+  walk_arranged<scan::AffineOp<typename Memory::V>, Memory>(
+      s, backward_source<Memory, kLogForm>(s, a),
+      BareBackwardSink<Memory, kLogForm>{a.da, a.db, s.hidden},
+      BareEnds<Memory>{{}, a.dh0, s.hidden},
+      alike<T>(a.dh.step, {a.a, a.b, a.sign_b, a.h, as_const(a.da), as_const(a.db)}));
+}
+
+#define SCANRNN_BARE(T, kLogForm)                                                \
+  template void bare<T, kLogForm>(const CpuSchedule&, const ScanKernelArgs<T>&); \
+  template void bare_back<T, kLogForm>(const CpuSchedule&, const ScanBackwardKernelArgs<T>&);
+SCANRNN_BARE(Float16, false)
+SCANRNN_BARE(Float16, true)
+SCANRNN_BARE(BFloat16, false)
+SCANRNN_BARE(BFloat16, true)
+SCANRNN_BARE(float, false)
+SCANRNN_BARE(float, true)
+SCANRNN_BARE(double, false)
+SCANRNN_BARE(double, true)
 
 }  // namespace scanrnn::HWY_NAMESPACE

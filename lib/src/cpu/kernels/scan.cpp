@@ -26,10 +26,16 @@ template <class T, bool kByUnits>
 void backward_by(const CpuSchedule& s, const ScanBackwardKernelArgs<T>& a) {
   using Memory = typename MemoryOf<T, kByUnits>::Type;
   if constexpr (kIsReal<T>) {
-    if (a.form == ScanForm::log) return bare_backward<Memory, true>(s, a);
     if (a.form == ScanForm::log_output) return log_state_backward<Memory>(s, a);
+    if constexpr (kByUnits) {
+      if (a.form == ScanForm::log) return bare_backward<Memory, true>(s, a);
+      return bare_backward<Memory, false>(s, a);
+    } else {
+      return (a.form == ScanForm::log ? bare_back<T, true> : bare_back<T, false>)(s, a);
+    }
+  } else {
+    bare_backward<Memory, false>(s, a);
   }
-  bare_backward<Memory, false>(s, a);
 }
 
 template <class T>

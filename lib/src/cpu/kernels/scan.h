@@ -118,16 +118,19 @@ void bare_forward(const CpuSchedule& s, const ScanKernelArgs<typename Memory::T>
       BareSink<Memory>{a.h, s.hidden}, BareEnds<Memory>{a.h0, {}, s.hidden});
 }
 
+template <class Memory, bool kLogForm>
+BareBackwardSource<Memory, kLogForm> backward_source(
+    const CpuSchedule& s, const ScanBackwardKernelArgs<typename Memory::T>& a) {
+  Grid<const typename Memory::T> previous = a.h;
+  previous.data += previous.step;
+  return {a.a, previous, a.dh, a.b, a.sign_b, a.h0, {a.reset, s.steps}, s.hidden, s.steps - 1};
+}
+
 // Cotangents are signed and decay: they are walked in the linear domain whatever the form.
 template <class Memory, bool kLogForm>
 void bare_backward(const CpuSchedule& s, const ScanBackwardKernelArgs<typename Memory::T>& a) {
-  using T = typename Memory::T;
-  Grid<const T> previous = a.h;
-  previous.data += previous.step;
   walk_scan<scan::ResetOp<typename Memory::V>, Memory>(
-      s,
-      BareBackwardSource<Memory, kLogForm>{
-          a.a, previous, a.dh, a.b, a.sign_b, a.h0, {a.reset, s.steps}, s.hidden, s.steps - 1},
+      s, backward_source<Memory, kLogForm>(s, a),
       BareBackwardSink<Memory, kLogForm>{a.da, a.db, s.hidden},
       BareEnds<Memory>{{}, a.dh0, s.hidden});
 }

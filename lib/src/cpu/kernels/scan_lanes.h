@@ -114,7 +114,7 @@ struct Streamed : Memory {
   static void flush() { hwy::FlushStream(); }
 };
 
-// How values move between the lanes of a vector that holds several adjacent steps of `rows` rows
+// How values move between the lanes of a vector that holds `steps` adjacent steps of `rows` rows
 // (scan/cpu_abreast.h). Against time the first of them has the highest address.
 template <class T, int kLevelCount>
 class StepMoves {
@@ -122,7 +122,7 @@ class StepMoves {
   using V = Vec<T>;
   static constexpr int kLevels = kLevelCount;
 
-  StepMoves(scan::Index rows, bool reverse) : steps_(V::kLanes / rows) {
+  StepMoves(scan::Index rows, scan::Index steps, bool reverse) : steps_(steps) {
     using Lane = hn::TFromD<hn::RebindToSigned<D>>;
     Lane first[V::kLanes], last[V::kLanes], earlier[kLevels][V::kLanes];
     T later[kLevels][V::kLanes];

@@ -8,7 +8,7 @@
 //   Source and Sink: abreast(steps)   the same, where load and store at t are of t, t + 1 ...
 //   each(f, use, more...)             use on each value of a Local or a State
 //   Moves: how values move between the lanes of a vector V
-//     kLevels, steps()          how many steps a vector holds: 2 at least, 2^kLevels at most
+//     kLevels, steps()          how many steps a vector holds: 1 at least, 2^kLevels at most
 //     earlier(level, x)         to each step's lanes those of 2^level steps before it; anything
 //                               where there is no such step
 //     choose(level, yes, no)    `no` where there is no such step
@@ -33,68 +33,73 @@ Carried<V> each(const Carried<V>& s, const Use& use, const More&... more) {
 template <class Moves>
 struct StepsAbreast {
   Moves moves;
+  Moves tail;  // for a last vector of fewer steps; what neither fits is walked step by step
 
   template <class Op, class Cursor, class Output>
   void walk(const Cursor& source, const Output& sink, Range rows, Range steps,
             typename Op::State* carry) const {
     if (rows.begin == rows.end) return;
-    const Range tail{steps.end - (steps.end - steps.begin) % moves.steps(), steps.end};
-    const auto wide = source.abreast(moves.steps());
-    const auto out = sink.abreast(moves.steps());
-    auto state = each(*carry, [&](const auto& x) { return moves.first(x); });
-    for (Index t = steps.begin; t < tail.begin; t += moves.steps()) {
-      const auto item = wide.load(0, t);
-      const auto after = Op::apply(from_start<Op>(Op::alone(wide.step(item))), state);
-      const auto before = each(
-          state,
-          [&](const auto& s, const auto& x) { return moves.choose(0, moves.earlier(0, x), s); },
-          after);
-      out.store(0, t, item, before, after);
-      state = last(after);
-    }
-    *carry = state;
-    scan::walk<Op>(source, sink, rows, tail, carry);
+    const Index left = (steps.end - steps.begin) % moves.steps();
+    const Range rest{steps.end - left, steps.end};
+    walk_vectors<Op>(moves, source, sink, {steps.begin, rest.begin}, *carry);
+    if (left == tail.steps()) return walk_vectors<Op>(tail, source, sink, rest, *carry);
+    scan::walk<Op>(source, sink, rows, rest, carry);
   }
 
   template <class Op, class Cursor>
   void reduce(const Cursor& source, Range rows, Range steps, typename Op::Element* total) const {
     if (rows.begin == rows.end) return;
-    const Range tail{steps.end - (steps.end - steps.begin) % moves.steps(), steps.end};
+    const Range rest{steps.end - (steps.end - steps.begin) % moves.steps(), steps.end};
     const auto wide = source.abreast(moves.steps());
     const Index run = kLocalSteps / moves.steps() * moves.steps();
     auto chunk = Op::local_identity();
-    for (Index first = steps.begin; first < tail.begin; first += run) {
-      const Index end = std::min(first + run, tail.begin);
-      auto local = from_start<Op>(Op::alone(wide.step(wide.load(0, first))));
+    for (Index first = steps.begin; first < rest.begin; first += run) {
+      const Index end = std::min(first + run, rest.begin);
+      auto local = from_start<Op>(moves, Op::alone(wide.step(wide.load(0, first))));
       for (Index t = first + moves.steps(); t < end; t += moves.steps()) {
-        local = Op::append(local, from_start<Op>(Op::alone(wide.step(wide.load(0, t)))));
+        local = Op::append(local, from_start<Op>(moves, Op::alone(wide.step(wide.load(0, t)))));
       }
       chunk = Op::join(chunk, local);
     }
-    chunk = last(chunk);
+    chunk = last(moves, chunk);
     auto local = Op::local_identity();
-    for (Index t = tail.begin; t < tail.end; ++t) {
+    for (Index t = rest.begin; t < rest.end; ++t) {
       local = Op::then(local, source.step(source.load(0, t)));
     }
     *total = Op::promote(Op::join(chunk, local));
   }
 
  private:
-  template <class Values>
-  Values last(const Values& f) const {
-    return each(f, [&](const auto& x) { return moves.last(x); });
+  template <class Op, class Cursor, class Output>
+  static void walk_vectors(const Moves& moves, const Cursor& source, const Output& sink,
+                           Range steps, typename Op::State& carry) {
+    const auto wide = source.abreast(moves.steps());
+    const auto out = sink.abreast(moves.steps());
+    auto state = each(carry, [&](const auto& x) { return moves.first(x); });
+    for (Index t = steps.begin; t < steps.end; t += moves.steps()) {
+      const auto item = wide.load(0, t);
+      const auto after = Op::apply(from_start<Op>(moves, Op::alone(wide.step(item))), state);
+      const auto before = each(
+          state,
+          [&](const auto& s, const auto& x) { return moves.choose(0, moves.earlier(0, x), s); },
+          after);
+      out.store(0, t, item, before, after);
+      state = last(moves, after);
+    }
+    carry = state;
   }
-  template <class Op>
-  typename Op::Local with_earlier(int level, const typename Op::Local& f) const {
-    return Op::append(each(f, [&](const auto& x) { return moves.earlier(level, x); }), f);
+  template <class Values>
+  static Values last(const Moves& moves, const Values& f) {
+    return each(f, [&](const auto& x) { return moves.last(x); });
   }
   // Each step's map from the start of the vector.
   template <class Op>
-  typename Op::Local from_start(typename Op::Local f) const {
+  static typename Op::Local from_start(const Moves& moves, typename Op::Local f) {
     for (int level = 0; level < Moves::kLevels; ++level) {
+      const auto earlier = each(f, [&](const auto& x) { return moves.earlier(level, x); });
       f = each(
           f, [&](const auto& x, const auto& y) { return moves.choose(level, y, x); },
-          with_earlier<Op>(level, f));
+          Op::append(earlier, f));
     }
     return f;
   }
