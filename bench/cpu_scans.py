@@ -4,7 +4,8 @@
     python bench/cpu_scans.py [--seconds S] [--out FILE]
 
 All ways of a size take turns, and the least time of each counts: on a shared machine only that is
-the way's own. `share` is of the bandwidth of np.add(a, b, out=c) by as many threads as scans have.
+the way's own. `share` is of the bandwidth of np.add(a, b, out=c) by as many threads as scans have;
+backward reads three tensors and writes two.
 """
 
 from __future__ import annotations
@@ -24,12 +25,46 @@ from scanrnn.tools import measure
 SIZES = ((4096, 4096), (1 << 20, 8), (1 << 24, 1), (65536, 256), (1 << 22, 3))
 WAYS = ("fused_sequential", "parallel_scan")
 BOUND = "np.add, all threads"
+# What is measured of the planner's picks alone: what it is, its dtype, whether it is backward, and
+# whether steps are adjacent.
+OTHERS = (
+    ("float16", np.float16, False, False),
+    ("backward", np.float32, True, False),
+    ("float16, backward", np.float16, True, False),
+    ("steps adjacent", np.float32, False, True),
+    ("steps adjacent, backward", np.float32, True, True),
+)
 
 Call = Callable[[], Any]
 
 
+def other(T: int, N: int, device: _core.Device, dtype: Any, backward: bool, by_time: bool) -> Any:
+    """The strategy, the call and how many bytes it moves."""
+    random = np.random.default_rng(7)
+
+    def tensor() -> Any:
+        values = random.uniform(0.01, 0.99, (N, T) if by_time else (T, N)).astype(dtype)
+        return values.T if by_time else values
+
+    a, b, h, da, db = (tensor() for _ in range(5))
+    name, adjacent = np.dtype(dtype).name, by_time or N == 1
+    plan = _core.scan_plan(device, T, 1, N, name, "linear", backward, adjacent, None)
+    given = (plan, 0, "linear", False, a)
+    _core.scan(*given, b, None, None, None, None, h, None, None)
+
+    def back() -> None:
+        _core.scan_backward(*given, None, None, None, None, None, h, None, b, da, db, None, None)
+
+    def forward() -> None:
+        _core.scan(*given, b, None, None, None, None, h, None, None)
+
+    return plan.strategy, back if backward else forward, (5 if backward else 3) * a.nbytes
+
+
 def ways(T: int, N: int, device: _core.Device, threads: int, pool: ThreadPoolExecutor) -> Any:
-    """What is timed, by (impl, strategy): all but those named fresh write to memory in use."""
+    """What is timed in float32, forward, with steps apart, by (impl, strategy): all but those named
+    fresh write to memory in use.
+    """
     random = np.random.default_rng(7)
     a, b, out = (random.uniform(0.01, 0.99, (T, N)).astype(np.float32) for _ in range(3))
     flat = [x.reshape(-1) for x in (a, b, out)]
@@ -91,13 +126,19 @@ def main(arguments: list[str] | None = None) -> None:
     rows = []
     with ThreadPoolExecutor(content["threads"]) as pool:
         for T, N in SIZES:
-            best = least(ways(T, N, device, content["threads"], pool), args.seconds)
-            bound = best[BOUND, None]
+            calls, moved = ways(T, N, device, content["threads"], pool), {}
+            for what, *how in OTHERS:
+                strategy, call, size = other(T, N, device, *how)
+                calls[f"scanrnn, {what}", strategy] = call
+                moved[f"scanrnn, {what}"] = size
+            best = least(calls, args.seconds)
+            bound = 12 * T * N / best[BOUND, None]
             for (impl, strategy), ms in best.items():
                 row: dict[str, Any] = {"bench": "scan", "impl": impl}
                 row |= {"strategy": strategy} if strategy else {}
-                row |= {"T": T, "N": N, "dtype": "float32", "ms": round(ms, 5)}
-                row |= {"gbps": round(12e-6 * T * N / ms, 2), "share": round(bound / ms, 3)}
+                size = moved.get(impl, 12 * T * N)
+                row |= {"T": T, "N": N, "ms": round(ms, 5)}
+                row |= {"gbps": round(1e-6 * size / ms, 2), "share": round(size / ms / bound, 3)}
                 rows.append(row)
                 print(f"T {T} N {N} {impl} {strategy or ''}: {ms:.2f} ms, {row['share']:.0%}")
     measure.save(args.out, content | {"rows": rows})

@@ -161,6 +161,7 @@ def test_cpu_scans_runs(bench, tmp_path, monkeypatch):
     rows = measure.load(out)["rows"]
     impls = {"np.add", cpu_scans.BOUND, "np.add, fresh result", "scanrnn, fresh result"}
     impls |= {"scanrnn", "scanrnn, not picked"}
+    impls |= {f"scanrnn, {what}" for what, *_ in cpu_scans.OTHERS}
     for size in sizes:
         of_size = [row for row in rows if (row["T"], row["N"]) == size]
         assert {row["impl"] for row in of_size} == impls

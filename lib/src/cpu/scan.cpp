@@ -50,6 +50,17 @@ void with_type(Dtype dtype, F&& use) {
   }
 }
 
+bool has_adjacent_steps(std::initializer_list<const TensorView*> views) {
+  return std::all_of(views.begin(), views.end(),
+                     [](const TensorView* view) { return !*view || view->strides[0] == 1; });
+}
+bool has_adjacent_steps(const ScanArgs& a) {
+  return has_adjacent_steps({&a.a, &a.b, &a.sign_b, &a.h});
+}
+bool has_adjacent_steps(const ScanBackwardArgs& a) {
+  return has_adjacent_steps({&a.a, &a.b, &a.sign_b, &a.h, &a.dh, &a.da, &a.db});
+}
+
 // Whether a vector holds several steps of a row, for which the plan has to have foreseen memory.
 template <class T, class Args>
 bool walks_abreast(const dispatch::Plan& plan, const Args& args) {

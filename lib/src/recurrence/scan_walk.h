@@ -80,17 +80,6 @@ inline bool has_adjacent_rows(std::initializer_list<const TensorView*> views) {
     return !*view || view->strides[2] == 1 || view->sizes[2] == 1;
   });
 }
-// Whether the steps of all these are adjacent.
-inline bool has_adjacent_steps(std::initializer_list<const TensorView*> views) {
-  return std::all_of(views.begin(), views.end(),
-                     [](const TensorView* view) { return !*view || view->strides[0] == 1; });
-}
-inline bool has_adjacent_steps(const ScanArgs& a) {
-  return has_adjacent_steps({&a.a, &a.b, &a.sign_b, &a.h, &a.sign_h});
-}
-inline bool has_adjacent_steps(const ScanBackwardArgs& a) {
-  return has_adjacent_steps({&a.a, &a.b, &a.sign_b, &a.h, &a.sign_h, &a.dh, &a.da, &a.db});
-}
 inline bool has_adjacent_rows(const ScanArgs& a) {
   return has_adjacent_rows({&a.a, &a.b, &a.sign_b, &a.h0, &a.sign_h0, &a.h, &a.sign_h});
 }

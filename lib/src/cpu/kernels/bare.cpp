@@ -59,12 +59,16 @@ void bare(const CpuSchedule& s, const ScanKernelArgs<T>& a) {
   const BareSource<Memory, kLogForm> source{a.a, a.b, a.sign_b, {}, s.hidden};
   const BareEnds<Memory> ends{a.h0, {}, s.hidden};
   const Index step = alike<T>(a.h.step, {a.a, a.b, a.sign_b});
-  if (s.streams && Streamed<Memory>::pays(a.h, s.hidden)) {
-    walk_arranged<Op, Memory>(s, source, BareSink<Streamed<Memory>>{a.h, s.hidden}, ends, step);
-    Streamed<Memory>::flush();
-  } else {
-    walk_arranged<Op, Memory>(s, source, BareSink<Memory>{a.h, s.hidden}, ends, step);
+  using Past = Streamed<Memory>;
+  if (!s.streams || !Past::pays(a.h, s.hidden)) {
+    return walk_arranged<Op, Memory>(s, source, BareSink<Memory>{a.h, s.hidden}, ends, step);
   }
+  if constexpr (Past::kWhole) {
+    walk_arranged<Op, Memory>(s, source, BareSink<Past>{a.h, s.hidden}, ends, step);
+  } else if constexpr (Past::kHalf) {  // rows are long
+    walk_scan<Op, Memory>(s, source, BareSink<Past>{a.h, s.hidden}, ends);
+  }
+  Past::flush();
 }
 
 template <class T, bool kLogForm>

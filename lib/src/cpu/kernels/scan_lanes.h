@@ -96,9 +96,11 @@ struct Streamed : Memory {
   using V = typename Memory::V;
   static constexpr scan::Index kVectorBytes = V::kLanes * sizeof(T), kLine = 64, kLongRow = 1024;
 
+  static constexpr bool kWhole = kVectorBytes == kLine, kHalf = kVectorBytes == kLine / 2;
+
   static bool pays(const Grid<T>& out, scan::Index hidden) {
     const scan::Index row = hidden * static_cast<scan::Index>(sizeof(T));
-    const bool fills = kVectorBytes == kLine || (kVectorBytes == kLine / 2 && row >= kLongRow);
+    const bool fills = kWhole || (kHalf && row >= kLongRow);
     return fills && reinterpret_cast<std::uintptr_t>(out.data) % kLine == 0;
   }
   SCANRNN_INLINE static void write(T* line, scan::Index row, scan::Index hidden, V value) {
