@@ -250,31 +250,8 @@ struct BareBackwardItem {
   V previous, dh;
 };
 
-// Several adjacent steps to a vector. The one that holds the last of all is put together: the state
-// before that step lies elsewhere.
 template <class Source>
-struct BackwardAbreast {
-  Source source;
-  Index count;  // of steps
-
-  auto load(Index row, Index t) const {
-    if (t + count <= source.last) return source.load(row, t);
-    using T = typename Source::T;
-    T units[Source::V::kLanes] = {};
-    const Index rows = source.width / count;
-    const Index first = source.previous.step < 0 ? 0 : source.width - rows;  // of the last step
-    for (Index i = 0; i < source.width; ++i) {
-      const bool is_last = i >= first && i < first + rows;
-      if (!is_last) units[i] = source.previous.at(t)[i];
-      if (is_last && source.initial.data) units[i] = *source.initial.from(i - first, 0).data;
-    }
-    Source whole = source;
-    whole.previous = {units};
-    whole.last = t + count;
-    return whole.load(row, t);
-  }
-  auto step(const BareBackwardItem<typename Source::V>& item) const { return source.step(item); }
-};
+struct BackwardAbreast;  // several adjacent steps to a vector; the CPU has it alone
 
 template <class Memory, bool kLogForm, class Cuts = Resets<Memory>>
 struct BareBackwardSource {
@@ -317,15 +294,7 @@ struct BareBackwardSource {
     out.reset = reset.from(row, t);
     return out;
   }
-  // For tensors whose steps are adjacent, without resets (scan/cpu_abreast.h).
-  BackwardAbreast<BareBackwardSource> abreast(Index count) const {
-    BareBackwardSource out = *this;
-    for (auto* grid : {&out.a, &out.previous, &out.dh, &out.b, &out.sign_b}) {
-      *grid = grid->abreast(count);
-    }
-    out.width = width * count;
-    return {out, count};
-  }
+  BackwardAbreast<BareBackwardSource> abreast(Index count) const { return {*this, count}; }
   SCANRNN_HD BareBackwardSource of_steps(Index steps) const {
     BareBackwardSource out = *this;
     out.last = steps - 1;

@@ -167,3 +167,43 @@ class StepMoves {
 };
 
 }  // namespace scanrnn::HWY_NAMESPACE
+
+namespace scanrnn {
+
+// A Source of backward with several adjacent steps to a vector, without resets. The vector that
+// holds the last step of all is put together: the state before that step lies elsewhere.
+template <class Source>
+struct BackwardAbreast {
+  using Item = BareBackwardItem<typename Source::V>;
+  Source source;
+  Index count;  // of steps
+
+  BackwardAbreast(const Source& one, Index steps) : source(one), count(steps) {
+    for (auto* grid : {&source.a, &source.previous, &source.dh, &source.b, &source.sign_b}) {
+      *grid = grid->abreast(count);
+    }
+    source.width = one.width * count;
+  }
+  SCANRNN_INLINE Item load(Index row, Index t) const {
+    return t + count <= source.last ? source.load(row, t) : load_last(row, t);
+  }
+  SCANRNN_INLINE auto step(const Item& item) const { return source.step(item); }
+
+ private:
+  Item load_last(Index row, Index t) const {
+    typename Source::T units[Source::V::kLanes] = {};
+    const Index rows = source.width / count;
+    const Index first = source.previous.step < 0 ? 0 : source.width - rows;  // of the last step
+    for (Index i = 0; i < source.width; ++i) {
+      const bool is_last = i >= first && i < first + rows;
+      if (!is_last) units[i] = source.previous.at(t)[i];
+      if (is_last && source.initial.data) units[i] = *source.initial.from(i - first, 0).data;
+    }
+    Source whole = source;
+    whole.previous = {units};
+    whole.last = t + count;
+    return whole.load(row, t);
+  }
+};
+
+}  // namespace scanrnn
