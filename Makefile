@@ -172,7 +172,7 @@ bench-gpu: .venv/installed
 # The planner's rules and the documentation's figures, from the JSON in bench/results: on any machine.
 profiles: .venv/installed
 	python -m scanrnn tune --from $(patsubst %,bench/results/cpu-%.json,crossover-epyc-scans random-3 \
-	  random-4 crossover) --out dispatch/profiles/cpu-generic.json
+	  random-4 scans-bfloat16 scans-float16 crossover) --out dispatch/profiles/cpu-generic.json
 	for name in sm_90 cuda-generic; do python -m scanrnn tune --from $(patsubst %, \
 	  bench/results/%.json,h200-layer h100-layer h200-scan h100-scan h200-random-tf32 \
 	  h100-random-scans h200-random-scans h200-random h200-crossover-2 h200-random-31 h200-random-33 \
