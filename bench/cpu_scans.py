@@ -50,14 +50,14 @@ def other(T: int, N: int, device: _core.Device, dtype: Any, backward: bool, by_t
     name, adjacent = np.dtype(dtype).name, by_time or N == 1
     plan = _core.scan_plan(device, T, 1, N, name, "linear", backward, adjacent, None)
     given = (plan, 0, "linear", False, a)
-    _core.scan(*given, b, None, None, None, None, h, None, None)
-
-    def back() -> None:
-        _core.scan_backward(*given, None, None, None, None, None, h, None, b, da, db, None, None)
 
     def forward() -> None:
         _core.scan(*given, b, None, None, None, None, h, None, None)
 
+    def back() -> None:
+        _core.scan_backward(*given, None, None, None, None, None, h, None, b, da, db, None, None)
+
+    forward()
     return plan.strategy, back if backward else forward, (5 if backward else 3) * a.nbytes
 
 
