@@ -17,10 +17,9 @@ scan::Carried<Vec<T>>* carry_of(const CpuSchedule& s) {
   return static_cast<scan::Carried<Vec<T>>*>(s.carry) + s.first_line * extent_of<T>(s).rows;
 }
 
-template <class Op, class T, class Source, class Sink, class Arrangement = scan::OneStep>
-void run(const CpuSchedule& s, const Source& source, const Sink& sink,
+template <class Op, class Source, class Sink, class Arrangement = scan::OneStep>
+void run(const CpuSchedule& s, const scan::Extent& extent, const Source& source, const Sink& sink,
          const Arrangement& arranged = {}) {
-  const scan::Extent extent = extent_of<T>(s);
   auto* carry = static_cast<typename Op::State*>(s.carry) + s.first_line * extent.rows;
   auto* totals = static_cast<typename Op::Element*>(s.totals);
   auto* starts = static_cast<typename Op::State*>(s.starts);

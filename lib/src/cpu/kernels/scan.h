@@ -4,6 +4,7 @@
 // set.
 #pragma once
 
+#include "cpu/kernels/run.h"
 #include "cpu/kernels/scan_lanes.h"
 #include "cpu/kernels/table.h"
 #include "recurrence/log_scan.h"
@@ -97,15 +98,10 @@ void walk_scan(const CpuSchedule& s, const Source& source, const Sink& sink, con
     });
   };
   each([&](Index line, Index row, State& state) { state = ends.first(line, row); });
-  if (s.chunk == 0) {
-    scan::sequential<Op>(s.team, extent, source, sink, {0, s.steps}, carry, arranged);
-  } else {
-    s.team.barrier();
-    scan::parallel<Op>(s.team, extent, source, sink, s.chunk,
-                       static_cast<typename Op::Element*>(s.totals), static_cast<State*>(s.starts),
-                       carry, arranged);
-    s.team.barrier();
-  }
+  const bool splits = s.chunk != 0;  // then threads walk states that others have set
+  if (splits) s.team.barrier();
+  run<Op>(s, extent, source, sink, arranged);
+  if (splits) s.team.barrier();
   each([&](Index line, Index row, const State& state) { ends.last(line, row, state); });
 }
 

@@ -21,9 +21,9 @@ void run_in_domain(const CpuSchedule& s, const Source& source, const Sink& sink)
     scan::sequential<scan::StepwiseOp<Vec<T>, Step>>(s.team, extent_of<T>(s), source, sink,
                                                      {0, s.steps}, carry_of<T>(s));
   } else if (s.log_domain && s.chunk != 0) {
-    run<scan::LogAffineOp<Vec<T>>, T>(s, source, sink);
+    run<scan::LogAffineOp<Vec<T>>>(s, extent_of<T>(s), source, sink);
   } else {
-    run<scan::AffineOp<Vec<T>>, T>(s, source, sink);
+    run<scan::AffineOp<Vec<T>>>(s, extent_of<T>(s), source, sink);
   }
 }
 
