@@ -205,7 +205,7 @@ def quoted(name):
 QUOTED = {
     "h200-layer": (250, sizes.PASSES, 0.985, 0.08),
     "h100-layer": (250, sizes.PASSES, 0.985, 0.08),
-    "h200-scan": (40, ("forward",), 1, 0.03),
+    "h200-scan": (40, ("forward",), 1, 0.04),
     "h100-scan": (40, ("forward",), 0.95, 0.08),
 }
 
