@@ -3,6 +3,7 @@
 // what was wanted, and nothing was written.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -227,6 +228,15 @@ TEST_F(ErrorTest, MoreAxesThanThereAre) {
     expect_error<value_error>([&] { buffers.forward(context, Mode::inference, 0, change); },
                               {"x: expected a tensor of 3 axes, got " + std::to_string(rank)});
   }
+  // The sizes of axes that a view has not are nobody's.
+  buffers.forward(context, Mode::inference);
+  const Values want = buffers.y.values();
+  const auto change = [&](ForwardArgs& args) {
+    for (TensorView& view : args.params)
+      std::fill(view.sizes.begin() + view.rank, view.sizes.end(), 7);
+  };
+  buffers.forward(context, Mode::inference, 0, change);
+  EXPECT_EQ(buffers.y.values(), want);
 }
 
 TEST_F(ErrorTest, PlanOfAnother) {

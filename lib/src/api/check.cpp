@@ -184,7 +184,8 @@ TensorView check(const TensorView& view, const Expected& want) {
             [&] { return named("a tensor of shape " + shape.shape() + ", got none"); });
     return want.optional ? TensorView{} : shape;
   }
-  require(view.rank == shape.rank && view.sizes == shape.sizes, [&] {
+  const auto end = shape.sizes.begin() + shape.rank;
+  require(view.rank == shape.rank && std::equal(shape.sizes.begin(), end, view.sizes.begin()), [&] {
     return named("shape " + shape.shape() + " = " + want.axes + ", got " + view.shape());
   });
   if (view.dtype != want.dtype) {
