@@ -50,8 +50,9 @@ std::vector<std::int64_t> device_tiles(Cell cell, Dtype dtype) {
       return tiles_in<scan::Units<__nv_bfloat16>>(cell, shared);
     case Dtype::float16:
       return tiles_in<scan::Units<__half>>(cell, shared);
+    default:
+      throw std::logic_error("no dtype of cells");
   }
-  throw std::logic_error("dtype");
 }
 
 }  // namespace scanrnn::test
