@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worlds of processes for the tests of scanrnn.torch.distributed: each runs all its cases.
 
-    python distributed_world.py RANK SIZE STORE RESULTS SUITE
+    python distributed_world.py RANK SIZE STORE RESULTS SUITE...
 
 Parents start one process a rank and wait for them, but not for ever. A process writes what became
 of each case, as JSON, before the next one begins.
@@ -35,12 +35,12 @@ WATCHED = 15  # of NCCL, where its watchdog is to end what a dead rank has left
 STACK = 55  # seconds until a process writes where it waits
 
 
-def processes(size, folder, suite):
+def processes(size, folder, suites):
     """A process a rank, each with a file of what it says."""
     started = []
     for rank in range(size):
         said = open(folder / f"said-{rank}.txt", "w")  # noqa: SIM115
-        command = [sys.executable, __file__, rank, size, folder / "store", folder, suite]
+        command = [sys.executable, __file__, rank, size, folder / "store", folder, *suites]
         started.append(_started(command, said))
     return started
 
@@ -85,7 +85,7 @@ def waited(started, limit=LIMIT):
 
 
 def results(size, folder):
-    """What became of each case on each rank: [{case: "" or what went wrong}]."""
+    """What became of each case on each rank: [{"suite: case": "" or what went wrong}]."""
     found = []
     for rank in range(size):
         path, said = folder / f"results-{rank}.json", (folder / f"said-{rank}.txt").read_text()
@@ -120,15 +120,16 @@ class World:
         )  # fmt: skip
 
 
-def main(rank, size, store, folder, suite):
+def main(rank, size, store, folder, *suites):
     sys.path.insert(0, str(Path(__file__).parent))
     import torch.distributed as dist
 
     cases = importlib.import_module("distributed_cases")
-    world = World(int(rank), int(size), suite.startswith("dies"))
+    world = World(int(rank), int(size), suites[0].startswith("dies"))
     world.join(store)
     found = {}
-    for name, case in cases.SUITES[suite].items():
+    tried = {f"{s}: {name}": case for s in suites for name, case in cases.SUITES[s].items()}
+    for name, case in tried.items():
         faulthandler.dump_traceback_later(STACK)
         try:
             case(world)

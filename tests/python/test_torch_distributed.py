@@ -22,16 +22,19 @@ from distributed_cases import SUITES
 from scanrnn.torch.distributed import groups, masks, places, rows, tails
 from scanrnn.torch.distributed.schedule import Shape, Unit, following, slots_of, turns_of
 
-WORLDS = [(2, "all"), (2, "batch"), (2, "thin mesh"), (2, "tails"), (2, "rows")]
-WORLDS += [(3, "most"), (3, "tails"), (3, "rows"), (4, "mesh")]
+WORLDS = {
+    2: ["all", "batch", "thin mesh", "tails", "rows"],
+    3: ["most", "tails", "rows"],
+    4: ["mesh"],
+}
 
 
-def run(size, suite, folder):
+def run(size, suites, folder):
     """Exit statuses, and by rank what became of each case and what the process said."""
     there = torch.cuda.device_count()
     if DEVICE != "cpu" and there < size:
         pytest.skip(f"wants {size} GPUs, there are {there}")
-    statuses = waited(processes(size, folder, suite))
+    statuses = waited(processes(size, folder, suites))
     return statuses, results(size, folder)
 
 
@@ -40,34 +43,35 @@ def worlds(tmp_path_factory):
     """Started when a test first asks for one."""
     found = {}
 
-    def world(size, suite):
-        if (size, suite) not in found:
-            found[size, suite] = run(size, suite, tmp_path_factory.mktemp(f"world-{size}"))
-        return found[size, suite]
+    def world(size):
+        if size not in found:
+            found[size] = run(size, WORLDS[size], tmp_path_factory.mktemp(f"world-{size}"))
+        return found[size]
 
     return world
 
 
 @pytest.mark.parametrize(
     ("size", "suite", "case"),
-    [(size, suite, case) for size, suite in WORLDS for case in SUITES[suite]],
+    [(size, s, case) for size, suites in WORLDS.items() for s in suites for case in SUITES[s]],
 )
 def test_ranks_have_what_one_device_has(worlds, size, suite, case):
-    statuses, ranks = worlds(size, suite)
+    statuses, ranks = worlds(size)
     for rank, (found, said) in enumerate(ranks):
         status = f"rank {rank} ended with status {statuses[rank]} and said:\n{said}"
-        assert found.get(case) == "", found.get(case) or status
+        own = found.get(f"{suite}: {case}")
+        assert own == "", own or status
 
 
 @pytest.mark.parametrize(("size", "suite"), [(2, "dies"), (3, "dies"), (2, "dies unseen")])
 def test_a_rank_that_dies_takes_nobody_along(tmp_path, size, suite):
     """The others have an error that names it. How their process group ends is torch's: with NCCL
     its watchdog ends them, as their streams wait for a rank that is gone."""
-    (*living, dead), ranks = run(size, suite, tmp_path)
+    (*living, dead), ranks = run(size, [suite], tmp_path)
     assert dead == 3
     for status, (found, said) in zip(living, ranks[:-1], strict=True):
         assert status is not None, f"it waited for ever: {said}"
-        assert found == {"dies": ""}, said
+        assert found == {f"{suite}: dies": ""}, said
 
 
 def test_ranks_have_gpus_of_their_own():
