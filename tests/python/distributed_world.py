@@ -29,7 +29,7 @@ ENVIRONMENT = {
     # NCCL tries again to reach a process that has ended, each time later: 3.6 s; 34 times are 60 s.
     "NCCL_SOCKET_RETRY_CNT": "8",
 }
-LIMIT = 300  # seconds for a world, of which it takes far fewer
+LIMIT = 300  # seconds for a suite of a world, of which it takes far fewer
 TIMEOUT = 60  # seconds for one exchange
 WATCHED = 15  # of NCCL, where its watchdog is to end what a dead rank has left
 STACK = 55  # seconds until a process writes where it waits

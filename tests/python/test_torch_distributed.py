@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from distributed_world import launched, processes, results, waited
+from distributed_world import LIMIT, launched, processes, results, waited
 from support import DEVICE
 from torch_support import WIDE, module, same, tensor, torch
 
@@ -34,7 +34,7 @@ def run(size, suites, folder):
     there = torch.cuda.device_count()
     if DEVICE != "cpu" and there < size:
         pytest.skip(f"wants {size} GPUs, there are {there}")
-    statuses = waited(processes(size, folder, suites))
+    statuses = waited(processes(size, folder, suites), LIMIT * len(suites))
     return statuses, results(size, folder)
 
 
