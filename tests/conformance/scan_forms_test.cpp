@@ -91,8 +91,12 @@ TEST(ScanForms, RowsBehindOneAnother) {
   };
   Random random(179);
   Context context = make_context(2);
-  for (const Size& size : {Size{3, 2, 90},
+  for (const Size& size : {Size{2, 1, 64},
+                           {2, 3, 43},
+                           {3, 2, 90},
                            {4, 1, 64},
+                           {4, 5, 1},
+                           {4, 3, 41},
                            {5, 3, 31},
                            {8, 3, 50},
                            {9, 1, 1},
@@ -113,6 +117,29 @@ TEST(ScanForms, RowsBehindOneAnother) {
           c.h0 = size.steps % 2 == (reverse ? 1 : 0);
           check(c, random, context);
           if (testing::Test::HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// One step, of which rows are one run of memory or not, and whole vectors of it or not.
+TEST(ScanForms, OneStep) {
+  Random random(182);
+  Context context = make_context(2);
+  for (Dtype dtype : all_dtypes()) {
+    for (ScanForm form : forms(dtype)) {
+      for (Order order : kOrders) {
+        for (std::int64_t rows : {1, 7, 64, 1003}) {
+          for (int bits = 0; bits < 8; ++bits) {
+            ScanCase c{1, bits & 1 ? 3 : 1, rows, dtype, form};
+            c.order = order;
+            c.h0 = bits & 2;
+            c.signs = bits & 4;
+            c.reverse = rows == 64;
+            check(c, random, context);
+            if (testing::Test::HasFailure()) return;
+          }
         }
       }
     }

@@ -8,6 +8,7 @@
 #include "scanrnn/dispatch/tiles.h"
 #include "scanrnn/scan/cuda/block.cuh"
 #include "scanrnn/scan/cuda/device/kernel.cuh"
+#include "scanrnn/scan/cuda/lanes/few.cuh"
 #include "scanrnn/scan/cuda/lanes/kernel.cuh"
 #include "scanrnn/scan/cuda/lanes/packed.cuh"
 #include "scanrnn/scan/cuda/sequential.cuh"
@@ -63,20 +64,27 @@ cudaError_t launch_by(const CudaSchedule& s, const Source& source, const Sink& s
                                                        on);
 }
 static_assert(scan::kShortSteps == dispatch::kCudaShortSteps);
-// The same of the bare recurrence, of which a few steps are walked where they lie: of rows beside
-// one another up to kShortSteps, of rows whose steps are adjacent fewer, since each result is a
-// request of its own there.
+// The same of the bare recurrence, of which a few steps are walked where they lie: by vectors of
+// whole lines; of rows beside one another up to kShortSteps, of rows whose steps are adjacent
+// fewer, since each result is a request of its own there.
 template <class Op, class Across, Kernels kKernels, class Source, class Sink, class Ends>
 cudaError_t launch_bare(const CudaSchedule& s, const Source& source, const Sink& sink,
                         const Ends& ends) {
   const bool along_lanes = s.along_lanes && !s.across_blocks;
-  const Index most = s.strategy != dispatch::Strategy::parallel_scan ? scan::kShortSteps
+  const bool walks = s.strategy != dispatch::Strategy::parallel_scan;
+  const scan::Launch on{s.stream, s.units, s.shared};
+  if constexpr (kKernels == Kernels::all && scan::kHasFew<Op, Source>) {
+    if ((walks || along_lanes) && scan::few_fit(s.extent, source, sink, ends)) {
+      return scan::launch_few<Op>(s.extent, source, sink, ends, on);
+    }
+  }
+  const Index most = walks         ? scan::kShortSteps
                      : along_lanes ? dispatch::kCudaAdjacentSteps / Sink::kStreams
                                    : 0;
   if (s.extent.steps < 1 || s.extent.steps > most) {
     return launch_by<Op, Across, kKernels>(s, source, sink, ends);
   }
-  return scan::launch_short<Op>(s.extent, source, sink, ends, {s.stream, s.units, s.shared});
+  return scan::launch_short<Op>(s.extent, source, sink, ends, on);
 }
 template <class Across, class Source, class Sink, Kernels kKernels = Kernels::lines>
 std::size_t workspace_by(const CudaSchedule& s) {

@@ -17,6 +17,19 @@ bool has_pairs(const ScanKernelArgs<T>& a) {
          has_pairs(a.h0);
 }
 
+bool is_run(const ScanKernelArgs<T>& a, const scan::Extent& extent) {
+  return is_run(a.a, extent) && is_run(a.b, extent) && is_run(a.h, extent) && is_run(a.h0, extent);
+}
+ScanKernelArgs<T> as_lines(const ScanKernelArgs<T>& a) {
+  ScanKernelArgs<T> out;
+  out.form = a.form;
+  out.a = as_lines(a.a);
+  out.b = as_lines(a.b);
+  out.h0 = as_lines(a.h0);
+  out.h = as_lines(a.h);
+  return out;
+}
+
 // Inside a block a state is walked linearly; what crosses blocks is by logarithms where the form
 // is.
 template <class V, bool kLogForm>
@@ -94,6 +107,11 @@ cudaError_t run(const CudaSchedule& s, const ScanKernelArgs<T>& a) {
   if constexpr (!kIsComplex<T>) {
     if (a.form == ScanForm::log_output) return run_log_states<Memory>(s, a);
     if constexpr (sizeof(T) == 2) {
+      const bool plain = !a.reset.data && !a.sign_b.data;
+      if (plain && is_one_step(s) && is_run(a, s.extent)) {
+        return a.form == ScanForm::log ? run_by<Memory, true>(as_lines(s), as_lines(a))
+                                       : run_by<Memory, false>(as_lines(s), as_lines(a));
+      }
       using Words = scan::Pairs<T>;
       if ((!a.reset.data || s.marks.data) && pairs_pay(s) && has_pairs(a)) {
         return a.form == ScanForm::log ? run_by<Words, true>(s, a) : run_by<Words, false>(s, a);

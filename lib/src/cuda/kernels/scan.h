@@ -78,4 +78,26 @@ CudaSchedule rows_of(CudaSchedule s) {
   return s;
 }
 
+// ---- one step of 16-bit rows that are one run of memory: each is a line of its own
+
+// Whether there is one step, which is walked where it lies.
+inline bool is_one_step(const CudaSchedule& s) {
+  return s.extent.steps == 1 && s.strategy != dispatch::Strategy::parallel_scan;
+}
+// Whether a tensor's rows of a step are one run of whole vectors.
+template <class U>
+bool is_run(const Grid<U>& x, const scan::Extent& extent) {
+  return !x.data ||
+         (reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && (x.row == 1 || extent.rows == 1) &&
+          (x.line == extent.rows || extent.lines == 1));
+}
+template <class U>
+Grid<U> as_lines(const Grid<U>& x) {
+  return {x.data, 1, 1};
+}
+inline CudaSchedule as_lines(CudaSchedule s) {
+  s.extent = {s.extent.lines * s.extent.rows, 1, s.extent.steps};
+  return s;
+}
+
 }  // namespace scanrnn

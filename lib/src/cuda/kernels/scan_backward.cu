@@ -17,6 +17,22 @@ bool has_pairs(const ScanBackwardKernelArgs<T>& a) {
          has_pairs(a.da) && has_pairs(a.db) && has_pairs(a.dh0);
 }
 
+bool is_run(const ScanBackwardKernelArgs<T>& a, const scan::Extent& extent) {
+  return is_run(a.a, extent) && is_run(a.dh, extent) && is_run(a.h0, extent) &&
+         is_run(a.da, extent) && is_run(a.db, extent) && is_run(a.dh0, extent);
+}
+ScanBackwardKernelArgs<T> as_lines(const ScanBackwardKernelArgs<T>& a) {
+  ScanBackwardKernelArgs<T> out;
+  out.a = as_lines(a.a);
+  out.h0 = as_lines(a.h0);
+  out.h = as_lines(a.h);
+  out.dh = as_lines(a.dh);
+  out.da = as_lines(a.da);
+  out.db = as_lines(a.db);
+  out.dh0 = as_lines(a.dh0);
+  return out;
+}
+
 // States a step before, in the order of the walk.
 template <class U>
 Grid<U> a_step_on(Grid<U> states) {
@@ -82,6 +98,9 @@ cudaError_t run(const CudaSchedule& s, const ScanBackwardKernelArgs<T>& a) {
     if (a.form == ScanForm::log_output) return run_log_states<Memory>(s, a);
     if (a.form == ScanForm::log) return run_bare<Memory, true>(s, a);
     if constexpr (sizeof(T) == 2) {
+      if (!a.reset.data && is_one_step(s) && is_run(a, s.extent)) {
+        return run_bare<Memory, false>(as_lines(s), as_lines(a));
+      }
       if ((!a.reset.data || s.marks.data) && pairs_pay(s) && has_pairs(a)) {
         return run_bare<scan::Pairs<T>, false>(s, a);
       }

@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of one row whose steps are adjacent, and which lie right behind one another: all of them
-// are one run of memory, in which a line's end is a cut. A warp has some whole lines of it. Each of
-// its lanes takes a vector of 16 bytes of every tensor, straight into registers, and composes its
-// steps; the warp scans the compositions by shuffles, each from the last cut on, and each lane
-// walks its steps from the state before them. Nothing goes through shared memory.
-//
-// A Source and a Sink are those of warp.cuh.
+// Lines that are one run of memory (vectors.cuh), none shorter than a vector: a line's end is a
+// cut. A warp has some whole lines of the run. Each of its lanes takes a vector of every tensor and
+// composes its steps; the warp scans the compositions by shuffles, each from the last cut on, and
+// each lane walks its steps from the state before them. Nothing goes through shared memory.
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <numeric>
-#include <type_traits>
 
-#include "scanrnn/scan/cuda/lanes/lines.cuh"
+#include "scanrnn/scan/cuda/lanes/vectors.cuh"
 
 namespace scanrnn::scan {
 namespace cuda {
@@ -26,57 +21,20 @@ inline constexpr Index kMostPackedSteps = Index{1} << 20;  // of a line: places 
 template <class Source>
 inline constexpr int kPackedBlocks = Source::kStreams > 2 ? 5 : 8;
 
-// Steps of a lane.
-template <class T>
-inline constexpr int kPackedSteps = kVectorBytes / static_cast<int>(sizeof(T));
-
-// A vector of steps, as it lies in memory.
-template <class T>
-struct alignas(kVectorBytes) PackedVector {
-  T value[kPackedSteps<T>];
-};
-
-// The stream of a backward walk that is a step ahead of the others in their vectors: the state a
-// step before.
-template <class Source>
-inline constexpr int kPackedAhead = Source::kLastDiffers ? 1 : -1;
-
-// A value of each line, `apart` from the one before; `data` may be null.
-template <class T>
-struct LineValues {
-  T* data = nullptr;
-  Index apart = 0;
-  __device__ __forceinline__ T& at(Index line) const { return data[line * apart]; }
-};
-// What lines begin with and what they leave, in place of Ends, and what is before their first
-// steps.
-template <class T>
-struct PackedEnds {
-  LineValues<const T> first, before;
-  LineValues<T> last;
-};
-
-// Where the first vector of all lines is, of a stream whose step from step to step is kStep; of one
-// that is a step ahead as if it were not.
-template <int kStep, class Stream>
-__host__ __device__ auto* packed_run(const Stream& stream, Index steps, bool ahead = false) {
-  return stream.data - (kStep > 0 ? 0 : steps - 1) - (ahead ? kStep : 0);
-}
-
 // A warp on its way through its lines, [begin, end) of all.
 template <class Op, class Source, class Sink, int kStep>
 struct PackedWarp {
   using T = typename Source::T;
   using V = typename Source::V;
   using State = typename Op::State;
-  using Vector = PackedVector<T>;
-  static constexpr int kSteps = kPackedSteps<T>, kTile = kLanes * kSteps;
-  static constexpr int kAhead = kPackedAhead<Source>;
+  using Vector = StepVector<T>;
+  static constexpr int kSteps = kVectorSteps<T>, kTile = kLanes * kSteps;
+  static constexpr int kAhead = kStreamAhead<Source>;
   static constexpr int kTiles = kPackedTiles;
 
   const Source& source;
   const Sink& sink;
-  const PackedEnds<T>& ends;
+  const VectorEnds<T>& ends;
   const Index begin, end;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   int steps;  // of a line
@@ -99,7 +57,7 @@ struct PackedWarp {
 
   __device__ __forceinline__ PackedWarp(const Extent& extent, Index begin, Index end,
                                         const Source& source, const Sink& sink,
-                                        const PackedEnds<T>& ends)
+                                        const VectorEnds<T>& ends)
       : source(source), sink(sink), ends(ends), begin(begin), end(end) {
     steps = static_cast<int>(extent.steps);
     asm volatile("" : "+r"(steps));  // a register, not a load of a parameter in each turn
@@ -117,13 +75,13 @@ struct PackedWarp {
     const auto inputs = source.line(0);
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
-      in[i] = packed_run<kStep>(inputs.stream(i), steps, i == kAhead) + place;
+      in[i] = vector_run<kStep>(inputs.stream(i), steps, i == kAhead) + place;
     }
     const auto outputs = sink.line(0);
 #pragma unroll
     for (int i = 0; i < Sink::kStreams; ++i) {
       const auto stream = outputs.stream(i);
-      out[i] = packed_run<kStep>(stream, steps) + place;
+      out[i] = vector_run<kStep>(stream, steps) + place;
       there[i] = stream.data != nullptr;
     }
 #pragma unroll
@@ -316,7 +274,7 @@ struct PackedWarp {
 template <class Op, class Source, class Sink, int kStep>
 __global__ void __launch_bounds__(kPackedWarps* kLanes, kPackedBlocks<Source>)
     packed_kernel(const Extent extent, const Index own, const Source source, const Sink sink,
-                  const PackedEnds<typename Source::T> ends) {
+                  const VectorEnds<typename Source::T> ends) {
   const Index begin = (Index{blockIdx.x} * kPackedWarps + threadIdx.x / kLanes) * own;
   await_stream();
   if (begin >= extent.lines) return;
@@ -339,37 +297,11 @@ inline Index packed_lines(const Extent& extent, Index bytes, Index warps) {
 
 }  // namespace cuda
 
-// Whether a lane has several steps of a vector, composes them as maps a x + b, and has registers
-// for all of a Source: a stream that may be absent, as signs may where a Source lifts logarithms,
-// would be local memory.
-template <class Op, class Source>
-inline constexpr bool kPacks =
-    (std::is_same<Op, AffineOp<float>>::value || std::is_same<Op, LoggedAffineOp<float>>::value) &&
-    sizeof(typename Source::T) <= 4 && Source::kStreams <= (Source::kLifts ? 2 : 3);
-
-// Whether lines are a run of memory whose vectors lie in all tensors alike, and their ends evenly
-// apart.
+// Whether lines lie so and no line is shorter than a vector.
 template <class Source, class Sink, class Ends>
 bool packed_fit(const Extent& extent, const Source& source, const Sink& sink, const Ends& ends) {
-  using namespace cuda;
-  using T = typename Source::T;
-  bool fit = extent.rows == 1 && extent.lines > 0 && extent.steps >= kPackedSteps<T> &&
-             extent.steps < kMostPackedSteps && lines_follow(extent, source, sink) &&
-             !ends.initial.split && !ends.final.split;
-  if constexpr (Source::kLastDiffers) fit = fit && !source.initial.split;
-  const Index step = source.line(0).stream(0).step;
-  const auto each = [&](const auto& streams, int count, int ahead) {
-    for (int i = 0; i < count; ++i) {
-      const auto stream = streams.stream(i);
-      if (!stream.data) continue;
-      const auto* const run = step > 0 ? packed_run<1>(stream, extent.steps, i == ahead)
-                                       : packed_run<-1>(stream, extent.steps, i == ahead);
-      fit = fit && stream.step == step && reinterpret_cast<std::uintptr_t>(run) % kVectorBytes == 0;
-    }
-  };
-  each(source.line(0), Source::kStreams, kPackedAhead<Source>);
-  each(sink.line(0), Sink::kStreams, -1);
-  return fit;
+  return extent.steps >= cuda::kVectorSteps<typename Source::T> &&
+         extent.steps < cuda::kMostPackedSteps && cuda::vectors_fit(extent, source, sink, ends);
 }
 
 // For what packed_fit().
@@ -381,14 +313,12 @@ cudaError_t launch_packed(const Extent& extent, const Source& source, const Sink
   if (!packed_fit(extent, source, sink, ends)) return cudaErrorInvalidConfiguration;
   const Index blocks = Index{on.units} * kPackedBlocks<Source>;
   const Index own = packed_lines(extent, sizeof(T), blocks * kPackedWarps);
-  PackedEnds<T> values{
-      {ends.initial.data, ends.initial.line}, {}, {ends.final.data, ends.final.line}};
-  if constexpr (Source::kLastDiffers) values.before = {source.initial.data, source.initial.line};
   const auto kernel = source.line(0).stream(0).step < 0 ? packed_kernel<Op, Source, Sink, -1>
                                                         : packed_kernel<Op, Source, Sink, 1>;
   const Index own_of_block = own * kPackedWarps;
   return cuda::launch(kernel, (extent.lines + own_of_block - 1) / own_of_block,
-                      kPackedWarps * kLanes, 0, on, extent, own, source, sink, values);
+                      kPackedWarps * kLanes, 0, on, extent, own, source, sink,
+                      vector_ends(source, ends));
 }
 
 }  // namespace scanrnn::scan
