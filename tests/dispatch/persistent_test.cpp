@@ -3,6 +3,7 @@
 // fits the device, and what does not fit has none.
 #include <gtest/gtest.h>
 
+#include "scanrnn/dispatch/persistent.h"
 #include "scanrnn/dispatch/plan.h"
 #include "scanrnn/dispatch/tiles.h"
 
@@ -250,6 +251,27 @@ TEST(PersistentShape, SmallLayersNeedNoExchange) {
   }
   EXPECT_EQ(way(dense(128, 16)), kBlock);
   EXPECT_EQ(way(dense(64, 400)), kBlock);
+}
+
+// TF32 is allowed: a group that has a line to itself takes exact products all the same.
+TEST(PersistentShape, ALineAloneIsExact) {
+  const auto exact = [](Problem p, bool backward, int layers = 1) {
+    const PersistentShape shape = best_shape(p, device_of(132), backward, layers);
+    EXPECT_GE(shape.tile, 0);
+    return shape.split_products;
+  };
+  for (const bool backward : {false, true}) {
+    for (const int gates : {3, 4}) {
+      EXPECT_TRUE(exact(dense(512, 1, gates, 4), backward));
+      EXPECT_TRUE(exact(dense(512, 4, gates, 4), backward)) << "four groups of 32 blocks";
+      EXPECT_FALSE(exact(dense(512, 16, gates, 4), backward));
+      EXPECT_FALSE(exact(dense(512, 1, gates, 2), backward));
+    }
+  }
+  Problem chain = dense(256, 1, 4, 4);
+  chain.at_once = 2;
+  chain.chained = true;
+  EXPECT_FALSE(exact(chain, false, 2));
 }
 
 // What decides where no rule does.
