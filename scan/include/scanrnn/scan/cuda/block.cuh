@@ -51,7 +51,7 @@ struct MbarrierTurns {
 template <class Op, class Source, class Sink, class Ends, int kWarps, template <int> class Turns>
 __global__ void __launch_bounds__(kWarps* kLanes)
     block_kernel(const Extent extent, const Index row_blocks, const Source source, const Sink sink,
-                 const Ends ends, const bool vectors) {
+                 const Ends ends, const int copied) {
   using T = typename Source::T;
   constexpr int kSteps = steps_per_thread<Source>();
   constexpr int kTile = tile_elements<Source, kSteps>();
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kWarps* kLanes)
   const auto out = sink.line(line);
   T* const ring = reinterpret_cast<T*>(shared) + warp * kStages * kTile;
 
-  Feed<Source, kSteps> feed{extent, vectors};
+  Feed<Source, kSteps> feed{extent, copied};
   feed.aim(in, row, warp * kSteps);
   for (int stage = 0; stage < kStages; ++stage) {
     feed.copy(in, ring + stage * kTile, row, (stage * kWarps + warp) * kSteps);
@@ -83,6 +83,7 @@ __global__ void __launch_bounds__(kWarps* kLanes)
     const auto drawn = draw<kSteps>(in, row + unit, t, extent);
     await_copies<kStages - 1>();
     T* const tile = ring + stage * kTile;
+    feed.align(in, tile, row, t);
     Chunk<Op, Source, kSteps> chunk;
     const auto total =
         chunk.compose(staged<kSteps>(in, tile, row, t, drawn),
@@ -129,7 +130,7 @@ cudaError_t launch_block(const Extent& extent, const Source& source, const Sink&
                       kWarps * block_stages<Source, kSteps>() * tile_elements<Source, kSteps>() *
                           sizeof(typename Source::T),
                       launch, extent, row_blocks(extent), source, sink, ends,
-                      vectors_fit(extent, source));
+                      copied_bytes(extent, source));
 }
 
 }  // namespace scanrnn::scan

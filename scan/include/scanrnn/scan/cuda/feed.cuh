@@ -23,6 +23,7 @@
 //   Ends::first(line, row) -> State,  Ends::last(line, row, State)
 #pragma once
 
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 
@@ -74,6 +75,16 @@ __device__ __forceinline__ void copy_async(void* to, const void* from) {
                  : "memory");
   }
 }
+// The first `bytes` of a word.
+__device__ __forceinline__ void copy_part(void* to, const void* from, int bytes) {
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(bytes)
+               : "memory");
+}
+// Whether a 16-bit element is the second one of its word.
+__device__ __forceinline__ int begins_inside(const void* element) {
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(element) / 2 % 2);
+}
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -91,11 +102,14 @@ struct Feed {
   using T = typename Source::T;
   static constexpr int kPiece = kVectorBytes / sizeof(T);  // elements of one copy
   static constexpr int kPieces = kLanes / kPiece;
-  static constexpr int kPass = kLanes / kPieces;  // steps that the warp copies at once
+  static constexpr int kPass = kLanes / kPieces;     // steps that the warp copies at once
+  static constexpr bool kHasWords = sizeof(T) <= 4;  // of 4 or 8 bytes, each several elements
+  static constexpr bool kHalves = sizeof(T) == 2;    // two of which are a word
+  static constexpr int kWords = kLanes / 2;          // of a row of these
 
   const Extent& extent;
-  const bool vectors;               // vectors_fit()
-  const T* from[Source::kStreams];  // this lane's first piece of each
+  const int bytes;                  // of a copy: copied_bytes()
+  const T* from[Source::kStreams];  // this lane's first vector of each
 
   // Takes aim at the chunk that starts at (row, t); skip() moves on in time.
   __device__ __forceinline__ void aim(const Source& line, Index row, Index t) {
@@ -112,7 +126,7 @@ struct Feed {
     for (int i = 0; i < Source::kStreams; ++i) from[i] += steps * fresh(line.stream(i).step);
   }
   __device__ __forceinline__ void copy(const Source& line, T* tile, Index row, Index t) const {
-    if (vectors) {
+    if (bytes == kVectorBytes) {
       const int lane = fresh_lane();
       if (row + lane % kPieces * kPiece < extent.rows) {
         T* to = tile + lane * kPiece;
@@ -130,11 +144,48 @@ struct Feed {
           }
         }
       }
+    } else if (kHasWords && bytes > static_cast<int>(sizeof(T))) {
+      copy_words(line, tile, row, t);
+    } else if (kHalves && bytes > 0) {
+      copy_halves(line, tile, row, t);
     } else {
       copy_singly(line, tile, row, t);
     }
     if constexpr (IsMarked<Source>::value) copy_marks(line, tile, t, extent.steps);
     commit_copies();
+  }
+
+  // Puts rows in their places that copy_halves() has left elsewhere, when they have come: a row
+  // that begins inside a word takes half of each of its words from the next, and its last element
+  // from memory.
+  __device__ __forceinline__ void align(const Source& line, T* tile, Index row, Index t) const {
+    if constexpr (kHalves) {
+      if (bytes != static_cast<int>(sizeof(T))) return;
+      const int lane = fresh_lane(), second = lane / kWords;
+      const bool whole = extent.rows - row >= kLanes;
+#pragma unroll
+      for (int i = 0; i < Source::kStreams; ++i) {
+        const auto stream = line.stream(i);
+        if (!stream.data) continue;
+        const T* const source = stream.data + t * stream.step + row;
+        const bool shifted = begins_inside(source) != (second & static_cast<int>(stream.step) & 1);
+        if (!__any_sync(~0u, shifted)) continue;
+        unsigned last = 0;  // of this lane's step
+        if (whole && lane < steps_left(stream, t)) {
+          last = reinterpret_cast<const std::uint16_t&>(source[lane * stream.step + kLanes - 1]);
+        }
+        auto* const words = reinterpret_cast<std::uint32_t*>(tile + i * kSteps * kLanes) + lane;
+#pragma unroll
+        for (int k = 0; k < kSteps; k += 2) {
+          const std::uint32_t word = words[k * kWords];
+          const unsigned next = __shfl_down_sync(~0u, word, 1);
+          const unsigned behind = __shfl_sync(~0u, last, k + second);
+          const unsigned upper = lane % kWords == kWords - 1 ? behind : next;
+          if (shifted) words[k * kWords] = word >> 16 | upper << 16;
+        }
+      }
+      __syncwarp();
+    }
   }
 
   // Steps of this chunk that a stream has.
@@ -156,6 +207,57 @@ struct Feed {
   }
 
  private:
+  // By words of 4 or 8 bytes. One loop for both: they take as long to ask for as to come.
+  __device__ __forceinline__ void copy_words(const Source& line, T* tile, Index row,
+                                             Index t) const {
+    constexpr int kWide = sizeof(T) > 2 ? 4 : 3;  // of 8 bytes: 16 or 8 of them fill a row
+    const int lane = fresh_lane(), bits = bytes == 8 ? kWide : kWide + 1;
+    const int first = lane >> bits, pass = kLanes >> bits;
+    const int unit = (lane & ((1 << bits) - 1)) << (5 - bits);
+    if (row + unit >= extent.rows) return;
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const auto stream = line.stream(i);
+      if (!stream.data) continue;
+      const T* source = stream.data + (t + first) * stream.step + row + unit;
+      T* to = tile + (i * kSteps + first) * kLanes + unit;
+      const int left = steps_left(stream, t);
+#pragma unroll 4
+      for (int k = first; k < left; k += pass) {
+        if (bytes == 8) {
+          copy_async<8>(to, source);
+        } else {
+          copy_async<4>(to, source);
+        }
+        source += pass * stream.step;
+        to += pass * kLanes;
+      }
+    }
+  }
+  // By words, of rows of 16 bits that may begin inside one: such a row lies an element further in
+  // the tile, until align().
+  __device__ __forceinline__ void copy_halves(const Source& line, T* tile, Index row,
+                                              Index t) const {
+    const int lane = fresh_lane(), first = lane / kWords, place = lane % kWords * 2;
+    const Index rows = extent.rows - row;
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const auto stream = line.stream(i);
+      if (!stream.data) continue;
+      const T* source = stream.data + (t + first) * stream.step + row;
+      const int unit = place - begins_inside(source);
+      if (unit >= rows) continue;
+      const int count = unit + 1 < rows ? 2 : 1;
+      T* to = tile + (i * kSteps + first) * kLanes + place;
+      const int left = steps_left(stream, t);
+#pragma unroll 4
+      for (int k = first; k < left; k += 2) {
+        copy_part(to, source + unit, count * static_cast<int>(sizeof(T)));
+        source += 2 * stream.step;
+        to += 2 * kLanes;
+      }
+    }
+  }
   // Element by element: any alignment.
   __device__ __forceinline__ void copy_singly(const Source& line, T* tile, Index row,
                                               Index t) const {
@@ -242,24 +344,29 @@ __device__ __forceinline__ Source staged_inside(const Source& line, const typena
   return staged<kSteps>(from_inside(line, row, t), tile, row, kInside, drawn);
 }
 
-// Whether every line of every stream can be copied by vectors. Looks at addresses only.
+// Bytes of the copies by which every line of every stream can be copied: a vector's, or a word's of
+// several elements; those of a 16-bit element where rows may begin inside a word; 0: one by one.
+// Looks at addresses only.
 template <class Source>
-bool vectors_fit(const Extent& extent, const Source& source) {
+int copied_bytes(const Extent& extent, const Source& source) {
   if constexpr (HasOwnSteps<Source>::value) {
-    return vectors_fit({source.lines(), extent.rows, extent.steps}, source.whole);
+    return copied_bytes({source.lines(), extent.rows, extent.steps}, source.whole);
   } else {
     using T = typename Source::T;
-    if (extent.rows * sizeof(T) % kVectorBytes != 0) return false;
+    constexpr auto kSize = static_cast<std::uintptr_t>(sizeof(T));
+    std::uintptr_t all = static_cast<std::uintptr_t>(extent.rows) * kSize | kVectorBytes;
     for (Index line = 0; line < (extent.lines > 1 ? 2 : 1); ++line) {
       for (int i = 0; i < Source::kStreams; ++i) {
         const auto stream = source.line(line).stream(i);
         if (!stream.data) continue;
-        if (stream.row != 1) return false;
-        if (reinterpret_cast<std::uintptr_t>(stream.data) % kVectorBytes != 0) return false;
-        if (stream.step * static_cast<Index>(sizeof(T)) % kVectorBytes != 0) return false;
+        if (stream.row != 1) return 0;
+        all |= reinterpret_cast<std::uintptr_t>(stream.data);
+        all |= static_cast<std::uintptr_t>(stream.step) * kSize;
       }
     }
-    return true;
+    const auto bytes = static_cast<int>(all & (~all + 1));  // the largest that divides them
+    if (bytes == kVectorBytes || kSize == 2) return bytes;
+    return kSize == 4 && bytes == 8 ? bytes : 0;
   }
 }
 

@@ -207,7 +207,7 @@ struct Carrying {
 template <class Op, int kStages, class Source, class Sink, class Ends>
 __global__ void __launch_bounds__(kSequentialWarps* kLanes)
     sequential_kernel(const Extent all, const Index row_blocks, const Source source,
-                      const Sink sink, const Ends ends, const bool vectors) {
+                      const Sink sink, const Ends ends, const int copied) {
   using Line = LineOf<Source>;
   using T = typename Line::T;
   constexpr int kSteps = sequential_steps<Op, Line>();
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   const int unit = unit_of(extent, row);
   const bool inside = unit == lane;
 
-  Feed<Line, kSteps> feed{extent, vectors};
+  Feed<Line, kSteps> feed{extent, copied};
   feed.aim(in, row, 0);
   for (int stage = 0; stage < kStages; ++stage) {
     feed.copy(in, ring.tile(stage), row, stage * kSteps);
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   int stage = 0;
   Index t = 0;
   const auto walk_whole_chunks = [&] {
-    if (!vectors || row + kLanes > extent.rows) return;
+    if (copied != kVectorBytes || row + kLanes > extent.rows) return;
     t = walk_steadily<Op, kSteps>(in, extent, row, t, ring, stage, plain_of<Line>(cursor), state);
     feed.aim(in, row, t + kStages * kSteps);
   };
@@ -248,6 +248,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
     const auto drawn = draw<kSteps>(in, row + unit, t, extent);
     await_copies<kStages - 1>();
     T* const tile = ring.tile(stage);
+    feed.align(in, tile, row, t);
     const Index left = extent.steps - t;
     const Line here = staged<kSteps>(in, tile, row, t, drawn);
     const Line within = staged_inside<kSteps>(in, tile, row, t, drawn);
@@ -315,7 +316,7 @@ cudaError_t launch_stages(const Extent& extent, const Source& source, const Sink
   }
   return cuda::launch(sequential_kernel<Op, kStages, Source, Sink, Ends>,
                       (count + warps - 1) / warps, warps * kLanes, warps * kWarpBytes, launch,
-                      extent, row_blocks(extent), source, sink, ends, vectors_fit(extent, source));
+                      extent, row_blocks(extent), source, sink, ends, copied_bytes(extent, source));
 }
 
 }  // namespace cuda

@@ -21,7 +21,7 @@ template <class Op, class Source, class Sink, class Ends, int kWarps>
 __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLanes, 1)
     device_kernel(const Extent extent, const unsigned row_blocks, const unsigned tiles,
                   const int workers, const Source source, const Sink sink, const Ends ends,
-                  const bool vectors, const Exchange<Op> exchange) {
+                  const int copied, const Exchange<Op> exchange) {
   using T = typename Source::T;
   using V = typename Source::V;
   constexpr int kSteps = device_steps<Source>(), kParts = parts<Op, Source>();
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
     return (Index{place.tile} * workers + warp) * kSteps;
   };
   const auto ask_for = [&](const Place& place, T* tile) {
-    Feed<Source, kSteps> feed{extent, vectors};
+    Feed<Source, kSteps> feed{extent, copied};
     if (place.tile < tiles) {
       const auto in = source.line(place.line);
       feed.aim(in, first_row(place), first_step(place));
@@ -48,6 +48,10 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
     } else {
       commit_copies();
     }
+  };
+  const auto align = [&](const Place& place, T* tile) {
+    const Feed<Source, kSteps> feed{extent, copied};
+    feed.align(source.line(place.line), tile, first_row(place), first_step(place));
   };
   prepare(shared, workers, warp, lane);
   // One ticket after another: blocks that start together so take turns. A block with several
@@ -60,7 +64,8 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
   await_stream();  // not before: see clear_exchange()
 
   if (warp < workers) {
-    work(shared, tiles, extent, source, sink, ends, first_step, ask_for, ring, kept, warp, lane);
+    work(shared, tiles, extent, source, sink, ends, first_step, ask_for, align, ring, kept, warp,
+         lane);
   } else if (warp < workers + kParts) {
     publish_totals<Op, joins_ahead<Source>()>(shared, exchange, tickets, workers, warp - workers,
                                               lane);
@@ -124,7 +129,7 @@ cudaError_t launch_device(const Extent& extent, const Source& source, const Sink
                       (workers + service_warps<Op, Source>()) * kLanes,
                       device_shared<Op, Source, Sink, kWarps>(workers), launch, extent,
                       static_cast<unsigned>(row_blocks(extent)), static_cast<unsigned>(tiles),
-                      workers, source, sink, ends, vectors_fit(extent, source), exchange);
+                      workers, source, sink, ends, copied_bytes(extent, source), exchange);
 }
 
 }  // namespace scanrnn::scan

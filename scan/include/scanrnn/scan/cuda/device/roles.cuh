@@ -172,15 +172,16 @@ __device__ __forceinline__ void keep(const Lifted<typename Source::V> (&steps)[k
 }
 
 // A worker: composes a chunk of the next tile, then walks that of the tile before.
-// first_step(place) is where its chunk begins, ask_for(place, tile) sends for one; `ring` has the
-// tiles of inputs.
+// first_step(place) is where its chunk begins, ask_for(place, tile) sends for one, align(place,
+// tile) puts its rows in their places; `ring` has the tiles of inputs.
 template <class Op, class Source, class Sink, class Ends, int kParts, int kWarps, class FirstStep,
-          class AskFor>
+          class AskFor, class Align>
 __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigned tiles,
                                      const Extent& extent, const Source& source, const Sink& sink,
                                      const Ends& ends, const FirstStep& first_step,
-                                     const AskFor& ask_for, typename Source::T* ring,
-                                     Lifted<typename Source::V>* kept, int warp, int lane) {
+                                     const AskFor& ask_for, const Align& align,
+                                     typename Source::T* ring, Lifted<typename Source::V>* kept,
+                                     int warp, int lane) {
   using V = typename Source::V;
   using Wide = typename Widened<Op, V>::Op;
   constexpr int kSteps = device_steps<Source>(), kTile = tile_elements<Source, kSteps>();
@@ -201,6 +202,7 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
       fresh_drawn = draw<kSteps>(in, row + unit, t, extent);  // while copies are on their way
       await_copies<1>();
       auto* const tile = ring + i % kInputs * kTile;
+      align(ahead, tile);
       const auto here = staged<kSteps>(in, tile, row, t, fresh_drawn);
       fresh_marks = marks_of<kSteps>(here);
       const auto total =
