@@ -72,8 +72,8 @@ std::int64_t line_floats(bool backward, std::int64_t units) {
   return (backward ? ceiling(units, 16) * 16 : 4 * units) + 4;
 }
 
-// Heads that are walked at the same time where each takes at least so many blocks; and how often.
-// All launches have as many, but for the last. No heads where one alone does not fit.
+// Heads that are walked at the same time where each takes at least so many blocks, as many in each
+// launch but the last, none where one does not fit; and how often.
 std::int64_t heads_at_once(const Problem& p, const DeviceLimits& device, std::int64_t blocks) {
   const std::int64_t most = device.units / blocks;
   return most < 1 ? 0 : ceiling(p.heads, ceiling(p.heads, most));
@@ -92,8 +92,7 @@ int groups_of(const Problem& p, const DeviceLimits& device, std::int64_t blocks)
 double clocks(const Problem& p, const PersistentTile& tile, const PersistentShape& shape,
               const Pass& pass) {
   const std::int64_t lines = ceiling(std::min(p.batch, shape.lines), shape.groups);
-  const std::int64_t eights = ceiling(lines, 8);
-  const std::int64_t tiles = ceiling(tile.unit_blocks * pass.rows(p), 2);
+  const auto tiles = ceiling(tile.unit_blocks * pass.rows(p), 2), eights = ceiling(lines, 8);
   const auto products = [&](int chunks) { return static_cast<double>(eights * chunks * tiles); };
   // Three products, and taking operands apart; or multiply-adds of a few lines. In float32 the
   // numbers are those of 1275 cuts of 112 problems of a GRU.
@@ -121,9 +120,8 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
     // Operands that are taken apart need some more, and what is spilled is read at each product.
     const std::int64_t apart = splits ? std::max<std::int64_t>(0, registers - 213) : 0;
     // Warps that have something of the sum, each of which leaves a part of it.
-    const std::int64_t parts =
-        std::min<std::int64_t>(kPersistentWarps / shape.warps_along_units,
-                               ceiling(ceiling(summed_words(p, pass), kChunkWords), tile.chunks));
+    const auto parts = std::min(kPersistentWarps / std::int64_t{shape.warps_along_units},
+                                ceiling(ceiling(summed_words(p, pass), kChunkWords), tile.chunks));
     step = static_cast<double>(1220 + 280 * waits + lines + 105 * busy + 10 * parts + 68 * spilled +
                                90 * eights * apart + 320 * (tile.items - 1) + 410 * later +
                                shape.units) +
@@ -137,14 +135,6 @@ double clocks(const Problem& p, const PersistentTile& tile, const PersistentShap
   if (by_lines(p) && p.normed) step += static_cast<double>(kLineTotals * (500 + 600 * eights));
   const double launches = static_cast<double>(ceiling(p.batch, shape.lines)) * rounds_of(p, shape);
   return launches * (step + each * turns * products(tile.chunks));
-}
-
-// Whether each group of blocks has a line in float32 alone. By multiply-adds, which are exact, it
-// is faster than by TF32: on an H200 LSTM and GRU of 192 to 1024 units up to 15 % forward and 31 %
-// backward. Two lines are slower forward. Chains and walks by whole lines were not measured.
-bool adds_alone(const Problem& p, const PersistentShape& shape, const Pass& pass) {
-  return p.storage_bytes == 4 && std::min(p.batch, shape.lines) <= shape.groups && !pass.chain() &&
-         !by_lines(p);
 }
 
 // The shape of a tile whose warps lie `along` times along the units; no tile where it has no room.
@@ -161,8 +151,7 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   const std::int64_t heads = heads_at_once(p, device, slices);
   if (heads < 1) return out;
   // As many lines as threads can step and as shared memory has partial sums for, twice.
-  const std::int64_t line_bytes =
-      2 * warps_along_sum * line_floats(pass.backward, units) * kWordBytes;
+  const auto line_bytes = 2 * warps_along_sum * line_floats(pass.backward, units) * kWordBytes;
   const std::int64_t room = device.shared_bytes - persistent_shared_bytes(tile, pass.rows(p));
   const std::int64_t most = std::min(tile.items * kThreads / units, room / line_bytes / 2 * 2);
   if (most < 1) return out;
@@ -175,7 +164,11 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const Persiste
   out.line_floats = static_cast<int>(line_floats(pass.backward, units));
   out.shared_bytes = static_cast<int>(device.shared_bytes);
   out.lines = most * out.groups;
-  out.split_products = p.split_products || adds_alone(p, out, pass);
+  // TF32 takes up to 31 % longer than exact multiply-adds where a group has one line (H200, LSTM
+  // and GRU of 192 to 1024 units); with two it takes less. Chains and whole lines were not
+  // measured.
+  const bool alone = p.storage_bytes == 4 && std::min(p.batch, out.lines) <= out.groups;
+  out.split_products = p.split_products || (alone && !pass.chain() && !by_lines(p));
   out.layers = pass.layers;
   const std::int64_t slots = most_exchange_bytes(p) / slot_bytes(p, out, pass);
   const std::int64_t before = slots_of(p, pass, 0), each = slots_of(p, pass, 1) - before;
@@ -220,13 +213,12 @@ PersistentShape cut(const Problem& p, const DeviceLimits& device, const LargeTil
                     const Pass& pass) {
   PersistentShape out;
   const bool back = pass.backward;
-  const bool fits =
-      back ? large_back_fits(tile, p.hidden_size, p.gates) : large_fits(tile, p.hidden_size);
-  if (!fits) return out;
+  const std::int64_t hidden = p.hidden_size;
+  if (!(back ? large_back_fits(tile, hidden, p.gates) : large_fits(tile, hidden))) return out;
   const LargeMemory memory =
-      back ? large_back_memory(tile, p.hidden_size, p.gates) : large_memory(tile, p.hidden_size);
+      back ? large_back_memory(tile, hidden, p.gates) : large_memory(tile, hidden);
   const std::int64_t units = back ? kLargeBackUnits : kLargeUnits;
-  const std::int64_t slices = p.hidden_size / units;
+  const std::int64_t slices = hidden / units;
   if (slices > device.units || memory.all() > device.shared_bytes) return out;
   out.large = true;
   out.units = static_cast<int>(units);

@@ -127,7 +127,12 @@ void add_dense(const CellInfo& cell, Dtype dtype, std::vector<Small>& out) {
     };
   }
   if (dtype != Dtype::float32) return;
-  add("persistent_slices_tf32", Strategy::persistent, 6, 3, 200).precision = MatmulPrecision::high;
+  Small& slices = add("persistent_slices_tf32", Strategy::persistent, 6, 3, 200);
+  slices.precision = MatmulPrecision::high;
+  slices.change = [](Plan& plan) {  // as of groups that have more than a line each
+    EXPECT_TRUE(plan.persistent.split_products && plan.persistent_vjp.split_products);
+    plan.persistent.split_products = plan.persistent_vjp.split_products = false;
+  };
   add("fused_lines_tf32", Strategy::step_loop, 2, 9).precision = MatmulPrecision::high;
   Small& many = add("fused_many_lines_tf32", Strategy::step_loop, 2, 19);  // as beside a large R
   many.precision = MatmulPrecision::high;

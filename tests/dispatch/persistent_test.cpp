@@ -3,7 +3,6 @@
 // fits the device, and what does not fit has none.
 #include <gtest/gtest.h>
 
-#include "scanrnn/dispatch/persistent.h"
 #include "scanrnn/dispatch/plan.h"
 #include "scanrnn/dispatch/tiles.h"
 
@@ -255,8 +254,8 @@ TEST(PersistentShape, SmallLayersNeedNoExchange) {
 
 // TF32 is allowed: a group that has a line to itself takes exact products all the same.
 TEST(PersistentShape, ALineAloneIsExact) {
-  const auto exact = [](Problem p, bool backward, int layers = 1) {
-    const PersistentShape shape = best_shape(p, device_of(132), backward, layers);
+  const auto exact = [](Problem p, bool backward) {
+    const PersistentShape shape = persistent_shape(p, device_of(132), backward);
     EXPECT_GE(shape.tile, 0);
     return shape.split_products;
   };
@@ -268,10 +267,6 @@ TEST(PersistentShape, ALineAloneIsExact) {
       EXPECT_FALSE(exact(dense(512, 1, gates, 2), backward));
     }
   }
-  Problem chain = dense(256, 1, 4, 4);
-  chain.at_once = 2;
-  chain.chained = true;
-  EXPECT_FALSE(exact(chain, false, 2));
 }
 
 // What decides where no rule does.

@@ -85,8 +85,8 @@ TEST(Guard, BudgetOfCudaKernels) {
     for (const fs::path& path : sources(folder)) out += count(code_of(path), kernel);
     return out;
   };
-  EXPECT_LE(kernels_in("scan/include"), 10);
-  EXPECT_LE(kernels_in("lib/src"), 41);
+  EXPECT_LE(kernels_in("scan/include"), 11);
+  EXPECT_LE(kernels_in("lib/src"), 42);
   EXPECT_GT(kernels_in("lib/src"), 0) << "the pattern finds nothing any more";
 }
 

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "cuda/padded.h"
 #include "cuda/status.h"
 
 namespace scanrnn {
@@ -188,7 +189,8 @@ struct Prepared {
   }
 
   // cuBLAS is column-major, so what it computes is C^T[n,m] = B^T[n,k] A^T[k,m].
-  void prepare(cublasLtHandle_t handle, const CudaProduct& p, MatmulPrecision precision) {
+  void prepare(cublasLtHandle_t handle, const CudaProduct& p, MatmulPrecision precision,
+               std::size_t workspace) {
     const cudaDataType_t type = type_of(p.dtype);
     const cudaDataType_t scale = p.dtype == Dtype::float64 ? CUDA_R_64F : CUDA_R_32F;
     SCANRNN_CUBLAS(cublasLtMatmulDescCreate(&operation, compute_of(p.dtype, precision), scale));
@@ -210,7 +212,6 @@ struct Prepared {
 
     cublasLtMatmulPreference_t preference = nullptr;
     SCANRNN_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
-    const std::size_t workspace = CudaGemm::kWorkspace;
     const std::uint32_t bytes[] = {alignment(p.b.data), alignment(p.a.data), alignment(p.c)};
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       return lt().cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
@@ -301,6 +302,15 @@ void CudaGemm::set_precision(MatmulPrecision precision) { impl_->precision = pre
 
 void CudaGemm::run(const CudaProduct& p, void* workspace, void* stream) {
   if (p.m == 0 || p.n == 0) return;
+  const bool tf32 = p.dtype == Dtype::float32 && impl_->precision != MatmulPrecision::highest;
+  const PaddedProduct padded = padded_product(p, kCopies);
+  if (!is_faster(padded, p, tf32)) return multiply(p, workspace, kWorkspace, stream);
+  constexpr std::size_t kLeft = kWorkspace - kCopies;
+  run_padded(p, padded, static_cast<char*>(workspace) + kLeft, static_cast<cudaStream_t>(stream),
+             [&](const CudaProduct& part) { multiply(part, workspace, kLeft, stream); });
+}
+
+void CudaGemm::multiply(const CudaProduct& p, void* workspace, std::size_t bytes, void* stream) {
   const Key key{p.dtype,
                 impl_->precision,
                 p.m,
@@ -316,12 +326,13 @@ void CudaGemm::run(const CudaProduct& p, void* workspace, void* stream) {
                 p.wide,
                 alignment(p.a.data),
                 alignment(p.b.data),
-                alignment(p.c)};
+                alignment(p.c),
+                bytes};
   auto found = impl_->prepared.find(key);
   if (found == impl_->prepared.end()) {
     found = impl_->prepared.try_emplace(key).first;
     try {
-      found->second.prepare(impl_->handle, p, impl_->precision);
+      found->second.prepare(impl_->handle, p, impl_->precision, bytes);
     } catch (...) {
       impl_->prepared.erase(found);
       throw;
@@ -336,7 +347,7 @@ void CudaGemm::run(const CudaProduct& p, void* workspace, void* stream) {
   const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
   SCANRNN_CUBLAS(cublasLtMatmul(impl_->handle, prepared.operation, alpha, p.b.data, prepared.b,
                                 p.a.data, prepared.a, beta, p.c, prepared.c, p.c, prepared.c,
-                                &prepared.algorithm, workspace, kWorkspace,
+                                &prepared.algorithm, workspace, bytes,
                                 static_cast<cudaStream_t>(stream)));
 }
 

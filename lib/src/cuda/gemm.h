@@ -30,11 +30,13 @@ class CudaGemm {
   void set_precision(MatmulPrecision precision);  // of the products from now on
 
   static constexpr std::size_t kWorkspace = std::size_t{32} << 20;
+  static constexpr std::size_t kCopies = std::size_t{24} << 20;  // of these, at most, for copies
   // Asynchronous on `stream`; equal calls on equally aligned matrices give equal bits. `workspace`
   // has kWorkspace bytes.
   void run(const CudaProduct& product, void* workspace, void* stream);
 
  private:
+  void multiply(const CudaProduct& product, void* workspace, std::size_t bytes, void* stream);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

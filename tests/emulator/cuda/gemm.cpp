@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of the emulated device: cuBLASLt's place.
+// Matrix products of the emulated device: cuBLASLt's place. What a device would copy to products of
+// whole vectors were it larger is copied here, in small parts.
 #include "cuda/gemm.h"
 
 #include <cuda_bf16.h>
@@ -7,6 +8,7 @@
 
 #include <vector>
 
+#include "cuda/padded.h"
 #include "emulator.h"
 
 namespace scanrnn {
@@ -55,7 +57,15 @@ struct CudaGemm::Impl {};
 CudaGemm::CudaGemm(void*, MatmulPrecision) {}
 CudaGemm::~CudaGemm() = default;
 void CudaGemm::set_precision(MatmulPrecision) {}
-void CudaGemm::run(const CudaProduct& product, void*, void* stream) {
+void CudaGemm::run(const CudaProduct& product, void* workspace, void* stream) {
+  constexpr std::size_t kSmall = std::size_t{1} << 16;
+  PaddedProduct padded;
+  if (product.dtype != Dtype::float64) padded = padded_product(product, kSmall);
+  if (padded.rows == 0) return multiply(product, workspace, kWorkspace, stream);
+  run_padded(product, padded, workspace, static_cast<cudaStream_t>(stream),
+             [&](const CudaProduct& part) { multiply(part, workspace, kWorkspace, stream); });
+}
+void CudaGemm::multiply(const CudaProduct& product, void*, std::size_t, void* stream) {
   emulated::enqueue(static_cast<cudaStream_t>(stream), [product] {
     switch (product.dtype) {
       case Dtype::float64:

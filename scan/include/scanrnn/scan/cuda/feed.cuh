@@ -162,26 +162,30 @@ struct Feed {
     if constexpr (kHalves) {
       if (bytes != static_cast<int>(sizeof(T))) return;
       const int lane = fresh_lane(), second = lane / kWords;
-      const bool whole = extent.rows - row >= kLanes;
+      bool shifted[Source::kStreams];   // this lane's rows
+      unsigned last[Source::kStreams];  // of this lane's step: all are asked for at once
 #pragma unroll
       for (int i = 0; i < Source::kStreams; ++i) {
         const auto stream = line.stream(i);
-        if (!stream.data) continue;
         const T* const source = stream.data + t * stream.step + row;
-        const bool shifted = begins_inside(source) != (second & static_cast<int>(stream.step) & 1);
-        if (!__any_sync(~0u, shifted)) continue;
-        unsigned last = 0;  // of this lane's step
-        if (whole && lane < steps_left(stream, t)) {
-          last = reinterpret_cast<const std::uint16_t&>(source[lane * stream.step + kLanes - 1]);
+        shifted[i] =
+            stream.data && begins_inside(source) != (second & static_cast<int>(stream.step) & 1);
+        last[i] = 0;
+        if (stream.data && lane < steps_left(stream, t) && extent.rows - row >= kLanes) {
+          last[i] = reinterpret_cast<const std::uint16_t&>(source[lane * stream.step + kLanes - 1]);
         }
+      }
+#pragma unroll
+      for (int i = 0; i < Source::kStreams; ++i) {
+        if (!__any_sync(~0u, shifted[i])) continue;
         auto* const words = reinterpret_cast<std::uint32_t*>(tile + i * kSteps * kLanes) + lane;
 #pragma unroll
         for (int k = 0; k < kSteps; k += 2) {
           const std::uint32_t word = words[k * kWords];
           const unsigned next = __shfl_down_sync(~0u, word, 1);
-          const unsigned behind = __shfl_sync(~0u, last, k + second);
+          const unsigned behind = __shfl_sync(~0u, last[i], k + second);
           const unsigned upper = lane % kWords == kWords - 1 ? behind : next;
-          if (shifted) words[k * kWords] = word >> 16 | upper << 16;
+          if (shifted[i]) words[k * kWords] = word >> 16 | upper << 16;
         }
       }
       __syncwarp();

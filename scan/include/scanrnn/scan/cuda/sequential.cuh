@@ -209,7 +209,6 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
     sequential_kernel(const Extent all, const Index row_blocks, const Source source,
                       const Sink sink, const Ends ends, const int copied) {
   using Line = LineOf<Source>;
-  using T = typename Line::T;
   constexpr int kSteps = sequential_steps<Op, Line>();
   constexpr bool kMarked = IsMarked<Line>::value;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
@@ -222,7 +221,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   Extent extent = all;
   if constexpr (HasOwnSteps<Source>::value) extent.steps = source.steps_of(line);
   const Line in = source.line(line);
-  const Ring<Line, kSteps, kStages> ring{reinterpret_cast<T*>(shared) +
+  const Ring<Line, kSteps, kStages> ring{reinterpret_cast<typename Line::T*>(shared) +
                                          warp * kStages * tile_elements<Line, kSteps>()};
   const int unit = unit_of(extent, row);
   const bool inside = unit == lane;
@@ -246,8 +245,8 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   for (; t < extent.steps; t += kSteps) {
     if constexpr (kMarked) walk_whole_chunks();
     const auto drawn = draw<kSteps>(in, row + unit, t, extent);
+    auto* const tile = ring.tile(stage);
     await_copies<kStages - 1>();
-    T* const tile = ring.tile(stage);
     feed.align(in, tile, row, t);
     const Index left = extent.steps - t;
     const Line here = staged<kSteps>(in, tile, row, t, drawn);

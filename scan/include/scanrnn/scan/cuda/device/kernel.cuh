@@ -52,6 +52,7 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
   const auto align = [&](const Place& place, T* tile) {
     const Feed<Source, kSteps> feed{extent, copied};
     feed.align(source.line(place.line), tile, first_row(place), first_step(place));
+    return tile;
   };
   prepare(shared, workers, warp, lane);
   // One ticket after another: blocks that start together so take turns. A block with several

@@ -187,13 +187,12 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
   constexpr int kSteps = device_steps<Source>(), kTile = tile_elements<Source, kSteps>();
   constexpr bool kKeepsSteps = keeps_steps<Source, Sink>();
   constexpr unsigned kInputs = input_stages<Source, Sink>();
-  using Marks = decltype(marks_of<kSteps>(source));
-  Marks marks;  // of the chunk that is walked next
+  decltype(marks_of<kSteps>(source)) marks;  // of the chunk that is walked next
   [[maybe_unused]] DrawnOf<Source> drawn;
   for (unsigned i = 0;; ++i) {
     const Place ahead = shared.places[i % kPlaces];
     [[maybe_unused]] Lifted<V> fresh_steps[kKeepsSteps ? kSteps : 1];
-    Marks fresh_marks;
+    decltype(marks) fresh_marks;
     DrawnOf<Source> fresh_drawn;
     if (ahead.tile < tiles) {
       const Index row = first_row(ahead), t = first_step(ahead);
@@ -201,8 +200,7 @@ __device__ __forceinline__ void work(Shared<Op, kParts, kWarps>& shared, unsigne
       const auto in = source.line(ahead.line);
       fresh_drawn = draw<kSteps>(in, row + unit, t, extent);  // while copies are on their way
       await_copies<1>();
-      auto* const tile = ring + i % kInputs * kTile;
-      align(ahead, tile);
+      auto* const tile = align(ahead, ring + i % kInputs * kTile);
       const auto here = staged<kSteps>(in, tile, row, t, fresh_drawn);
       fresh_marks = marks_of<kSteps>(here);
       const auto total =

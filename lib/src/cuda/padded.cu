@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/padded.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "cuda/run.cuh"
+
+namespace scanrnn {
+namespace {
+
+constexpr Index kVector = 16;  // bytes
+
+// A matrix whose rows lie so far apart.
+template <class T>
+struct Rows {
+  T* data;
+  Index stride, count, columns;
+};
+
+// Copies what both have, puts zeros where `from` has nothing, and adds to what is there where
+// `adds`.
+constexpr int kColumns = 64, kRowsAtOnce = 4;  // of a block
+template <class From, class To>
+__global__ void __launch_bounds__(kColumns* kRowsAtOnce)
+    copy_rows(const Rows<const From> from, const Rows<To> to, const bool adds) {
+  const Index column = Index{blockIdx.x} * kColumns + threadIdx.x;
+  if (column >= to.columns) return;
+#pragma unroll 4
+  for (Index row = Index{blockIdx.y} * kRowsAtOnce + threadIdx.y; row < to.count;
+       row += Index{gridDim.y} * kRowsAtOnce) {
+    const bool there = row < from.count && column < from.columns;
+    float value = there ? static_cast<float>(from.data[row * from.stride + column]) : 0.0f;
+    To& out = to.data[row * to.stride + column];
+    if (adds) value += static_cast<float>(out);
+    out = static_cast<To>(value);
+  }
+}
+template <class From, class To>
+void copy(const Rows<const From>& from, const Rows<To>& to, bool adds, cudaStream_t stream) {
+  if (to.count == 0) return;
+  const Index blocks = (to.count + 4 * kRowsAtOnce - 1) / (4 * kRowsAtOnce);
+  const dim3 grid(static_cast<unsigned>((to.columns + kColumns - 1) / kColumns),
+                  static_cast<unsigned>(std::min<Index>(blocks, 1 << 15)));
+  copy_rows<From, To><<<grid, dim3(kColumns, kRowsAtOnce), 0, stream>>>(from, to, adds);
+  SCANRNN_CUDA(cudaGetLastError());
+}
+
+Index whole(Index count, Index piece) { return (count + piece - 1) / piece * piece; }
+
+// An H200's multiply-adds in a microsecond, of matrices as they are and of whole vectors; bytes
+// that copies read and write in one; and how many a launch takes.
+struct Speed {
+  double plain, whole;
+};
+constexpr Speed kHalves{80e6, 300e6}, kTf32{48e6, 130e6};
+constexpr double kCopied = 3e6, kLaunch = 2.5, kSurelyFaster = 0.85;
+
+// The copies of one product in memory.
+class Copies {
+ public:
+  explicit Copies(void* memory) : next_(static_cast<char*>(memory)) {}
+  template <class T>
+  T* take(Index count) {
+    void* const out = next_;
+    next_ += whole(count * static_cast<Index>(sizeof(T)), 256);
+    return static_cast<T*>(out);
+  }
+
+ private:
+  char* next_;
+};
+constexpr Index kMostBetween = 4 * 256;  // bytes that Copies leave between them
+
+template <class T>
+struct Run {
+  const CudaProduct& p;
+  const PaddedProduct& padded;
+  cudaStream_t stream;
+
+  const T* a(Index row) const { return static_cast<const T*>(p.a.data) + row * p.a.stride; }
+  const T* b(Index row) const { return static_cast<const T*>(p.b.data) + row * p.b.stride; }
+  T* c(Index row) const { return static_cast<T*>(p.c) + row * p.c_stride; }
+
+  // Copies so many rows with zeros behind them.
+  const T* pad(const T* from, Index stride, Index rows, Index columns, T* to, Index to_rows,
+               Index to_columns) const {
+    copy<T, T>({from, stride, rows, columns}, {to, to_columns, to_rows, to_columns}, false, stream);
+    return to;
+  }
+  template <class From>
+  void bring_back(const From* from, T* to, Index rows) const {
+    copy<From, T>({from, padded.n, rows, p.n}, {to, p.c_stride, rows, p.n}, p.accumulate, stream);
+  }
+
+  template <class C>
+  void parts(void* memory, const std::function<void(const CudaProduct&)>& multiply) const {
+    const bool along_k = padded.along_k;
+    const Index count = along_k ? p.k : p.m, most = padded.rows;
+    const Index a_columns = along_k ? padded.m : padded.k;
+    const Index b_columns = p.b.transposed ? padded.k : padded.n;
+    const Index b_rows = along_k ? most : p.b.transposed ? padded.n : padded.k;
+    Copies copies(memory);
+    T* const a_copy = padded.a ? copies.take<T>(most * a_columns) : nullptr;
+    T* const b_copy = padded.b ? copies.take<T>(b_rows * b_columns) : nullptr;
+    C* const c_copy = padded.c ? copies.take<C>((along_k ? padded.m : most) * padded.n) : nullptr;
+    CudaProduct part = p;
+    part.n = padded.n;
+    if (p.bias && padded.n != p.n) {
+      part.bias =
+          pad(static_cast<const T*>(p.bias), p.n, 1, p.n, copies.take<T>(padded.n), 1, padded.n);
+    }
+    const auto of_b = [&](Index first, Index rows, Index to_rows) {
+      if (!padded.b) return Factor{b(first), p.b.stride, p.b.transposed};
+      const Index columns = p.b.transposed ? p.k : p.n;
+      return Factor{pad(b(first), p.b.stride, rows, columns, b_copy, to_rows, b_columns), b_columns,
+                    p.b.transposed};
+    };
+    if (!along_k) part.b = of_b(0, p.b.transposed ? p.n : p.k, b_rows);
+    for (Index first = 0; first < count; first += most) {
+      const Index rows = std::min(most, count - first);
+      part.m = along_k ? padded.m : rows;
+      part.k = along_k ? rows : padded.k;
+      part.a = {a(first), p.a.stride, p.a.transposed};
+      if (padded.a) {
+        const Index columns = along_k ? p.m : p.k;
+        part.a = {pad(a(first), p.a.stride, rows, columns, a_copy, rows, a_columns), a_columns,
+                  p.a.transposed};
+      }
+      if (along_k) part.b = of_b(first, rows, rows);
+      part.c = padded.c ? static_cast<void*>(c_copy) : c(along_k ? 0 : first);
+      part.c_stride = padded.c ? padded.n : p.c_stride;
+      part.wide = !std::is_same<C, T>::value;
+      part.accumulate = (along_k && first > 0) || (!padded.c && p.accumulate);
+      multiply(part);
+      if (padded.c && !along_k) bring_back(c_copy, c(first), rows);
+    }
+    if (padded.c && along_k) bring_back(c_copy, c(0), p.m);
+  }
+};
+
+}  // namespace
+
+PaddedProduct padded_product(const CudaProduct& p, std::size_t bytes) {
+  PaddedProduct out;
+  const auto size = static_cast<Index>(size_of(p.dtype)), piece = kVector / size;
+  const auto is_whole = [&](const void* data, Index stride) {
+    return reinterpret_cast<std::uintptr_t>(data) % kVector == 0 && stride % piece == 0;
+  };
+  // Nobody asks for these.
+  if (p.wide || (p.a.transposed && (p.b.transposed || p.bias)) || (p.bias && p.accumulate)) {
+    return out;
+  }
+  out.along_k = p.a.transposed;
+  out.m = out.along_k ? whole(p.m, piece) : p.m;
+  out.n = whole(p.n, piece);
+  out.k = out.along_k ? p.k : whole(p.k, piece);
+  out.a = !is_whole(p.a.data, p.a.stride) || out.m != p.m || out.k != p.k;
+  out.b = !is_whole(p.b.data, p.b.stride) || out.n != p.n || out.k != p.k;
+  out.c = !is_whole(p.c, p.c_stride) || out.n != p.n || out.m != p.m;
+  if (!out.a && !out.b && !out.c) return out;
+
+  const Index count = out.along_k ? p.k : p.m;
+  // Rows of a part that there is room for.
+  const auto most_rows = [&] {
+    const Index of_c = out.n * (out.sums ? Index{sizeof(float)} : size);
+    const Index of_a = out.a ? (out.along_k ? out.m : out.k) * size : 0;
+    const Index of_b = out.b ? out.n * size : 0;
+    const Index each = of_a + (out.along_k ? of_b : out.c ? of_c : 0);
+    const Index others = out.along_k ? (out.c ? out.m * of_c : 0) : out.k * of_b;
+    const Index left = static_cast<Index>(bytes) - kMostBetween - out.n * size - others;
+    return left < 0 ? 0 : each > 0 ? std::min(count, left / each) : count;
+  };
+  out.sums = out.c && p.accumulate;
+  Index most = most_rows();
+  if (out.along_k && most < count) {  // sums of 16 bits would be rounded part by part
+    out.c = out.sums = true;
+    most = most_rows();
+  }
+  if (most == 0) return out;
+  const Index parts = (count + most - 1) / most;
+  out.rows = std::min(most, whole((count + parts - 1) / parts, piece));
+  return out;
+}
+
+bool is_faster(const PaddedProduct& padded, const CudaProduct& p, bool tf32) {
+  const bool halves = p.dtype == Dtype::bfloat16 || p.dtype == Dtype::float16;
+  if (padded.rows == 0 || !(halves || tf32)) return false;
+  const bool along_k = padded.along_k;
+  const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n),
+             k = static_cast<double>(p.k), work = m * n * k;
+  const auto parts = std::ceil((along_k ? k : m) / static_cast<double>(padded.rows));
+  const double copied = (padded.a ? m * k : 0) + (padded.b ? n * k : 0) + (padded.c ? m * n : 0);
+  const int each = 1 + padded.a + (along_k ? padded.b : padded.c);
+  const int others = along_k ? padded.c : padded.b;
+  const double plain = work / (tf32 ? kTf32.plain : kHalves.plain);
+  const double whole = work / (tf32 ? kTf32.whole : kHalves.whole) +
+                       2 * copied * static_cast<double>(size_of(p.dtype)) / kCopied +
+                       kLaunch * (parts * each + others - 1);
+  return whole < kSurelyFaster * plain;
+}
+
+void run_padded(const CudaProduct& product, const PaddedProduct& padded, void* memory,
+                cudaStream_t stream, const std::function<void(const CudaProduct&)>& multiply) {
+  with_type(product.dtype, [&](auto type) {
+    using T = decltype(type);
+    if constexpr (!std::is_same<T, double>::value) {
+      const Run<T> run{product, padded, stream};
+      padded.sums ? run.template parts<float>(memory, multiply)
+                  : run.template parts<T>(memory, multiply);
+    }
+  });
+}
+
+}  // namespace scanrnn
