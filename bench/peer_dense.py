@@ -69,6 +69,8 @@ EVERYDAY = [
 EVERYDAY_FLOAT32 = [Size(64, 128, 1024, layers=2)]
 # In exact float32 alone.
 EVERYDAY_EXACT = EVERYDAY[:2]
+# Sizes of language models, which are no multiples of 8.
+UNEVEN = [Size(20, 35, 650, layers=2), Size(80, 70, 1150), Size(32, 256, 300)]
 # The LSTM and GRU problems of DeepBench: for training H, batches, T; for serving forward alone.
 DEEPBENCH = {
     "LSTM": [
@@ -282,6 +284,11 @@ def deepbench(bench: Bench) -> None:
     ]
     for _, cell, size in sorted(sizes, key=lambda found: found[0]):
         problem(bench, "deepbench", cell, size, ("float16", "tf32"), eager=False)
+
+
+def uneven(bench: Bench) -> None:
+    for size, cell in itertools.product(UNEVEN, ("LSTM", "GRU")):
+        problem(bench, "uneven", cell, size, ("bfloat16", "float16", "tf32"), eager=False)
 
 
 def served(bench: Bench) -> None:

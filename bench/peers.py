@@ -51,6 +51,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "large": peer_dense.large,
     "everyday": peer_dense.everyday,
     "deepbench": peer_dense.deepbench,
+    "uneven": peer_dense.uneven,
     "ragged": peer_ragged.layers,
     "episodes": peer_ragged.episodes,
     "packed": peer_ragged.scans,

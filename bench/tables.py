@@ -154,6 +154,10 @@ def gpu_deepbench(content: Row) -> str:
     return source(content) + against_cudnn(measured(content["rows"], bench="deepbench"))
 
 
+def gpu_uneven(content: Row) -> str:
+    return source(content) + against_cudnn(measured(content["rows"], bench="uneven"))
+
+
 def against_cudnn(rows: list[Row]) -> str:
     lines, ratios = [], []
     dense = [row for row in rows if row.get("cell") in ("LSTM", "GRU") and "domain" not in row]
@@ -303,6 +307,7 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "gpu stack steps": ("h200-dense", gpu_stack_steps),
     "gpu cudnn": ("h200-peers", gpu_cudnn),
     "gpu deepbench": ("h200-peers", gpu_deepbench),
+    "gpu uneven": ("h200-peers", gpu_uneven),
     "cpu layers": ("cpu-layer", cpu_layers),
     "cpu steps": ("cpu-layer", cpu_steps),
     "cpu scans": ("cpu-scan", cpu_scans),
