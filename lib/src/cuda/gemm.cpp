@@ -106,7 +106,7 @@ cublasComputeType_t compute_of(Dtype dtype, MatmulPrecision precision) {
 
 // What makes an algorithm right for a product; pointers count by their alignment.
 using Key = std::tuple<Dtype, MatmulPrecision, Index, Index, Index, Index, Index, Index, bool, bool,
-                       bool, bool, bool, unsigned, unsigned, unsigned>;
+                       bool, bool, bool, unsigned, unsigned, unsigned, std::size_t>;
 unsigned alignment(const void* pointer) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   unsigned bytes = 256;
