@@ -20,27 +20,36 @@ struct Rows {
 };
 
 // Copies what both have, puts zeros where `from` has nothing, and adds to what is there where
-// `adds`.
-constexpr int kColumns = 64, kRowsAtOnce = 4;  // of a block
+// `adds`. A thread reads all that it copies of a column before it writes the first.
+constexpr int kColumns = 64, kRowsAtOnce = 4, kAhead = 8;  // of a block, of a block, of a thread
 template <class From, class To>
 __global__ void __launch_bounds__(kColumns* kRowsAtOnce)
     copy_rows(const Rows<const From> from, const Rows<To> to, const bool adds) {
   const Index column = Index{blockIdx.x} * kColumns + threadIdx.x;
   if (column >= to.columns) return;
-#pragma unroll 4
-  for (Index row = Index{blockIdx.y} * kRowsAtOnce + threadIdx.y; row < to.count;
-       row += Index{gridDim.y} * kRowsAtOnce) {
-    const bool there = row < from.count && column < from.columns;
-    float value = there ? static_cast<float>(from.data[row * from.stride + column]) : 0.0f;
-    To& out = to.data[row * to.stride + column];
-    if (adds) value += static_cast<float>(out);
-    out = static_cast<To>(value);
+  const Index first = (Index{blockIdx.y} * kAhead) * kRowsAtOnce + threadIdx.y;
+  const Index apart = Index{gridDim.y} * kAhead * kRowsAtOnce;
+  for (Index row = first; row < to.count; row += apart) {
+    float values[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const Index at = row + i * kRowsAtOnce;
+      const bool there = at < from.count && column < from.columns;
+      values[i] = there ? static_cast<float>(from.data[at * from.stride + column]) : 0.0f;
+      if (adds && at < to.count) values[i] += static_cast<float>(to.data[at * to.stride + column]);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const Index at = row + i * kRowsAtOnce;
+      if (at < to.count) to.data[at * to.stride + column] = static_cast<To>(values[i]);
+    }
   }
 }
 template <class From, class To>
 void copy(const Rows<const From>& from, const Rows<To>& to, bool adds, cudaStream_t stream) {
   if (to.count == 0) return;
-  const Index blocks = (to.count + 4 * kRowsAtOnce - 1) / (4 * kRowsAtOnce);
+  constexpr Index kOfBlock = kAhead * kRowsAtOnce;
+  const Index blocks = (to.count + kOfBlock - 1) / kOfBlock;
   const dim3 grid(static_cast<unsigned>((to.columns + kColumns - 1) / kColumns),
                   static_cast<unsigned>(std::min<Index>(blocks, 1 << 15)));
   copy_rows<From, To><<<grid, dim3(kColumns, kRowsAtOnce), 0, stream>>>(from, to, adds);

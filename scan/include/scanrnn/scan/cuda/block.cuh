@@ -71,7 +71,8 @@ __global__ void __launch_bounds__(kWarps* kLanes)
   const auto out = sink.line(line);
   T* const ring = reinterpret_cast<T*>(shared) + warp * kStages * kTile;
 
-  Feed<Source, kSteps> feed{extent, copied};
+  // Registers decide how many blocks a multiprocessor has.
+  Feed<Source, kSteps, false> feed{extent, copied};
   feed.aim(in, row, warp * kSteps);
   for (int stage = 0; stage < kStages; ++stage) {
     feed.copy(in, ring + stage * kTile, row, (stage * kWarps + warp) * kSteps);
@@ -83,7 +84,6 @@ __global__ void __launch_bounds__(kWarps* kLanes)
     const auto drawn = draw<kSteps>(in, row + unit, t, extent);
     await_copies<kStages - 1>();
     T* const tile = ring + stage * kTile;
-    feed.align(in, tile, row, t);
     Chunk<Op, Source, kSteps> chunk;
     const auto total =
         chunk.compose(staged<kSteps>(in, tile, row, t, drawn),

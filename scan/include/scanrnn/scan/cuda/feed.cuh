@@ -96,16 +96,17 @@ __device__ __forceinline__ void await_copies() {
 }
 
 // Copies the inputs of a warp's chunk to its tile, [stream][step][lane], as one group of copies.
-// What lies past the last step or row is left as it is.
-template <class Source, int kSteps>
+// What lies past the last step or row is left as it is. kByWords: rows that do not begin with
+// vectors come by words, which takes registers; else one by one, and 16 bits are waited for.
+template <class Source, int kSteps, bool kByWords = true>
 struct Feed {
   using T = typename Source::T;
   static constexpr int kPiece = kVectorBytes / sizeof(T);  // elements of one copy
   static constexpr int kPieces = kLanes / kPiece;
-  static constexpr int kPass = kLanes / kPieces;     // steps that the warp copies at once
-  static constexpr bool kHasWords = sizeof(T) <= 4;  // of 4 or 8 bytes, each several elements
-  static constexpr bool kHalves = sizeof(T) == 2;    // two of which are a word
-  static constexpr int kWords = kLanes / 2;          // of a row of these
+  static constexpr int kPass = kLanes / kPieces;  // steps that the warp copies at once
+  static constexpr bool kHasWords = kByWords && sizeof(T) <= 4;  // each of several elements
+  static constexpr bool kHalves = kByWords && sizeof(T) == 2;    // two of which are a word
+  static constexpr int kWords = kLanes / 2;                      // of a row of these
 
   const Extent& extent;
   const int bytes;                  // of a copy: copied_bytes()

@@ -27,6 +27,11 @@ template <class Op, class Source>
 inline constexpr bool kMayBeDeep = std::is_empty<typename Op::Local>::value &&
                                    !HasOwnSteps<Source>::value && !LineOf<Source>::kLastDiffers;
 
+// Backward of steps that compose has no registers to spare.
+template <class Op, class Line>
+inline constexpr bool kComesByWords =
+    !Unmarked<Line>::Source::kLastDiffers || std::is_empty<typename Op::Local>::value;
+
 // Steps of a chunk. What rounding leaves of composed steps depends on how many they are: these are
 // as many as in other kernels. Steps that are only applied leave registers for more.
 template <class Op, class Line>
@@ -226,7 +231,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   const int unit = unit_of(extent, row);
   const bool inside = unit == lane;
 
-  Feed<Line, kSteps> feed{extent, copied};
+  Feed<Line, kSteps, kComesByWords<Op, Line>> feed{extent, copied};
   feed.aim(in, row, 0);
   for (int stage = 0; stage < kStages; ++stage) {
     feed.copy(in, ring.tile(stage), row, stage * kSteps);
