@@ -57,7 +57,7 @@ def rules(
     found: Iterable[Problem], units: int, pick: Callable[[Problem], str]
 ) -> list[dict[str, Any]]:
     """Boxes around the sizes that people quote, where the pick without them loses too much."""
-    quoted = [p for p in found if is_quoted(p)]
+    quoted = [p for p in found if is_quoted(p) and len(set(map(strategy_of, p.ms))) > 1]
     out = []
     for problem in sorted(quoted, key=lambda p: -p.regret(pick(p))):
         if problem.regret(pick(problem)) <= LOST:
