@@ -51,7 +51,7 @@ struct MbarrierTurns {
 template <class Op, class Source, class Sink, class Ends, int kWarps, template <int> class Turns>
 __global__ void __launch_bounds__(kWarps* kLanes)
     block_kernel(const Extent extent, const Index row_blocks, const Source source, const Sink sink,
-                 const Ends ends, const int copied) {
+                 const Ends ends, const bool vectors) {
   using T = typename Source::T;
   constexpr int kSteps = steps_per_thread<Source>();
   constexpr int kTile = tile_elements<Source, kSteps>();
@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(kWarps* kLanes)
   const auto out = sink.line(line);
   T* const ring = reinterpret_cast<T*>(shared) + warp * kStages * kTile;
 
-  // Registers decide how many blocks a multiprocessor has.
-  Feed<Source, kSteps, false> feed{extent, copied};
+  // Registers decide how many blocks a multiprocessor has, so that nothing comes by words.
+  Feed<Source, kSteps, false> feed{extent, vectors ? kVectorBytes : 0};
   feed.aim(in, row, warp * kSteps);
   for (int stage = 0; stage < kStages; ++stage) {
     feed.copy(in, ring + stage * kTile, row, (stage * kWarps + warp) * kSteps);
@@ -130,7 +130,7 @@ cudaError_t launch_block(const Extent& extent, const Source& source, const Sink&
                       kWarps * block_stages<Source, kSteps>() * tile_elements<Source, kSteps>() *
                           sizeof(typename Source::T),
                       launch, extent, row_blocks(extent), source, sink, ends,
-                      copied_bytes(extent, source));
+                      copied_bytes(extent, source) == kVectorBytes);
 }
 
 }  // namespace scanrnn::scan
