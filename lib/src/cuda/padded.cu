@@ -25,9 +25,9 @@ constexpr int kColumns = 64, kRowsAtOnce = 4, kAhead = 8;  // of a block, of a b
 template <class From, class To>
 __global__ void __launch_bounds__(kColumns* kRowsAtOnce)
     copy_rows(const Rows<const From> from, const Rows<To> to, const bool adds) {
-  const Index column = Index{blockIdx.x} * kColumns + threadIdx.x;
+  const Index column = Index{blockIdx.x} * kColumns + threadIdx.x % kColumns;
   if (column >= to.columns) return;
-  const Index first = (Index{blockIdx.y} * kAhead) * kRowsAtOnce + threadIdx.y;
+  const Index first = Index{blockIdx.y} * kAhead * kRowsAtOnce + threadIdx.x / kColumns;
   const Index apart = Index{gridDim.y} * kAhead * kRowsAtOnce;
   for (Index row = first; row < to.count; row += apart) {
     float values[kAhead];
@@ -52,7 +52,7 @@ void copy(const Rows<const From>& from, const Rows<To>& to, bool adds, cudaStrea
   const Index blocks = (to.count + kOfBlock - 1) / kOfBlock;
   const dim3 grid(static_cast<unsigned>((to.columns + kColumns - 1) / kColumns),
                   static_cast<unsigned>(std::min<Index>(blocks, 1 << 15)));
-  copy_rows<From, To><<<grid, dim3(kColumns, kRowsAtOnce), 0, stream>>>(from, to, adds);
+  copy_rows<From, To><<<grid, kColumns * kRowsAtOnce, 0, stream>>>(from, to, adds);
   SCANRNN_CUDA(cudaGetLastError());
 }
 
