@@ -258,8 +258,8 @@ COMPLETE = ("h200-random-35", "h200-random-36", "h200-random-37")
 @pytest.mark.parametrize("name", PROMISED)
 def test_the_built_in_costs_at_random_problems(name):
     """What docs/decisions/0010 promises of the planner's picks, and of its microseconds. The second
-    to the fifth file were shown to no fit. Others than 35 to 37 lack times of ways whose kernels are
-    others by now: there only problems count whose pick has a time, and another way.
+    to the fifth file were shown to no fit. Others than 35 to 37 lack times of ways whose kernels
+    are others by now: there only problems count whose pick has a time, and another way.
     """
     close, worst, error = PROMISED[name]
     content = measure.load_sweep(RESULTS / f"{name}.json")

@@ -28,7 +28,7 @@ def training(rnn, x, dy):
 @pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
-    "cell, steps, batch, inputs, hidden",
+    ("cell", "steps", "batch", "inputs", "hidden"),
     [
         ("MinGRU", 100, 96, 314, 252),  # the results of the forward product lie where they are
         ("MinGRU", 64, 800, 651, 325),  # all is copied, in parts
