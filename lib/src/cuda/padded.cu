@@ -157,6 +157,7 @@ PaddedProduct padded_product(const CudaProduct& p, std::size_t bytes) {
   const auto is_whole = [&](const void* data, Index stride) {
     return reinterpret_cast<std::uintptr_t>(data) % kVector == 0 && stride % piece == 0;
   };
+  if (p.m == 0 || p.n == 0 || p.k == 0) return out;
   // Nobody asks for these.
   if (p.wide || (p.a.transposed && (p.b.transposed || p.bias)) || (p.bias && p.accumulate)) {
     return out;
