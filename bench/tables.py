@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from asked import (
@@ -150,12 +151,9 @@ def gpu_cudnn(content: Row) -> str:
     return source(content) + against_cudnn([r for r in content["rows"] if r["bench"] == "layer"])
 
 
-def gpu_deepbench(content: Row) -> str:
-    return source(content) + against_cudnn(measured(content["rows"], bench="deepbench"))
-
-
-def gpu_uneven(content: Row) -> str:
-    return source(content) + against_cudnn(measured(content["rows"], bench="uneven"))
+def gpu_part(content: Row, bench: str) -> str:
+    """The same beside cuDNN, of another part of the sweep."""
+    return source(content) + against_cudnn(measured(content["rows"], bench=bench))
 
 
 def against_cudnn(rows: list[Row]) -> str:
@@ -306,8 +304,8 @@ TABLES: dict[str, tuple[str, Callable[..., str]]] = {
     "gpu dense steps": ("h200-dense", gpu_steps),
     "gpu stack steps": ("h200-dense", gpu_stack_steps),
     "gpu cudnn": ("h200-peers", gpu_cudnn),
-    "gpu deepbench": ("h200-peers", gpu_deepbench),
-    "gpu uneven": ("h200-peers", gpu_uneven),
+    "gpu deepbench": ("h200-peers", partial(gpu_part, bench="deepbench")),
+    "gpu uneven": ("h200-peers", partial(gpu_part, bench="uneven")),
     "cpu layers": ("cpu-layer", cpu_layers),
     "cpu steps": ("cpu-layer", cpu_steps),
     "cpu scans": ("cpu-scan", cpu_scans),
