@@ -88,8 +88,8 @@ inline bool is_one_step(const CudaSchedule& s) {
 template <class U>
 bool is_run(const Grid<U>& x, const scan::Extent& extent) {
   return !x.data ||
-         (reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && (x.row == 1 || extent.rows == 1) &&
-          (x.line == extent.rows || extent.lines == 1));
+         (reinterpret_cast<std::uintptr_t>(x.data) % scan::cuda::kVectorBytes == 0 &&
+          (x.row == 1 || extent.rows == 1) && (x.line == extent.rows || extent.lines == 1));
 }
 template <class U>
 Grid<U> as_lines(const Grid<U>& x) {

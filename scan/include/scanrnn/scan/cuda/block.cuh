@@ -48,10 +48,15 @@ struct MbarrierTurns {
   }
 };
 
+// Blocks that a multiprocessor must have registers for, or 0 for as it comes: backward of few
+// streams is just beyond what two have.
+template <class Source>
+inline constexpr int kLeastBlocks = Source::kLastDiffers && Source::kStreams <= 5 ? 2 : 0;
+
 template <class Op, class Source, class Sink, class Ends, int kWarps, template <int> class Turns>
-__global__ void __launch_bounds__(kWarps* kLanes)
+__global__ void __launch_bounds__(kWarps* kLanes, kLeastBlocks<Source>)
     block_kernel(const Extent extent, const Index row_blocks, const Source source, const Sink sink,
-                 const Ends ends, const bool vectors) {
+                 const Ends ends, const int copied) {
   using T = typename Source::T;
   constexpr int kSteps = steps_per_thread<Source>();
   constexpr int kTile = tile_elements<Source, kSteps>();
@@ -67,29 +72,34 @@ __global__ void __launch_bounds__(kWarps* kLanes)
   const int before = warp == 0 ? kWarps - 1 : warp - 1, after = warp == kWarps - 1 ? 0 : warp + 1;
   const Index line = blockIdx.x / row_blocks, row = blockIdx.x % row_blocks * kLanes;
   const int unit = unit_of(extent, row);
-  const auto in = source.line(line);
-  const auto out = sink.line(line);
   T* const ring = reinterpret_cast<T*>(shared) + warp * kStages * kTile;
 
-  // Registers decide how many blocks a multiprocessor has, so that nothing comes by words.
-  Feed<Source, kSteps, false> feed{extent, vectors ? kVectorBytes : 0};
-  feed.aim(in, row, warp * kSteps);
-  for (int stage = 0; stage < kStages; ++stage) {
-    feed.copy(in, ring + stage * kTile, row, (stage * kWarps + warp) * kSteps);
-    feed.skip(in, kWarps * kSteps);
+  Feed<Source, kSteps> feed{extent, copied};
+  {
+    const auto in = source.line(line);
+    feed.aim(in, row, warp * kSteps);
+    for (int stage = 0; stage < kStages; ++stage) {
+      feed.copy(in, ring + stage * kTile, row, (stage * kWarps + warp) * kSteps);
+      feed.skip(in, kWarps * kSteps);
+    }
   }
   int stage = 0;
   unsigned round = 0;
   for (Index t = warp * kSteps; t < extent.steps; t += kWarps * kSteps) {
+    // Anew for each chunk: a call leaves half of the registers to what is kept beyond it.
+    const auto in = source.line(fresh(line));
+    const auto out = sink.line(fresh(line));
     const auto drawn = draw<kSteps>(in, row + unit, t, extent);
     await_copies<kStages - 1>();
     T* const tile = ring + stage * kTile;
+    feed.align(in, tile, row, t);
     Chunk<Op, Source, kSteps> chunk;
     const auto total =
         chunk.compose(staged<kSteps>(in, tile, row, t, drawn),
                       staged_inside<kSteps>(in, tile, row, t, drawn), extent.steps - t, unit);
     __syncwarp();  // the tile has been read by every lane: it can be filled again
-    feed.copy(in, tile, row, t + kStages * kWarps * kSteps);
+    const Index next = t + kStages * kWarps * kSteps;
+    feed.copy_early(in, tile, row, next);
     feed.skip(in, kWarps * kSteps);
 
     typename Op::State state;
@@ -109,6 +119,7 @@ __global__ void __launch_bounds__(kWarps* kLanes)
       const auto last = walk<Op, kSteps>(chunk, 0, left, cursor, state);
       if (left <= kSteps) ends.last(line, row + lane, last);
     }
+    feed.copy_late(in, tile, row, next);
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
 }
@@ -130,7 +141,7 @@ cudaError_t launch_block(const Extent& extent, const Source& source, const Sink&
                       kWarps * block_stages<Source, kSteps>() * tile_elements<Source, kSteps>() *
                           sizeof(typename Source::T),
                       launch, extent, row_blocks(extent), source, sink, ends,
-                      copied_bytes(extent, source) == kVectorBytes);
+                      copied_bytes(extent, source));
 }
 
 }  // namespace scanrnn::scan

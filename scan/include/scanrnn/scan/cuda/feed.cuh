@@ -95,18 +95,136 @@ __device__ __forceinline__ void await_copies() {
   __syncwarp();
 }
 
+// The rows of a warp's chunk in memory, of each stream: from where, null if it is not there, how
+// far apart its steps and its rows are, and how many steps there are.
+template <class T, int kStreams>
+struct ChunkRows {
+  const T* data[kStreams];
+  Index step[kStreams], row[kStreams];
+  int steps[kStreams];
+};
+
+// By words of 4 or 8 bytes. One loop for both: they take as long to ask for as to come.
+template <class T>
+__device__ __forceinline__ void copy_words(const T* from, Index step, int steps, Index rows, T* to,
+                                           int bytes) {
+  constexpr int kWide = sizeof(T) > 2 ? 4 : 3;  // of 8 bytes: 16 or 8 of them fill a row
+  const int lane = fresh_lane(), bits = bytes == 8 ? kWide : kWide + 1;
+  const int first = lane >> bits, pass = kLanes >> bits;
+  const int unit = (lane & ((1 << bits) - 1)) << (5 - bits);
+  if (unit >= rows) return;
+  from += first * step + unit;
+  to += first * kLanes + unit;
+#pragma unroll 4
+  for (int k = first; k < steps; k += pass) {
+    if (bytes == 8) {
+      copy_async<8>(to, from);
+    } else {
+      copy_async<4>(to, from);
+    }
+    from += pass * step;
+    to += pass * kLanes;
+  }
+}
+// By words, of rows of 16 bits that may begin inside one: such a row lies an element further in the
+// tile, until align_rows().
+template <class T>
+__device__ __forceinline__ void copy_halves(const T* from, Index step, int steps, Index rows,
+                                            T* to) {
+  constexpr int kWords = kLanes / 2;  // of a row
+  const int lane = fresh_lane(), first = lane / kWords, place = lane % kWords * 2;
+  from += first * step;
+  const int unit = place - begins_inside(from);
+  if (unit >= rows) return;
+  const int count = unit + 1 < rows ? 2 : 1;
+  to += first * kLanes + place;
+#pragma unroll 4
+  for (int k = first; k < steps; k += 2) {
+    copy_part(to, from + unit, count * static_cast<int>(sizeof(T)));
+    from += 2 * step;
+    to += 2 * kLanes;
+  }
+}
+// Element by element: any alignment. 16 bits are waited for.
+template <class T>
+__device__ __forceinline__ void copy_singly(const T* from, Index step, Index row, int steps,
+                                            Index rows, T* to) {
+  const int lane = fresh_lane();
+  if (lane >= rows) return;
+  from += lane * row;
+  to += lane;
+#pragma unroll 4
+  for (int k = 0; k < steps; ++k) {
+    if constexpr (sizeof(T) >= 4) {
+      copy_async<sizeof(T)>(to + k * kLanes, from);
+    } else {
+      to[k * kLanes] = *from;
+    }
+    from += step;
+  }
+}
+// Copies rows that do not begin with vectors to a tile of `most` steps; `rows` there are from the
+// warp's first one on. A function that is called: its registers are none of its kernel's, which are
+// few on the way by vectors.
+template <class T, int kStreams>
+__device__ __noinline__ void copy_rows(const ChunkRows<T, kStreams>& from, T* tile, int most,
+                                       Index rows, int bytes) {
+#pragma unroll 1
+  for (int i = 0; i < kStreams; ++i, tile += most * kLanes) {
+    const T* const data = from.data[i];
+    if (!data) continue;
+    if (sizeof(T) <= 4 && bytes > static_cast<int>(sizeof(T))) {
+      copy_words(data, from.step[i], from.steps[i], rows, tile, bytes);
+    } else if (sizeof(T) == 2 && bytes > 0) {
+      copy_halves(data, from.step[i], from.steps[i], rows, tile);
+    } else {
+      copy_singly(data, from.step[i], from.row[i], from.steps[i], rows, tile);
+    }
+  }
+}
+// Puts rows in their places that copy_halves() has left elsewhere, when they have come: a row that
+// begins inside a word takes half of each of its words from the next, and its last element from
+// memory. It is called, too.
+template <class T, int kStreams>
+__device__ __noinline__ void align_rows(const ChunkRows<T, kStreams>& from, T* tile, int most,
+                                        Index rows) {
+  constexpr int kWords = kLanes / 2;  // of a row
+  const int lane = fresh_lane(), second = lane / kWords;
+  bool shifted[kStreams];   // this lane's rows
+  unsigned last[kStreams];  // of this lane's step: all are asked for at once
+#pragma unroll
+  for (int i = 0; i < kStreams; ++i) {
+    const T* const data = from.data[i];
+    shifted[i] = data && begins_inside(data) != (second & static_cast<int>(from.step[i]) & 1);
+    last[i] = 0;
+    if (data && lane < from.steps[i] && rows >= kLanes) {
+      last[i] = reinterpret_cast<const std::uint16_t&>(data[lane * from.step[i] + kLanes - 1]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kStreams; ++i) {
+    if (!__any_sync(~0u, shifted[i])) continue;
+    auto* const words = reinterpret_cast<std::uint32_t*>(tile + i * most * kLanes) + lane;
+#pragma unroll 4
+    for (int k = 0; k < most; k += 2) {
+      const std::uint32_t word = words[k * kWords];
+      const unsigned next = __shfl_down_sync(~0u, word, 1);
+      const unsigned behind = __shfl_sync(~0u, last[i], k + second);
+      const unsigned upper = lane % kWords == kWords - 1 ? behind : next;
+      if (shifted[i]) words[k * kWords] = word >> 16 | upper << 16;
+    }
+  }
+  __syncwarp();
+}
+
 // Copies the inputs of a warp's chunk to its tile, [stream][step][lane], as one group of copies.
-// What lies past the last step or row is left as it is. kByWords: rows that do not begin with
-// vectors come by words, which takes registers; else one by one, and 16 bits are waited for.
-template <class Source, int kSteps, bool kByWords = true>
+// What lies past the last step or row is left as it is.
+template <class Source, int kSteps>
 struct Feed {
   using T = typename Source::T;
   static constexpr int kPiece = kVectorBytes / sizeof(T);  // elements of one copy
   static constexpr int kPieces = kLanes / kPiece;
   static constexpr int kPass = kLanes / kPieces;  // steps that the warp copies at once
-  static constexpr bool kHasWords = kByWords && sizeof(T) <= 4;  // each of several elements
-  static constexpr bool kHalves = kByWords && sizeof(T) == 2;    // two of which are a word
-  static constexpr int kWords = kLanes / 2;                      // of a row of these
 
   const Extent& extent;
   const int bytes;                  // of a copy: copied_bytes()
@@ -127,69 +245,45 @@ struct Feed {
     for (int i = 0; i < Source::kStreams; ++i) from[i] += steps * fresh(line.stream(i).step);
   }
   __device__ __forceinline__ void copy(const Source& line, T* tile, Index row, Index t) const {
-    if (bytes == kVectorBytes) {
-      const int lane = fresh_lane();
-      if (row + lane % kPieces * kPiece < extent.rows) {
-        T* to = tile + lane * kPiece;
-#pragma unroll
-        for (int i = 0; i < Source::kStreams; ++i) {
-          const auto stream = line.stream(i);
-          if (!stream.data) continue;
-          const int left = steps_left(stream, t) - lane / kPieces;
-          const T* source = from[i];
-          const Index pass = kPass * fresh(stream.step);
-#pragma unroll
-          for (int k = 0; k < kSteps; k += kPass) {
-            if (k < left) copy_async<kVectorBytes>(to + (i * kSteps + k) * kLanes, source);
-            source += pass;
-          }
-        }
-      }
-    } else if (kHasWords && bytes > static_cast<int>(sizeof(T))) {
-      copy_words(line, tile, row, t);
-    } else if (kHalves && bytes > 0) {
-      copy_halves(line, tile, row, t);
-    } else {
-      copy_singly(line, tile, row, t);
-    }
-    if constexpr (IsMarked<Source>::value) copy_marks(line, tile, t, extent.steps);
-    commit_copies();
+    copy_early(line, tile, row, t);
+    copy_late(line, tile, row, t);
   }
-
-  // Puts rows in their places that copy_halves() has left elsewhere, when they have come: a row
-  // that begins inside a word takes half of each of its words from the next, and its last element
-  // from memory.
-  __device__ __forceinline__ void align(const Source& line, T* tile, Index row, Index t) const {
-    if constexpr (kHalves) {
-      if (bytes != static_cast<int>(sizeof(T))) return;
-      const int lane = fresh_lane(), second = lane / kWords;
-      bool shifted[Source::kStreams];   // this lane's rows
-      unsigned last[Source::kStreams];  // of this lane's step: all are asked for at once
+  // The one does what is copied by vectors, which takes few registers: also while others hold a
+  // chunk. The other does the rest.
+  __device__ __forceinline__ void copy_early(const Source& line, T* tile, Index row,
+                                             Index t) const {
+    if (bytes != kVectorBytes) return;
+    const int lane = fresh_lane();
+    if (row + lane % kPieces * kPiece < extent.rows) {
+      T* to = tile + lane * kPiece;
 #pragma unroll
       for (int i = 0; i < Source::kStreams; ++i) {
         const auto stream = line.stream(i);
-        const T* const source = stream.data + t * stream.step + row;
-        shifted[i] =
-            stream.data && begins_inside(source) != (second & static_cast<int>(stream.step) & 1);
-        last[i] = 0;
-        if (stream.data && lane < steps_left(stream, t) && extent.rows - row >= kLanes) {
-          last[i] = reinterpret_cast<const std::uint16_t&>(source[lane * stream.step + kLanes - 1]);
+        if (!stream.data) continue;
+        const int left = steps_left(stream, t) - lane / kPieces;
+        const T* source = from[i];
+        const Index pass = kPass * fresh(stream.step);
+#pragma unroll
+        for (int k = 0; k < kSteps; k += kPass) {
+          if (k < left) copy_async<kVectorBytes>(to + (i * kSteps + k) * kLanes, source);
+          source += pass;
         }
       }
-#pragma unroll
-      for (int i = 0; i < Source::kStreams; ++i) {
-        if (!__any_sync(~0u, shifted[i])) continue;
-        auto* const words = reinterpret_cast<std::uint32_t*>(tile + i * kSteps * kLanes) + lane;
-#pragma unroll
-        for (int k = 0; k < kSteps; k += 2) {
-          const std::uint32_t word = words[k * kWords];
-          const unsigned next = __shfl_down_sync(~0u, word, 1);
-          const unsigned behind = __shfl_sync(~0u, last[i], k + second);
-          const unsigned upper = lane % kWords == kWords - 1 ? behind : next;
-          if (shifted[i]) words[k * kWords] = word >> 16 | upper << 16;
-        }
+    }
+    close(line, tile, t);
+  }
+  __device__ __forceinline__ void copy_late(const Source& line, T* tile, Index row, Index t) const {
+    if (bytes == kVectorBytes) return;
+    __syncwarp();
+    copy_rows(rows_of(line, row, t), tile, kSteps, extent.rows - row, bytes);
+    close(line, tile, t);
+  }
+  // What a chunk needs when it has come, before it is read.
+  __device__ __forceinline__ void align(const Source& line, T* tile, Index row, Index t) const {
+    if constexpr (sizeof(T) == 2) {
+      if (bytes == static_cast<int>(sizeof(T))) {
+        align_rows(rows_of(line, row, t), tile, kSteps, extent.rows - row);
       }
-      __syncwarp();
     }
   }
 
@@ -212,79 +306,22 @@ struct Feed {
   }
 
  private:
-  // By words of 4 or 8 bytes. One loop for both: they take as long to ask for as to come.
-  __device__ __forceinline__ void copy_words(const Source& line, T* tile, Index row,
-                                             Index t) const {
-    constexpr int kWide = sizeof(T) > 2 ? 4 : 3;  // of 8 bytes: 16 or 8 of them fill a row
-    const int lane = fresh_lane(), bits = bytes == 8 ? kWide : kWide + 1;
-    const int first = lane >> bits, pass = kLanes >> bits;
-    const int unit = (lane & ((1 << bits) - 1)) << (5 - bits);
-    if (row + unit >= extent.rows) return;
-#pragma unroll
-    for (int i = 0; i < Source::kStreams; ++i) {
-      const auto stream = line.stream(i);
-      if (!stream.data) continue;
-      const T* source = stream.data + (t + first) * stream.step + row + unit;
-      T* to = tile + (i * kSteps + first) * kLanes + unit;
-      const int left = steps_left(stream, t);
-#pragma unroll 4
-      for (int k = first; k < left; k += pass) {
-        if (bytes == 8) {
-          copy_async<8>(to, source);
-        } else {
-          copy_async<4>(to, source);
-        }
-        source += pass * stream.step;
-        to += pass * kLanes;
-      }
-    }
+  __device__ __forceinline__ void close(const Source& line, T* tile, Index t) const {
+    if constexpr (IsMarked<Source>::value) copy_marks(line, tile, t, extent.steps);
+    commit_copies();
   }
-  // By words, of rows of 16 bits that may begin inside one: such a row lies an element further in
-  // the tile, until align().
-  __device__ __forceinline__ void copy_halves(const Source& line, T* tile, Index row,
-                                              Index t) const {
-    const int lane = fresh_lane(), first = lane / kWords, place = lane % kWords * 2;
-    const Index rows = extent.rows - row;
+  __device__ __forceinline__ static ChunkRows<T, Source::kStreams> rows_of(const Source& line,
+                                                                           Index row, Index t) {
+    ChunkRows<T, Source::kStreams> rows;
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
       const auto stream = line.stream(i);
-      if (!stream.data) continue;
-      const T* source = stream.data + (t + first) * stream.step + row;
-      const int unit = place - begins_inside(source);
-      if (unit >= rows) continue;
-      const int count = unit + 1 < rows ? 2 : 1;
-      T* to = tile + (i * kSteps + first) * kLanes + place;
-      const int left = steps_left(stream, t);
-#pragma unroll 4
-      for (int k = first; k < left; k += 2) {
-        copy_part(to, source + unit, count * static_cast<int>(sizeof(T)));
-        source += 2 * stream.step;
-        to += 2 * kLanes;
-      }
+      rows.step[i] = fresh(stream.step);
+      rows.row[i] = fresh(stream.row);
+      rows.data[i] = stream.data ? stream.data + t * rows.step[i] + row * rows.row[i] : nullptr;
+      rows.steps[i] = steps_left(stream, t);
     }
-  }
-  // Element by element: any alignment.
-  __device__ __forceinline__ void copy_singly(const Source& line, T* tile, Index row,
-                                              Index t) const {
-    const int lane = fresh_lane();
-    if (row + lane >= extent.rows) return;
-#pragma unroll
-    for (int i = 0; i < Source::kStreams; ++i) {
-      const auto stream = line.stream(i);
-      if (!stream.data) continue;
-      const T* source = stream.data + t * stream.step + (row + lane) * stream.row;
-      T* to = tile + i * kSteps * kLanes + lane;
-      const int count = steps_left(stream, t);
-#pragma unroll 4
-      for (int k = 0; k < count; ++k) {
-        if constexpr (sizeof(T) >= 4) {
-          copy_async<sizeof(T)>(to + k * kLanes, source);
-        } else {
-          to[k * kLanes] = *source;
-        }
-        source += stream.step;
-      }
-    }
+    return rows;
   }
 };
 

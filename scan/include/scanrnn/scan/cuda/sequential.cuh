@@ -27,11 +27,6 @@ template <class Op, class Source>
 inline constexpr bool kMayBeDeep = std::is_empty<typename Op::Local>::value &&
                                    !HasOwnSteps<Source>::value && !LineOf<Source>::kLastDiffers;
 
-// Backward of steps that compose has no registers to spare.
-template <class Op, class Line>
-inline constexpr bool kComesByWords =
-    !Unmarked<Line>::Source::kLastDiffers || std::is_empty<typename Op::Local>::value;
-
 // Steps of a chunk. What rounding leaves of composed steps depends on how many they are: these are
 // as many as in other kernels. Steps that are only applied leave registers for more.
 template <class Op, class Line>
@@ -231,7 +226,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
   const int unit = unit_of(extent, row);
   const bool inside = unit == lane;
 
-  Feed<Line, kSteps, kComesByWords<Op, Line>> feed{extent, copied};
+  Feed<Line, kSteps> feed{extent, copied};
   feed.aim(in, row, 0);
   for (int stage = 0; stage < kStages; ++stage) {
     feed.copy(in, ring.tile(stage), row, stage * kSteps);
@@ -256,16 +251,15 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
     const Index left = extent.steps - t;
     const Line here = staged<kSteps>(in, tile, row, t, drawn);
     const Line within = staged_inside<kSteps>(in, tile, row, t, drawn);
-    const auto fill_again = [&] {
-      __syncwarp();  // the tile has been read by every lane
-      feed.copy(in, tile, row, t + kStages * kSteps);
-      feed.skip(in, kSteps);
-    };
+    const Index next = t + kStages * kSteps;
     const auto walk_chunk = [&](const auto& here, const auto& within, auto& cursor, auto op) {
       using Steps = decltype(op);
       Chunk<Steps, std::decay_t<decltype(here)>, kSteps> chunk;
       const auto total = chunk.compose(here, within, left, unit);
-      if constexpr (!kMarked) fill_again();
+      if constexpr (!kMarked) {
+        __syncwarp();  // the tile has been read by every lane
+        feed.copy_early(in, tile, row, next);
+      }
       if (inside) {
         const auto last = walk<Steps, kSteps>(chunk, 0, left, cursor, state);
         state = left >= kSteps ? after_whole<Steps>(total, state, last) : last;
@@ -279,10 +273,13 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
         state =
             walk<Carrying<Op>, kSteps>(TileSteps{here, within, unit}, marks, left, cursor, state);
       }
-      fill_again();
+      __syncwarp();
+      feed.copy(in, tile, row, next);
     } else {
       walk_chunk(here, within, cursor, Op());
+      feed.copy_late(in, tile, row, next);
     }
+    feed.skip(in, kSteps);
     stage = ring.after(stage);
   }
   if (!inside) return;

@@ -27,7 +27,10 @@ __global__ void __launch_bounds__((kWarps + service_warps<Op, Source>()) * kLane
   constexpr int kSteps = device_steps<Source>(), kParts = parts<Op, Source>();
   constexpr int kTile = tile_elements<Source, kSteps>();
   constexpr unsigned kInputs = input_stages<Source, Sink>();
-  if (!runs(source)) return;
+  if (!runs(source)) {
+    await_stream();  // what starts behind this kernel may wait for it alone
+    return;
+  }
   extern __shared__ __align__(kLineBytes) unsigned char dynamic[];
   auto& shared = *reinterpret_cast<Shared<Op, kParts, kWarps>*>(dynamic);
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
