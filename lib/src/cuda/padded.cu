@@ -6,11 +6,12 @@
 #include <type_traits>
 
 #include "cuda/run.cuh"
+#include "scanrnn/scan/cuda/memory.cuh"
 
 namespace scanrnn {
 namespace {
 
-constexpr Index kVector = 16;  // bytes
+using scan::cuda::kVectorBytes;
 
 // A matrix whose rows lie so far apart.
 template <class T>
@@ -82,6 +83,30 @@ class Copies {
 };
 constexpr Index kMostBetween = 4 * 256;  // bytes that Copies leave between them
 
+// How large the copies are; 0 rows: as many as a part has.
+struct CopySizes {
+  Index a_columns, b_columns, b_rows, c_rows;
+
+  CopySizes(const CudaProduct& p, const PaddedProduct& padded)
+      : a_columns(padded.along_k ? padded.m : padded.k),
+        b_columns(p.b.transposed ? padded.k : padded.n),
+        b_rows(padded.along_k   ? 0
+               : p.b.transposed ? padded.n
+                                : padded.k),
+        c_rows(padded.along_k ? padded.m : 0) {}
+  // Of the parts' rows those that so many bytes are enough for.
+  Index rows(const CudaProduct& p, const PaddedProduct& padded, Index bytes) const {
+    const auto size = static_cast<Index>(size_of(p.dtype));
+    const Index a = padded.a ? a_columns * size : 0, b = padded.b ? b_columns * size : 0;
+    const Index c = padded.c ? padded.n * (padded.sums ? Index{sizeof(float)} : size) : 0;
+    const Index each = a + (b_rows > 0 ? 0 : b) + (c_rows > 0 ? 0 : c);
+    const Index bias = padded.n * size,
+                left = bytes - kMostBetween - bias - b_rows * b - c_rows * c;
+    const Index all = padded.along_k ? p.k : p.m;
+    return left < 0 ? 0 : each > 0 ? std::min(all, left / each) : all;
+  }
+};
+
 template <class T>
 struct Run {
   const CudaProduct& p;
@@ -107,13 +132,12 @@ struct Run {
   void parts(void* memory, const std::function<void(const CudaProduct&)>& multiply) const {
     const bool along_k = padded.along_k;
     const Index count = along_k ? p.k : p.m, most = padded.rows;
-    const Index a_columns = along_k ? padded.m : padded.k;
-    const Index b_columns = p.b.transposed ? padded.k : padded.n;
-    const Index b_rows = along_k ? most : p.b.transposed ? padded.n : padded.k;
+    const CopySizes sizes(p, padded);
     Copies copies(memory);
-    T* const a_copy = padded.a ? copies.take<T>(most * a_columns) : nullptr;
-    T* const b_copy = padded.b ? copies.take<T>(b_rows * b_columns) : nullptr;
-    C* const c_copy = padded.c ? copies.take<C>((along_k ? padded.m : most) * padded.n) : nullptr;
+    const auto rows_or = [most](Index rows) { return rows > 0 ? rows : most; };
+    T* const a_copy = padded.a ? copies.take<T>(most * sizes.a_columns) : nullptr;
+    T* const b_copy = padded.b ? copies.take<T>(rows_or(sizes.b_rows) * sizes.b_columns) : nullptr;
+    C* const c_copy = padded.c ? copies.take<C>(rows_or(sizes.c_rows) * padded.n) : nullptr;
     CudaProduct part = p;
     part.n = padded.n;
     if (p.bias && padded.n != p.n) {
@@ -123,10 +147,11 @@ struct Run {
     const auto of_b = [&](Index first, Index rows, Index to_rows) {
       if (!padded.b) return Factor{b(first), p.b.stride, p.b.transposed};
       const Index columns = p.b.transposed ? p.k : p.n;
-      return Factor{pad(b(first), p.b.stride, rows, columns, b_copy, to_rows, b_columns), b_columns,
-                    p.b.transposed};
+      const T* const copied =
+          pad(b(first), p.b.stride, rows, columns, b_copy, to_rows, sizes.b_columns);
+      return Factor{copied, sizes.b_columns, p.b.transposed};
     };
-    if (!along_k) part.b = of_b(0, p.b.transposed ? p.n : p.k, b_rows);
+    if (!along_k) part.b = of_b(0, p.b.transposed ? p.n : p.k, sizes.b_rows);
     for (Index first = 0; first < count; first += most) {
       const Index rows = std::min(most, count - first);
       part.m = along_k ? padded.m : rows;
@@ -134,8 +159,8 @@ struct Run {
       part.a = {a(first), p.a.stride, p.a.transposed};
       if (padded.a) {
         const Index columns = along_k ? p.m : p.k;
-        part.a = {pad(a(first), p.a.stride, rows, columns, a_copy, rows, a_columns), a_columns,
-                  p.a.transposed};
+        part.a = {pad(a(first), p.a.stride, rows, columns, a_copy, rows, sizes.a_columns),
+                  sizes.a_columns, p.a.transposed};
       }
       if (along_k) part.b = of_b(first, rows, rows);
       part.c = padded.c ? static_cast<void*>(c_copy) : c(along_k ? 0 : first);
@@ -153,9 +178,9 @@ struct Run {
 
 PaddedProduct padded_product(const CudaProduct& p, std::size_t bytes) {
   PaddedProduct out;
-  const auto size = static_cast<Index>(size_of(p.dtype)), piece = kVector / size;
+  const auto size = static_cast<Index>(size_of(p.dtype)), piece = kVectorBytes / size;
   const auto is_whole = [&](const void* data, Index stride) {
-    return reinterpret_cast<std::uintptr_t>(data) % kVector == 0 && stride % piece == 0;
+    return reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0 && stride % piece == 0;
   };
   if (p.m == 0 || p.n == 0 || p.k == 0) return out;
   // Nobody asks for these.
@@ -172,16 +197,7 @@ PaddedProduct padded_product(const CudaProduct& p, std::size_t bytes) {
   if (!out.a && !out.b && !out.c) return out;
 
   const Index count = out.along_k ? p.k : p.m;
-  // Rows of a part that there is room for.
-  const auto most_rows = [&] {
-    const Index of_c = out.n * (out.sums ? Index{sizeof(float)} : size);
-    const Index of_a = out.a ? (out.along_k ? out.m : out.k) * size : 0;
-    const Index of_b = out.b ? out.n * size : 0;
-    const Index each = of_a + (out.along_k ? of_b : out.c ? of_c : 0);
-    const Index others = out.along_k ? (out.c ? out.m * of_c : 0) : out.k * of_b;
-    const Index left = static_cast<Index>(bytes) - kMostBetween - out.n * size - others;
-    return left < 0 ? 0 : each > 0 ? std::min(count, left / each) : count;
-  };
+  const auto most_rows = [&] { return CopySizes(p, out).rows(p, out, static_cast<Index>(bytes)); };
   out.sums = out.c && p.accumulate;
   Index most = most_rows();
   if (out.along_k && most < count) {  // sums of 16 bits would be rounded part by part
