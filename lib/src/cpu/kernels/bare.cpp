@@ -55,7 +55,7 @@ void bare(const CpuSchedule& s, const ScanKernelArgs<T>& a) {
   using Memory = typename MemoryOf<T, false>::Type;
   using V = typename Memory::V;
   if (a.reset.data) return bare_forward<Memory, kLogForm>(s, a);
-  using Op = std::conditional_t<kLogForm, scan::LogAffineOp<V>, scan::AffineOp<V>>;
+  using Op = std::conditional_t<kLogForm, scan::AnyLogAffineOp<V>, scan::AnyAffineOp<V>>;
   const BareSource<Memory, kLogForm> source{a.a, a.b, a.sign_b, {}, s.hidden};
   const BareEnds<Memory> ends{a.h0, {}, s.hidden};
   const Index step = alike<T>(a.h.step, {a.a, a.b, a.sign_b});
@@ -75,7 +75,7 @@ template <class T, bool kLogForm>
 void bare_back(const CpuSchedule& s, const ScanBackwardKernelArgs<T>& a) {
   using Memory = typename MemoryOf<T, false>::Type;
   if (a.reset.data) return bare_backward<Memory, kLogForm>(s, a);
-  walk_arranged<scan::AffineOp<typename Memory::V>, Memory>(
+  walk_arranged<scan::AnyAffineOp<typename Memory::V>, Memory>(
       s, backward_source<Memory, kLogForm>(s, a),
       BareBackwardSink<Memory, kLogForm>{a.da, a.db, s.hidden},
       BareEnds<Memory>{{}, a.dh0, s.hidden},

@@ -108,7 +108,7 @@ void walk_scan(const CpuSchedule& s, const Source& source, const Sink& sink, con
 template <class Memory, bool kLogForm>
 void bare_forward(const CpuSchedule& s, const ScanKernelArgs<typename Memory::T>& a) {
   using V = typename Memory::V;
-  using Op = std::conditional_t<kLogForm, scan::LogResetOp<V>, scan::ResetOp<V>>;
+  using Op = std::conditional_t<kLogForm, scan::AnyLogResetOp<V>, scan::AnyResetOp<V>>;
   walk_scan<Op, Memory>(
       s, BareSource<Memory, kLogForm>{a.a, a.b, a.sign_b, {a.reset, s.steps}, s.hidden},
       BareSink<Memory>{a.h, s.hidden}, BareEnds<Memory>{a.h0, {}, s.hidden});
@@ -125,7 +125,7 @@ BareBackwardSource<Memory, kLogForm> backward_source(
 // Cotangents are signed and decay: they are walked in the linear domain whatever the form.
 template <class Memory, bool kLogForm>
 void bare_backward(const CpuSchedule& s, const ScanBackwardKernelArgs<typename Memory::T>& a) {
-  walk_scan<scan::ResetOp<typename Memory::V>, Memory>(
+  walk_scan<scan::AnyResetOp<typename Memory::V>, Memory>(
       s, backward_source<Memory, kLogForm>(s, a),
       BareBackwardSink<Memory, kLogForm>{a.da, a.db, s.hidden},
       BareEnds<Memory>{{}, a.dh0, s.hidden});
@@ -148,7 +148,7 @@ void log_state_backward(const CpuSchedule& s, const ScanBackwardKernelArgs<typen
   Grid<const T> previous = a.h, sign = a.sign_h;
   previous.data += previous.step;
   sign.data += sign.step;
-  walk_scan<scan::ResetOp<typename Memory::V>, Memory>(
+  walk_scan<scan::AnyResetOp<typename Memory::V>, Memory>(
       s,
       LogStateBackwardSource<Memory>{a.a,
                                      previous,

@@ -33,9 +33,9 @@ ScanKernelArgs<T> as_lines(const ScanKernelArgs<T>& a) {
 // Inside a block a state is walked linearly; what crosses blocks is by logarithms where the form
 // is.
 template <class V, bool kLogForm>
-using AcrossOp = std::conditional_t<kLogForm, scan::LogAffineOp<V>, scan::AffineOp<V>>;
+using AcrossOp = std::conditional_t<kLogForm, scan::AnyLogAffineOp<V>, scan::AnyAffineOp<V>>;
 template <class V, bool kLogForm>
-using AcrossResetOp = std::conditional_t<kLogForm, scan::LogResetOp<V>, scan::ResetOp<V>>;
+using AcrossResetOp = std::conditional_t<kLogForm, scan::AnyLogResetOp<V>, scan::AnyResetOp<V>>;
 
 template <class Memory, bool kLogForm>
 using Marked = MarkedScanSource<BareSource<Memory, kLogForm, NoResets>, false>;
@@ -55,12 +55,12 @@ cudaError_t run_by(const CudaSchedule& units, const ScanKernelArgs<T>& a) {
   const BareSink<Memory> sink{rows_of<Memory>(a.h), s.extent.rows, s.extent.steps};
   const BareEnds<Memory> ends{rows_of<Memory>(a.h0), {}, s.extent.rows};
   if (s.marks.data) {
-    return launch_by<scan::ResetOp<V>, AcrossResetOp<Scalar, kLogForm>, Kernels::general>(
+    return launch_by<scan::AnyResetOp<V>, AcrossResetOp<Scalar, kLogForm>, Kernels::general>(
         s, Marked<Memory, kLogForm>{source(NoResets()), s.marks}, MarkedSink<Memory>{sink}, ends);
   }
   if constexpr (Memory::kUnits == 1) {
     if (a.reset.data) {
-      return launch_bare<scan::ResetOp<V>, AcrossResetOp<Scalar, kLogForm>, Kernels::general>(
+      return launch_bare<scan::AnyResetOp<V>, AcrossResetOp<Scalar, kLogForm>, Kernels::general>(
           s, source(Resets<Memory>{a.reset, s.extent.steps}), sink, ends);
     }
   }
@@ -72,7 +72,7 @@ cudaError_t run_by(const CudaSchedule& units, const ScanKernelArgs<T>& a) {
                          kKernelsOf<Memory>>(s, logs, sink, ends);
     }
   }
-  return launch_bare<scan::AffineOp<V>, AcrossOp<Scalar, kLogForm>, kKernelsOf<Memory>>(
+  return launch_bare<scan::AnyAffineOp<V>, AcrossOp<Scalar, kLogForm>, kKernelsOf<Memory>>(
       s, source(NoResets()), sink, ends);
 }
 template <class Memory, bool kLogForm>

@@ -65,23 +65,23 @@ cudaError_t run_bare(const CudaSchedule& units, const ScanBackwardKernelArgs<T>&
                                                 s.extent.rows, s.extent.steps};
   const BareEnds<Memory> ends{{}, rows_of<Memory>(a.dh0), s.extent.rows};
   if (s.marks.data) {
-    return launch_by<scan::ResetOp<V>, scan::ResetOp<Scalar>, Kernels::general>(
+    return launch_by<scan::AnyResetOp<V>, scan::AnyResetOp<Scalar>, Kernels::general>(
         s, Marked<Memory, kLogForm>{source(NoResets()), s.marks},
         MarkedSink<Memory, kLogForm>{sink},
         MarkedScanEnds<Memory>{ends, s.marks.from(s.extent.steps - 1)});
   }
   if constexpr (Memory::kUnits == 1) {
     if (a.reset.data) {
-      return launch_bare<scan::ResetOp<V>, scan::ResetOp<Scalar>, Kernels::general>(
+      return launch_bare<scan::AnyResetOp<V>, scan::AnyResetOp<Scalar>, Kernels::general>(
           s, source(Resets<Memory>{a.reset, s.extent.steps}), sink, ends);
     }
   }
-  return launch_bare<scan::AffineOp<V>, scan::AffineOp<Scalar>, kKernelsOf<Memory>>(
+  return launch_bare<scan::AnyAffineOp<V>, scan::AnyAffineOp<Scalar>, kKernelsOf<Memory>>(
       s, source(NoResets()), sink, ends);
 }
 template <class Memory>
 cudaError_t run_log_states(const CudaSchedule& s, const ScanBackwardKernelArgs<T>& a) {
-  using Op = scan::ResetOp<typename Memory::V>;
+  using Op = scan::AnyResetOp<typename Memory::V>;
   const LogStateBackwardSource<Memory> source{
       a.a,           a_step_on(a.h),    a.dh,
       a.b,           a.sign_b,          a_step_on(a.sign_h),
@@ -113,16 +113,16 @@ template <class Memory, bool kLogForm>
 std::size_t workspace_of_form(const CudaSchedule& units) {
   using Scalar = scan::Scalar<typename Memory::V>;
   const CudaSchedule s = rows_of<Memory>(units);
-  return std::max(workspace_by<scan::AffineOp<Scalar>, BareBackwardSource<Memory, kLogForm>,
+  return std::max(workspace_by<scan::AnyAffineOp<Scalar>, BareBackwardSource<Memory, kLogForm>,
                                BareBackwardSink<Memory, kLogForm>, kKernelsOf<Memory>>(s),
-                  workspace_by<scan::ResetOp<Scalar>, Marked<Memory, kLogForm>,
+                  workspace_by<scan::AnyResetOp<Scalar>, Marked<Memory, kLogForm>,
                                MarkedSink<Memory, kLogForm>, Kernels::general>(s));
 }
 std::size_t workspace(const CudaSchedule& s, ScanForm form) {
   using Memory = scan::Units<T>;
   if constexpr (!kIsComplex<T>) {
     if (form == ScanForm::log_output) {
-      return workspace_by<scan::AffineOp<typename Memory::V>, LogStateBackwardSource<Memory>,
+      return workspace_by<scan::AnyAffineOp<typename Memory::V>, LogStateBackwardSource<Memory>,
                           LogStateBackwardSink<Memory>, Kernels::all>(s);
     }
     if (form == ScanForm::log) return workspace_of_form<Memory, true>(s);

@@ -168,7 +168,8 @@ SCANRNN_HD ScaledAffine<V, V> scaled_lift(const LogAffine<V>& f) {
 template <class V>
 SCANRNN_HD ScaledState<V> scaled_state(V log_h, V sign) {
   const Scaled<V, V> h = scaled_exp(log_h);
-  return {sign * h.m, V(0), whole(h.e)};
+  const auto out = normalised<V>(sign * h.m, whole(h.e));
+  return {out.m, V(0), out.e};
 }
 // x ln 2 + y.
 template <class V>

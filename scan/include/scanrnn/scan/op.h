@@ -24,9 +24,11 @@
 //
 // One whose Local is empty composes nothing: then() gives nothing, and steps are only walked.
 //
-// AffineOp and LogAffineOp are for cells. ResetOp and LogResetOp are the same for sequences that
-// are cut: a decay that is exactly zero forgets whatever came before, infinities and NaN too. A
-// product of decays that only underflows is no zero to them.
+// AffineOp and LogAffineOp are for cells, whose decays are between 0 and 1; AnyAffineOp and
+// AnyLogAffineOp are for decays and states of any size. ResetOp and LogResetOp, AnyResetOp and
+// AnyLogResetOp are the same for sequences that are cut: a decay that is exactly zero forgets
+// whatever came before, infinities and NaN too. A product of decays that only underflows is no zero
+// to them.
 #pragma once
 
 #include <limits>
@@ -121,31 +123,53 @@ SCANRNN_HD Carried<V> apply(const Affine<V>& f, const Carried<V>& s) {
   return {select(keeps, kept, fma(f.a, s.h, b)), select(keeps, (s.h - kept) + d, V(0))};
 }
 
+// The same where states may be infinite, which have no digits to keep: an infinity less another one
+// would be none.
+template <class V>
+SCANRNN_HD Carried<V> apply_any(const Affine<V>& f, const Carried<V>& s) {
+  const V b = fma(f.a, s.c, f.b);
+  const V d = fma(-f.z, s.h, b);
+  const V kept = s.h + d;
+  const auto keeps = is_small(fma(s.h, V(0), f.z)), remains = is_small(fma(kept, V(0), f.z));
+  return {select(keeps, kept, fma(f.a, s.h, b)), select(remains, (s.h - kept) + d, V(0))};
+}
+
 // The map as it is: what rounding takes in a few steps is not worth keeping.
 template <class V>
 SCANRNN_HD Carried<V> advance(const Affine<V>& f, const Carried<V>& s) {
   return {fma(f.a, s.h, f.b), V(0)};
 }
 
-// The linear operator; kCuts: a zero forgets.
-template <class V, bool kCuts>
+// The linear operator; kCuts: a zero forgets; kAny: decays and states may have any size. There a
+// sum for z is taken where both maps keep most, and elsewhere what a leaves of 1: behind a decay
+// beyond 1 a sum would cancel, and say of what was forgotten that it was kept.
+template <class V, bool kCuts, bool kAny = false>
 struct LinearOp {
   using Step = Affine<V>;
   using Local = Affine<V>;
   using Element = Affine<V>;
   using State = Carried<V>;
-  using Uncut = LinearOp<V, false>;
+  using Uncut = LinearOp<V, false, kAny>;
 
   SCANRNN_HD static Local local_identity() { return {V(1), V(0), V(0)}; }
   SCANRNN_HD static Local settle(const Local& f) { return {above_zero(f.a), f.z, f.b}; }
   SCANRNN_HD static Element identity() { return local_identity(); }
   SCANRNN_HD static Local then(const Local& f, const Step& g) {
+    if constexpr (kAny) {
+      const V a = g.a * f.a;
+      return cut(f, g, {a, both_keep(f, g, fma(g.a, f.z, g.z), V(1) - a), fma(g.a, f.b, g.b)});
+    }
     return cut(f, g, scan::then(f, g));
   }
   SCANRNN_HD static Local alone(const Step& f) { return f; }
   SCANRNN_HD static Local append(const Local& f, const Local& g) { return then(f, g); }
   SCANRNN_HD static Element promote(const Local& f) { return f; }
   SCANRNN_HD static Local join(const Local& f, const Local& g) {
+    if constexpr (kAny) {
+      const V product = g.a * f.a, sum = f.z + fma(-g.z, f.z, g.z);
+      const V a = both_keep(f, g, V(1) - sum, product);
+      return cut(f, g, {a, both_keep(f, g, sum, V(1) - product), through(g, f.b, g.b)});
+    }
     const V z = through(g, f.z, g.z);
     const V a = select(is_small(z), V(1) - z, g.a * f.a);
     return cut(f, g, {a, z, through(g, f.b, g.b)});
@@ -163,6 +187,7 @@ struct LinearOp {
   }
   SCANRNN_HD static Affine<V> linear(const Element& f) { return f; }
   SCANRNN_HD static State apply(const Affine<V>& f, const State& s) {
+    if constexpr (kAny) return cut(f, scan::apply_any(f, s));
     return cut(f, scan::apply(f, s));
   }
   SCANRNN_HD static State advance(const Step& f, const State& s) {
@@ -175,7 +200,11 @@ struct LinearOp {
   // g.a x + y, from z where most is kept: there a is rounded to a unit of 1, and where gates repeat
   // the same error adds up over a span.
   SCANRNN_HD static V through(const Element& g, V x, V y) {
-    return select(is_small(g.z), x + fma(-g.z, x, y), fma(g.a, x, y));
+    const auto keeps = is_small(kAny ? fma(x, V(0), g.z) : g.z);  // nothing of an infinity is
+    return select(keeps, x + fma(-g.z, x, y), fma(g.a, x, y));
+  }
+  SCANRNN_HD static V both_keep(const Local& f, const Local& g, const V& yes, const V& no) {
+    return select(is_small(f.z), select(is_small(g.z), yes, no), no);
   }
   // What "first f, then g" is, given what it is of finite numbers.
   SCANRNN_HD static Local cut(const Local& f, const Local& g, const Local& composed) {
@@ -199,6 +228,38 @@ template <class V>
 struct AffineOp : LinearOp<V, false> {};
 template <class V>
 struct ResetOp : LinearOp<V, true> {};
+
+// A run of a few steps. Its z is a plain sum, right as long as no decay was so small that what it
+// lost of z grew again: `least`, of the decays up to each step, tells that for all of them at once.
+template <class V>
+struct AnyRun {
+  Affine<V> all;
+  V least;
+};
+template <class V>
+struct AnyAffineOp : LinearOp<V, false, true> {
+  using Base = LinearOp<V, false, true>;
+  using Run = AnyRun<V>;
+  using Uncut = AnyAffineOp;
+  using Base::then;
+
+  SCANRNN_HD static Run no_steps() { return {Base::local_identity(), V(1)}; }
+  SCANRNN_HD static Run then(const Run& f, const typename Base::Step& g) {
+    const Affine<V> all = scan::then(f.all, g);
+    return {all, min(f.least, abs(all.a))};
+  }
+  SCANRNN_HD static typename Base::Local whole(const Run& f) {
+    return {f.all.a, select(less(f.least, V(0.25)), V(1) - f.all.a, f.all.z), f.all.b};
+  }
+};
+template <class V>
+struct Complex;
+template <class V>
+struct AnyAffineOp<Complex<V>> : LinearOp<Complex<V>, false, true> {};
+template <class V>
+struct AnyResetOp : LinearOp<V, true, true> {
+  using Uncut = AnyAffineOp<V>;
+};
 
 // For steps that do not compose: a Step is what apply(step, state) takes.
 template <class V, class Step_>
@@ -288,9 +349,9 @@ struct LoggedOp : Base {
 
 // The log-space operator: every decay that crosses a thread is a logarithm, so a product over any
 // span keeps its exponent and, close to 1, all its digits.
-template <class V, bool kCuts>
+template <class V, bool kCuts, bool kAny = false>
 struct LogOp {
-  using Linear = LinearOp<V, kCuts>;
+  using Linear = LinearOp<V, kCuts, kAny>;
   using Step = Affine<V>;
   using Local = Affine<V>;
   using Element = LogAffine<V>;
@@ -360,9 +421,13 @@ struct LogAffineOp : LogOp<V, false> {};
 template <class V>
 struct LogResetOp : LogOp<V, true> {};
 template <class V>
-struct LoggedAffineOp : LoggedOp<V, AffineOp<V>> {};
+struct AnyLogAffineOp : LogOp<V, false, true> {};
 template <class V>
-struct LoggedLogAffineOp : LoggedOp<V, LogAffineOp<V>> {};
+struct AnyLogResetOp : LogOp<V, true, true> {};
+template <class V>
+struct LoggedAffineOp : LoggedOp<V, LinearOp<V, false, true>> {};
+template <class V>
+struct LoggedLogAffineOp : LoggedOp<V, AnyLogAffineOp<V>> {};
 
 // What steps are appended to, where it is no Local.
 template <class Op, class = void>

@@ -48,13 +48,16 @@ struct MbarrierTurns {
   }
 };
 
-// Blocks that a multiprocessor must have registers for, or 0 for as it comes: backward of few
-// streams is just beyond what two have.
+// Blocks that a multiprocessor must have registers for, or 0 for as it comes. Of few streams these
+// are just below what a block takes.
 template <class Source>
-inline constexpr int kLeastBlocks = Source::kLastDiffers && Source::kStreams <= 5 ? 2 : 0;
+constexpr int least_blocks() {
+  if (Source::kLastDiffers) return Source::kStreams <= 5 ? 2 : 0;
+  return Source::kStreams > 3 ? 0 : sizeof(typename Source::T) == 2 ? 4 : 3;
+}
 
 template <class Op, class Source, class Sink, class Ends, int kWarps, template <int> class Turns>
-__global__ void __launch_bounds__(kWarps* kLanes, kLeastBlocks<Source>)
+__global__ void __launch_bounds__(kWarps* kLanes, least_blocks<Source>())
     block_kernel(const Extent extent, const Index row_blocks, const Source source, const Sink sink,
                  const Ends ends, const int copied) {
   using T = typename Source::T;

@@ -95,18 +95,9 @@ __device__ __forceinline__ void await_copies() {
   __syncwarp();
 }
 
-// The rows of a warp's chunk in memory, of each stream: from where, null if it is not there, how
-// far apart its steps and its rows are, and how many steps there are.
-template <class T, int kStreams>
-struct ChunkRows {
-  const T* data[kStreams];
-  Index step[kStreams], row[kStreams];
-  int steps[kStreams];
-};
-
 // By words of 4 or 8 bytes. One loop for both: they take as long to ask for as to come.
 template <class T>
-__device__ __forceinline__ void copy_words(const T* from, Index step, int steps, Index rows, T* to,
+__device__ __forceinline__ void copy_words(const T* from, Index step, int steps, int rows, T* to,
                                            int bytes) {
   constexpr int kWide = sizeof(T) > 2 ? 4 : 3;  // of 8 bytes: 16 or 8 of them fill a row
   const int lane = fresh_lane(), bits = bytes == 8 ? kWide : kWide + 1;
@@ -129,8 +120,7 @@ __device__ __forceinline__ void copy_words(const T* from, Index step, int steps,
 // By words, of rows of 16 bits that may begin inside one: such a row lies an element further in the
 // tile, until align_rows().
 template <class T>
-__device__ __forceinline__ void copy_halves(const T* from, Index step, int steps, Index rows,
-                                            T* to) {
+__device__ __forceinline__ void copy_halves(const T* from, Index step, int steps, int rows, T* to) {
   constexpr int kWords = kLanes / 2;  // of a row
   const int lane = fresh_lane(), first = lane / kWords, place = lane % kWords * 2;
   from += first * step;
@@ -148,7 +138,7 @@ __device__ __forceinline__ void copy_halves(const T* from, Index step, int steps
 // Element by element: any alignment. 16 bits are waited for.
 template <class T>
 __device__ __forceinline__ void copy_singly(const T* from, Index step, Index row, int steps,
-                                            Index rows, T* to) {
+                                            int rows, T* to) {
   const int lane = fresh_lane();
   if (lane >= rows) return;
   from += lane * row;
@@ -163,58 +153,36 @@ __device__ __forceinline__ void copy_singly(const T* from, Index step, Index row
     from += step;
   }
 }
-// Copies rows that do not begin with vectors to a tile of `most` steps; `rows` there are from the
-// warp's first one on. A function that is called: its registers are none of its kernel's, which are
-// few on the way by vectors.
-template <class T, int kStreams>
-__device__ __noinline__ void copy_rows(const ChunkRows<T, kStreams>& from, T* tile, int most,
-                                       Index rows, int bytes) {
-#pragma unroll 1
-  for (int i = 0; i < kStreams; ++i, tile += most * kLanes) {
-    const T* const data = from.data[i];
-    if (!data) continue;
-    if (sizeof(T) <= 4 && bytes > static_cast<int>(sizeof(T))) {
-      copy_words(data, from.step[i], from.steps[i], rows, tile, bytes);
-    } else if (sizeof(T) == 2 && bytes > 0) {
-      copy_halves(data, from.step[i], from.steps[i], rows, tile);
-    } else {
-      copy_singly(data, from.step[i], from.row[i], from.steps[i], rows, tile);
-    }
+// Copies rows that do not begin with vectors: `rows` of so many steps from where `from` is. A
+// function that is called: its registers are none of its kernel's, which are few on the way by
+// vectors.
+template <class T>
+__device__ __noinline__ void copy_rows(const T* from, Index step, Index row, int steps, int rows,
+                                       T* to, int bytes) {
+  if (sizeof(T) <= 4 && bytes > static_cast<int>(sizeof(T))) {
+    copy_words(from, step, steps, rows, to, bytes);
+  } else if (sizeof(T) == 2 && bytes > 0) {
+    copy_halves(from, step, steps, rows, to);
+  } else {
+    copy_singly(from, step, row, steps, rows, to);
   }
 }
 // Puts rows in their places that copy_halves() has left elsewhere, when they have come: a row that
-// begins inside a word takes half of each of its words from the next, and its last element from
-// memory. It is called, too.
-template <class T, int kStreams>
-__device__ __noinline__ void align_rows(const ChunkRows<T, kStreams>& from, T* tile, int most,
-                                        Index rows) {
+// begins inside a word takes half of each of its words from the next, and its last element is that
+// of the lane of its step. This lane's rows are `shifted`, or not. It is called, too.
+template <int kSteps>
+__device__ __noinline__ void align_rows(void* tile, bool shifted, unsigned last) {
   constexpr int kWords = kLanes / 2;  // of a row
   const int lane = fresh_lane(), second = lane / kWords;
-  bool shifted[kStreams];   // this lane's rows
-  unsigned last[kStreams];  // of this lane's step: all are asked for at once
-#pragma unroll
-  for (int i = 0; i < kStreams; ++i) {
-    const T* const data = from.data[i];
-    shifted[i] = data && begins_inside(data) != (second & static_cast<int>(from.step[i]) & 1);
-    last[i] = 0;
-    if (data && lane < from.steps[i] && rows >= kLanes) {
-      last[i] = reinterpret_cast<const std::uint16_t&>(data[lane * from.step[i] + kLanes - 1]);
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kStreams; ++i) {
-    if (!__any_sync(~0u, shifted[i])) continue;
-    auto* const words = reinterpret_cast<std::uint32_t*>(tile + i * most * kLanes) + lane;
+  auto* const words = static_cast<std::uint32_t*>(tile) + lane;
 #pragma unroll 4
-    for (int k = 0; k < most; k += 2) {
-      const std::uint32_t word = words[k * kWords];
-      const unsigned next = __shfl_down_sync(~0u, word, 1);
-      const unsigned behind = __shfl_sync(~0u, last[i], k + second);
-      const unsigned upper = lane % kWords == kWords - 1 ? behind : next;
-      if (shifted[i]) words[k * kWords] = word >> 16 | upper << 16;
-    }
+  for (int k = 0; k < kSteps; k += 2) {
+    const std::uint32_t word = words[k * kWords];
+    const unsigned next = __shfl_down_sync(~0u, word, 1);
+    const unsigned behind = __shfl_sync(~0u, last, k + second);
+    const unsigned upper = lane % kWords == kWords - 1 ? behind : next;
+    if (shifted) words[k * kWords] = word >> 16 | upper << 16;
   }
-  __syncwarp();
 }
 
 // Copies the inputs of a warp's chunk to its tile, [stream][step][lane], as one group of copies.
@@ -275,15 +243,41 @@ struct Feed {
   __device__ __forceinline__ void copy_late(const Source& line, T* tile, Index row, Index t) const {
     if (bytes == kVectorBytes) return;
     __syncwarp();
-    copy_rows(rows_of(line, row, t), tile, kSteps, extent.rows - row, bytes);
+    const int rows = static_cast<int>(min(extent.rows - row, Index{kLanes}));
+#pragma unroll
+    for (int i = 0; i < Source::kStreams; ++i) {
+      const auto stream = line.stream(i);
+      if (!stream.data) continue;
+      copy_rows(begin(stream, row, t), fresh(stream.step), stream.row, steps_left(stream, t), rows,
+                tile + i * kSteps * kLanes, bytes);
+    }
     close(line, tile, t);
   }
   // What a chunk needs when it has come, before it is read.
   __device__ __forceinline__ void align(const Source& line, T* tile, Index row, Index t) const {
     if constexpr (sizeof(T) == 2) {
-      if (bytes == static_cast<int>(sizeof(T))) {
-        align_rows(rows_of(line, row, t), tile, kSteps, extent.rows - row);
+      if (bytes != static_cast<int>(sizeof(T))) return;
+      const int lane = fresh_lane(), second = lane / (kLanes / 2);
+      bool shifted[Source::kStreams];
+      unsigned last[Source::kStreams];  // all are asked for at once
+#pragma unroll
+      for (int i = 0; i < Source::kStreams; ++i) {
+        const auto stream = line.stream(i);
+        const T* const from = begin(stream, row, t);
+        const Index step = fresh(stream.step);
+        shifted[i] = stream.data && begins_inside(from) != (second & static_cast<int>(step) & 1);
+        last[i] = 0;
+        if (stream.data && lane < steps_left(stream, t) && extent.rows - row >= kLanes) {
+          last[i] = reinterpret_cast<const std::uint16_t&>(from[lane * step + kLanes - 1]);
+        }
       }
+#pragma unroll
+      for (int i = 0; i < Source::kStreams; ++i) {
+        if (__any_sync(~0u, shifted[i])) {
+          align_rows<kSteps>(tile + i * kSteps * kLanes, shifted[i], last[i]);
+        }
+      }
+      __syncwarp();
     }
   }
 
@@ -310,18 +304,8 @@ struct Feed {
     if constexpr (IsMarked<Source>::value) copy_marks(line, tile, t, extent.steps);
     commit_copies();
   }
-  __device__ __forceinline__ static ChunkRows<T, Source::kStreams> rows_of(const Source& line,
-                                                                           Index row, Index t) {
-    ChunkRows<T, Source::kStreams> rows;
-#pragma unroll
-    for (int i = 0; i < Source::kStreams; ++i) {
-      const auto stream = line.stream(i);
-      rows.step[i] = fresh(stream.step);
-      rows.row[i] = fresh(stream.row);
-      rows.data[i] = stream.data ? stream.data + t * rows.step[i] + row * rows.row[i] : nullptr;
-      rows.steps[i] = steps_left(stream, t);
-    }
-    return rows;
+  __device__ __forceinline__ static const T* begin(const Stream<T>& stream, Index row, Index t) {
+    return stream.data + t * fresh(stream.step) + row * stream.row;
   }
 };
 

@@ -89,7 +89,8 @@ bool vectors_fit(const Extent& extent, const Source& source, const Sink& sink, c
 // would be local memory.
 template <class Op, class Source>
 inline constexpr bool kPacks =
-    (std::is_same<Op, AffineOp<float>>::value || std::is_same<Op, LoggedAffineOp<float>>::value) &&
+    (std::is_same<Op, AnyAffineOp<float>>::value ||
+     std::is_same<Op, LoggedAffineOp<float>>::value) &&
     sizeof(typename Source::T) <= 4 && Source::kStreams <= (Source::kLifts ? 2 : 3);
 
 }  // namespace scanrnn::scan
