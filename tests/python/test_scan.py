@@ -78,6 +78,53 @@ def test_scan_keeps_a_long_memory():
     assert_close(scan(a, b), reference.scan(a, b), 3e-7 * 18)
 
 
+def laid(values, axis):
+    """[T, rows] with its steps along the axis, contiguous there."""
+    return np.ascontiguousarray(np.moveaxis(values, 0, axis))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("rows", [1, 2, 9, 70])
+@pytest.mark.parametrize("steps", [2, 33, 4096, 50_000])
+@pytest.mark.parametrize("spread", [30.0, 1e3, 1e8])
+def test_large_decays_behind_small_ones(spread, steps, rows, axis):
+    """What a small decay has forgotten stays forgotten when a large one follows it."""
+    size = np.exp(np.log(spread) * np.abs(np.tanh(normal(steps, rows, dtype=np.float64))))
+    a, b = np.empty((steps, rows), np.float32), np.abs(normal(steps, rows, seed=2))
+    a[0::2] = 1 / size[0::2]
+    a[1::2] = 0.9 * size[0::2][: steps // 2]
+    a[4::8] = 0
+    h_0 = np.abs(normal(rows, seed=3))
+    share = 3e-7 * (1 + np.log2(steps))
+    wanted = laid(reference.scan(a, b, h_0), axis)
+    assert_close(scan(laid(a, axis), laid(b, axis), h_0, axis=axis), wanted, share)
+    with np.errstate(divide="ignore"):
+        log_a, log_b = np.log(a), np.log(b)
+    exact = reference.scan(np.exp(log_a.astype(np.float64)), np.exp(log_b.astype(np.float64)), h_0)
+    got = scan_log(laid(log_a, axis), laid(log_b, axis), None, h_0, axis=axis)
+    assert_close(got, laid(exact, axis), 4 * share)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("steps", "rows"), [(5, 1), (40, 3), (300, 2), (300, 64), (20_000, 1)])
+def test_infinite_states_stay_infinite(steps, rows, axis):
+    a, b = np.full((steps, rows), 0.9, np.float32), np.ones((steps, rows), np.float32)
+    first = steps - 4
+    b[first] = np.inf
+    got = np.moveaxis(np.asarray(scan(laid(a, axis), laid(b, axis), axis=axis)), axis, 0)
+    assert np.isfinite(got[:first]).all()
+    assert (got[first:] == np.inf).all()
+    grown = scan(laid(np.full_like(a, 1.5), axis), laid(np.ones_like(a), axis), axis=axis)
+    assert not np.isnan(np.asarray(grown)).any()
+    given = scan(
+        laid(a[:200], axis),
+        laid(np.ones_like(a[:200]), axis),
+        np.full(rows, np.inf, "f"),
+        axis=axis,
+    )
+    assert (np.asarray(given) == np.inf).all()
+
+
 @given(
     steps=st.integers(0, 200),
     rows=st.lists(st.integers(0, 4), max_size=2),

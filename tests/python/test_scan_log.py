@@ -133,6 +133,16 @@ def test_accuracy_over_long_times(steps, axis):
 # ---- errors
 
 
+@pytest.mark.parametrize("log_h", [-1.5e9, -2.5e9, -4e15, 3e9])
+@pytest.mark.parametrize("log_a", [-3e9, -5e9, -7e20, 2.2e9])
+def test_steps_and_states_far_beyond_the_range(log_a, log_h):
+    a, b = np.full(3, log_a, np.float32), np.full(3, -np.inf, np.float32)
+    got, sign = scan_log(a, b, h_0=(np.float32(log_h), None), log_output=True)
+    wanted = np.float64(np.float32(log_h)) + np.cumsum(a.astype(np.float64))
+    np.testing.assert_allclose(got, wanted, rtol=3e-7)
+    assert (np.asarray(sign) == 1).all()
+
+
 def test_errors_of_logarithms():
     a = np.zeros((4, 3), np.float32)
     sign = np.ones_like(a)
