@@ -191,6 +191,7 @@ def integers(name: str, value: Any) -> Any:
     """An array of NumPy's with integers of any dtype, in C order, aligned, in 64 bits or 32."""
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name}: expected an array of integers, got {type_name(value)}")
+    refuse_mask(name, value)
     if value.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integers, got dtype {short_name(value.dtype)}")
     if value.dtype == np.uint64:  # what is too large for 64 bits with a sign stays too large
@@ -207,10 +208,14 @@ def checked(name: str, value: Any, dtypes: Sequence[str]) -> Any:
                 f"{name}: expected an array of NumPy, torch, CuPy or JAX, got {type_name(value)}"
             )
         value = np.asarray(value)
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name}: expected an array without a mask, got a masked array: fill it")
+    refuse_mask(name, value)
     check_dtype(name, short_name(value.dtype), dtypes)
     return value
+
+
+def refuse_mask(name: str, value: Any) -> None:
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name}: expected an array without a mask, got a masked array: fill it")
 
 
 def check_dtype(name: str, found: str, dtypes: Sequence[str], advice: str = "") -> None:

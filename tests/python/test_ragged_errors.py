@@ -8,6 +8,8 @@ from scanrnn.arrays.numpy import Elsewhere, NumPy
 from support import make, normal
 from test_errors import raises
 
+MASKED = np.ma.masked_array([0, 1, 2], [False, True, False])
+
 
 @pytest.mark.parametrize(
     ("options", "kind", "parts"),
@@ -16,6 +18,7 @@ from test_errors import raises
         ({"lengths": np.ones(3)}, TypeError, ("lengths: expected integers", "float64")),
         ({"lengths": np.ones(3, bool)}, TypeError, ("lengths: expected integers", "bool")),
         ({"lengths": np.ones(2, int)}, ValueError, (r"lengths: .* \(3,\) = \(batch,\)", r"\(2,\)")),
+        ({"lengths": MASKED}, TypeError, ("lengths: expected an array without a mask",)),
         ({"lengths": np.ones((3, 1), int)}, ValueError, ("lengths: expected shape", r"\(3, 1\)")),
         ({"lengths": np.array([1, 10, 2])}, ValueError, ("lengths: .*9", "got 10 at 1")),
         ({"lengths": np.array([1, 2, -1])}, ValueError, ("lengths: expected", "got -1 at 2")),
@@ -53,10 +56,11 @@ def test_malformed(cell, options, kind, parts):
         ([], ValueError, (r"cu_seqlens: expected shape \(N \+ 1,\)", r"got \(0,\)")),
         ([[0, 9]], ValueError, ("cu_seqlens: expected shape", r"got \(1, 2\)")),
         ([0.0, 9.0], TypeError, ("cu_seqlens: expected integers", "float64")),
+        (MASKED, TypeError, ("cu_seqlens: expected an array without a mask",)),
     ],
 )
 def test_malformed_cu_seqlens(ends, kind, parts):
-    ends = np.array(ends, None if ends else int)
+    ends = ends if ends is MASKED else np.array(ends, None if ends else int)
     for batch_first in (False, True):
         rnn = make("MinGRU", batch_first=batch_first)
         with raises(kind, *parts):
@@ -119,6 +123,8 @@ def test_malformed_steps():
         step(pool(), np.array([-2, 1]))
     with raises(ValueError, "state_indices: expected each state once"):
         step(pool(), np.array([1, 1]))
+    with raises(TypeError, "state_indices: expected an array without a mask"):
+        step(pool(), MASKED[:2])
     with raises(ValueError, "state_indices: expected None for one sequence"):
         step(pool(), np.array([1]), x_t[0])
 

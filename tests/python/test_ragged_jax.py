@@ -112,6 +112,11 @@ def test_malformed():
         rnn(params, x, lengths=jnp.ones(2, np.int64))
     with raises(ValueError, "lengths: expected an array", "got list"):
         rnn(params, x, lengths=LENGTHS)
+    for name, given in [("lengths", np.array(LENGTHS)), ("reset", np.ones((9, 3), bool))]:
+        with raises(TypeError, f"{name}: expected an array without a mask, got a masked array"):
+            rnn(params, x, **{name: np.ma.masked_array(given)})
+    with raises(TypeError, "x: expected an array without a mask, got a masked array"):
+        rnn(params, np.ma.masked_array(x))
     with raises(ValueError, r"x: expected \(tokens, C\) with C = 4"):
         rnn(params, x, cu_seqlens=jnp.array([0, 9]))
     with raises(ValueError, "lengths: expected None beside cu_seqlens"):

@@ -203,6 +203,8 @@ def test_malformed():
     rnn, x = module("GRU", 4, 6), tensor(9, 4, 4)
     with raises(TypeError, "lengths: expected dtype one of 'int64', 'int32'", "got float64"):
         rnn(x, lengths=torch.ones(4, dtype=WIDE))
+    with raises(TypeError, "lengths: expected an array without a mask, got a masked array"):
+        rnn(x, lengths=np.ma.masked_array(LENGTHS))
     with raises(TypeError, "lengths: expected a tensor", "got list"):
         rnn(x, lengths=LENGTHS)
     with raises(ValueError, r"lengths: expected shape \(4,\)", r"got \(3,\)"):

@@ -26,6 +26,7 @@ def check(name: str, value: Any, shape: tuple[int, ...], dtype: Any, axes: str =
     if not hasattr(value, "shape") or tuple(value.shape) != tuple(shape):
         named = f" = {axes}" if axes else ""
         raise ValueError(f"{name}: expected shape {tuple(shape)}{named}, got {shape_of(value)}")
+    arguments.refuse_mask(name, value)
     if value.dtype != dtype:
         raise TypeError(f"{name}: expected dtype {dtype}, got {value.dtype}; nothing is cast")
 
@@ -45,6 +46,7 @@ class Operands:
     def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
         if not hasattr(value, "shape"):
             raise ValueError(f"{name}: expected an array, got {shape_of(value)}")
+        arguments.refuse_mask(name, value)
         arguments.check_dtype(name, arguments.dtype_name(value), dtypes)
         check_sizes(name, value)
         return value
