@@ -10,7 +10,7 @@ import numpy as np
 from . import _core
 from .arguments import state_names, state_words, strategy_name
 from .arrays import library_for
-from .arrays.numpy import IN_PLACE as NUMPY
+from .arrays.numpy import on_cpu
 from .call import Call, Stack, log
 from .ragged import Ragged, check_rows, checked
 
@@ -40,7 +40,7 @@ class Run(Call):
         self.names = names = _STEP if one_step else _SEQUENCE
         self.stack, self.training, self.seed, self.one_step = stack, training, seed, one_step
         name = names[0]
-        library = NUMPY if type(x) is np.ndarray else library_for(name, x)
+        library = on_cpu(name) if type(x) is np.ndarray else library_for(name, x)
         x = library.array(name, x, stack.dtype)
         self.library = library = library.for_layer(name, stack.where)
         shape, axes = x.shape, 2 if one_step else 3

@@ -147,7 +147,7 @@ def checked(
             h_0, sign_h_0 = _pair(h_0)
             sign_h_0 = sign("h_0[1]", sign_h_0, beside)
     if h_0 is not None:
-        h_0 = like("h_0", h_0, beside)
+        h_0 = like("h_0[0]" if form == LOG_OUTPUT else "h_0", h_0, beside)
     reset = None if reset is None else _reset(library, reset, shape, axis)
     return ScanCall(form, reverse, axis, a, b, sign_b, reset, h_0, sign_h_0)
 
@@ -184,6 +184,9 @@ def _pair(h_0: Any) -> tuple[Any, Any]:
         many = isinstance(h_0, (tuple, list))
         got = f"{len(h_0)} of them" if many else arguments.type_name(h_0)
         raise TypeError(f"h_0: expected the pair (log|h_0|, sign) with log_output, got {got}")
+    if h_0[0] is None and h_0[1] is not None:
+        got = arguments.type_name(h_0[1])
+        raise ValueError(f"h_0[1]: expected None where h_0[0], log|h_0|, is None, got {got}")
     return h_0[0], h_0[1]
 
 

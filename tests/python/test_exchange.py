@@ -185,6 +185,20 @@ def test_errors():
         scanrnn.scan(x, x.double())
 
 
+def test_errors_name_the_argument_that_came_first():
+    values, steps, rnn = normal(9, 4), tensor(normal(9, 4)), make("MinGRU", 4, 6)
+    with raises(TypeError, "b: expected a NumPy array, as a is one, got a torch tensor"):
+        scanrnn.scan(values, steps, device=DEVICE)
+    with raises(TypeError, f"b: expected a torch tensor on {DEVICE}.*, as a is one, got a NumPy"):
+        scanrnn.scan(steps, values)
+    with raises(TypeError, "log_b: expected a torch tensor on .*, as log_a is one, got a NumPy"):
+        scanrnn.scan_log(steps, values)
+    with raises(TypeError, "h: expected a NumPy array, as x_t is one, got a torch tensor"):
+        rnn.step(values, steps)
+    with raises(TypeError, "h: expected a torch tensor on .*, as x_t is one, got a NumPy array"):
+        rnn.step(steps, values)
+
+
 def test_tensors_without_memory():
     rnn, x = make("MinGRU", 4, 6), tensor(normal(9, 3, 4))
     with raises(TypeError, "x: a torch tensor on .*does not give its memory.*use scanrnn.torch"):

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import reference
 import scanrnn
-from scanrnn.arrays.numpy import IN_PLACE, Elsewhere
+from scanrnn.arrays.numpy import Elsewhere, on_cpu
 from scanrnn.scan_call import checked, lines_of
 from support import DEVICE, assert_close, normal, tolerance
 
+NUMPY = on_cpu("a")
 scan = functools.partial(scanrnn.scan, device=DEVICE)
 scan_log = functools.partial(scanrnn.scan_log, device=DEVICE)
 
@@ -166,22 +167,22 @@ def test_nothing_is_copied_where_strides_allow_it():
         (wide.transpose(1, 0, 2), 1, normal(6, 40) > 1),
     ]:
         h_0 = a[tuple(0 if i == axis else slice(None) for i in range(3))]
-        call = checked(IN_PLACE, {"a": a, "b": a}, h_0, False, axis, reset)
-        call = IN_PLACE.reset_spread(call)
-        lines = IN_PLACE.lines(call)
+        call = checked(NUMPY, {"a": a, "b": a}, h_0, False, axis, reset)
+        call = NUMPY.reset_spread(call)
+        lines = NUMPY.lines(call)
         for value in (call.a, call.reset, call.h_0):
-            assert np.shares_memory(IN_PLACE.as_lines(value, lines), value), (axis, value.shape)
+            assert np.shares_memory(NUMPY.as_lines(value, lines), value), (axis, value.shape)
 
 
 @pytest.mark.parametrize(("shape", "axis"), AXES[::3])
 def test_copies_on_a_device_and_backward(shape, axis):
     """NumPy's arrays elsewhere, here the CPU: they lie in C order there. Backward as well."""
     a, b, h_0, reset = case(shape, axis, "complex128")
-    near = checked(IN_PLACE, {"a": a, "b": b}, h_0, True, axis, reset)
+    near = checked(NUMPY, {"a": a, "b": b}, h_0, True, axis, reset)
     far = near._replace(a=np.asfortranarray(a), b=b)
     dh = values(shape, "complex128", 7)
-    h = IN_PLACE.scan(near)[0]
-    wanted = IN_PLACE.scan_backward(near, h, None, dh, (True, True, True))
+    h = NUMPY.scan(near)[0]
+    wanted = NUMPY.scan_backward(near, h, None, dh, (True, True, True))
     assert_close(h, reference.scan(a, b, h_0, True, axis, reset), 1e-12)
     on = Elsewhere("cpu")
     np.testing.assert_array_equal(on.scan(far)[0], h)

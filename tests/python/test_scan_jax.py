@@ -255,6 +255,10 @@ def test_errors():
         sj.scan_log(a + 0j, a + 0j)
     with raises(TypeError, r"h_0: expected the pair \(log\|h_0\|, sign\)"):
         sj.scan_log(a, a, None, a[0], log_output=True)
+    for first, second in [("a", "b"), ("log_a", "log_b")]:
+        call = scanrnn.scan if first == "a" else scanrnn.scan_log
+        with raises(TypeError, f"{second}: expected a JAX array, as {first} is one, got a NumPy"):
+            call(a, np.ones((4, 3)))
     with raises(ValueError, "a: expected an array, got list"):
         sj.scan([1.0], a)
 

@@ -165,7 +165,10 @@ def test_errors_of_logarithms():
         scanrnn.scan_log(a, a, None, (a[0], a[0]), device=DEVICE)
     with pytest.raises(ValueError, match=r"^h_0\[1\]: expected shape \(3,\)"):
         scan_log(a, a, None, (a[0], a))
-    with pytest.raises(ValueError, match=r"^h_0: expected shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"^h_0\[0\]: expected shape \(3,\)"):
         scan_log(a, a, None, (a, None))
+    alone = r"^h_0\[1\]: expected None where h_0\[0\], log\|h_0\|, is None, got numpy.ndarray"
+    with pytest.raises(ValueError, match=alone):
+        scan_log(a, a, None, (None, sign[0]))
     with pytest.raises(TypeError, match=r"^log_output: expected True or False, got 1"):
         scanrnn.scan_log(a, a, log_output=1)

@@ -16,7 +16,7 @@ from ..arguments import Array
 from .base import ArrayLibrary
 from .cupy import CuPy
 from .identify import described, device_of, library_of, of_torch
-from .numpy import IN_PLACE as NUMPY
+from .numpy import on_cpu
 from .torch import Torch
 
 _IN_PLACE = {"torch": Torch, "cupy": CuPy}
@@ -30,20 +30,20 @@ def library_for(name: str, value: Any) -> ArrayLibrary:
     """
     torch = sys.modules.get("torch")  # the usual ones first
     if torch is not None and type(value) is torch.Tensor:
-        return Torch(of_torch(value.device))
+        return Torch(of_torch(value.device), name)
     library = library_of(value)
     if library == "jax":
         from .jax import Jax
 
-        return Jax(device_of(name, value))
+        return Jax(device_of(name, value), name)
     if library in _IN_PLACE:
-        return _IN_PLACE[library](device_of(name, value))
+        return _IN_PLACE[library](device_of(name, value), name)
     if library == "" or device_of(name, value) == "cpu":
-        return NUMPY
+        return on_cpu(name)
     for bridge in ("cupy", "torch"):
         with contextlib.suppress(ImportError):
             importlib.import_module(bridge)
-            return _IN_PLACE[bridge](device_of(name, value))
+            return _IN_PLACE[bridge](device_of(name, value), name)
     raise TypeError(f"{name}: {described(name, value)} needs CuPy or torch to come in through")
 
 

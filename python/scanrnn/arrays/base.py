@@ -17,8 +17,9 @@ class ArrayLibrary:
 
     library = ""  # as identify.library_of says
 
-    def __init__(self, device: str = "cpu") -> None:
-        self.device = device
+    def __init__(self, device: str = "cpu", first: str = "x") -> None:
+        """`first`: the argument whose library and device those of the others have to be."""
+        self.device, self.first = device, first
 
     # ---- arguments
 

@@ -25,8 +25,8 @@ class CuPy(Placing, InPlace):
     making = "make one of it by cupy.asarray or cupy.from_dlpack"
     negative = "pass cupy.ascontiguousarray of it"
 
-    def __init__(self, device: str) -> None:
-        super().__init__(device)
+    def __init__(self, device: str, first: str = "x") -> None:
+        super().__init__(device, first)
         self.cupy = sys.modules["cupy"]
 
     def on_device(self) -> contextlib.AbstractContextManager[Any]:

@@ -69,8 +69,8 @@ class InPlace(Memory):
             ours = library_of(value) == self.library
             advice = (self.advice if ours else self.making).format(device=self.device)
             raise TypeError(
-                f"{name}: expected {self.title} on {self.device}, as x is one, got "
-                f"{described(name, value)}: {advice}"
+                f"{name}: expected {self.title} on {self.device}, as {self.first} is one, "
+                f"got {described(name, value)}: {advice}"
             )
         self.check(name, value)
         found = dtype_name(value)

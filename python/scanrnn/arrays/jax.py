@@ -39,13 +39,14 @@ class Jax(operands.Operands, ArrayLibrary):
     def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
         if library_of(value) != "jax":
             raise TypeError(
-                f"{name}: expected a JAX array, as x is one, got {described(name, value)}"
+                f"{name}: expected a JAX array, as {self.first} is one, got "
+                f"{described(name, value)}"
             )
         device = device_of(name, value)
         if TRACED not in (device, self.device) and device != self.device:
             raise TypeError(
-                f"{name}: expected a JAX array on {self.device}, where x is, got one on {device}: "
-                "move it with jax.device_put"
+                f"{name}: expected a JAX array on {self.device}, where {self.first} is, got "
+                f"one on {device}: move it with jax.device_put"
             )
         arguments.check_dtype(name, dtype_name(value), dtypes)
         operands.check_sizes(name, value)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,7 +44,8 @@ class NumPy(Memory):
                 raise dlpack.refused(name, value, problem) from problem
         elif library:
             raise TypeError(
-                f"{name}: expected a NumPy array, as x is one, got {described(name, value)}"
+                f"{name}: expected a NumPy array, as {self.first} is one, got "
+                f"{described(name, value)}"
             )
         return value
 
@@ -77,7 +79,7 @@ class NumPy(Memory):
         return [step // value.itemsize for step in value.strides]
 
     def for_layer(self, name: str, device: str) -> ArrayLibrary:
-        return self if device == "cpu" else Elsewhere(device)
+        return self if device == "cpu" else Elsewhere(device, self.first)
 
     def for_scan(self, device: str | None) -> ArrayLibrary:
         return self.for_layer("", device or "cpu")
@@ -107,19 +109,21 @@ class NumPy(Memory):
         return placed.views
 
 
-IN_PLACE = NumPy()
+@functools.lru_cache(maxsize=64)
+def on_cpu(first: str) -> NumPy:
+    return NumPy("cpu", first)
 
 
 class Elsewhere(Placing, NumPy):
     """On a CUDA device: arrays are uploaded, results are downloaded."""
 
-    def __init__(self, device: str) -> None:
-        super().__init__(device)
+    def __init__(self, device: str, first: str = "x") -> None:
+        super().__init__(device, first)
         self.core = _core.Device(device)
         self.results: list[tuple[str, _core.Copy, Array]] = []  # of one call
 
     def for_call(self) -> Elsewhere:
-        return Elsewhere(self.device)
+        return Elsewhere(self.device, self.first)
 
     def given(self, name: str, value: Any) -> Any:
         return None if value is None else self.uploaded(value)

@@ -21,8 +21,9 @@ class Torch(InPlace):
     making = "make one of it by torch.as_tensor or torch.from_dlpack"
     negative = "torch makes none"
 
-    def __init__(self, device: str) -> None:
-        self.device, self.torch = device, sys.modules["torch"]
+    def __init__(self, device: str, first: str = "x") -> None:
+        super().__init__(device, first)
+        self.torch = sys.modules["torch"]
         self.own_device = _device(device)
 
     def array(self, name: str, value: Any, dtype: Any) -> Any:
