@@ -251,7 +251,13 @@ class Layer:
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(
+        raise self._is_fixed(name)
+
+    def __delattr__(self, name: str) -> None:
+        raise self._is_fixed(name)
+
+    def _is_fixed(self, name: str) -> AttributeError:
+        return AttributeError(
             f"{name}: a layer's description is fixed, and its parameters are set by load_state_dict"
         )
 

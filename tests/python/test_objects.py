@@ -164,9 +164,12 @@ def test_parameters_and_description_cannot_be_written():
     rnn = make("SRU")
     with pytest.raises(ValueError, match="read-only"):
         rnn.weight_ih_l0[0] = 1
-    for name in ("weight_ih_l0", "hidden_size", "anything"):
+    for name in ("weight_ih_l0", "hidden_size", "dtype", "anything"):
         with pytest.raises(AttributeError, match=f"^{name}: .*load_state_dict"):
             setattr(rnn, name, 1)
+        with pytest.raises(AttributeError, match=f"^{name}: .*load_state_dict"):
+            delattr(rnn, name)
+    assert rnn.dtype == np.float32
     with pytest.raises(AttributeError, match="'SRU' has no attribute 'weight_hh_l0'"):
         _ = rnn.weight_hh_l0
 
