@@ -39,6 +39,19 @@ _OTHERS = {
     "norm_c_bias": Initial(0, 1, _zeros),
 }
 
+_LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127}
+_LARGEST["float32"] = (2 - 2.0**-23) * 2.0**127
+
+
+def check(options: Mapping[str, Any], dtype: str) -> None:
+    """Raises ValueError where parameters of this dtype would begin with infinity."""
+    value, most = options.get("highway_bias", 0.0), _LARGEST.get(dtype, math.inf)
+    if abs(value) > most:
+        raise ValueError(
+            f"highway_bias: expected a number in [{-most:g}, {most:g}], which {dtype} holds, got "
+            f"{value}"
+        )
+
 
 def of(parameter: str, hidden_size: int, options: Mapping[str, Any]) -> Initial:
     """U(-1/sqrt(H), 1/sqrt(H)), as torch does, for all but a few parameters; by options of SRU the

@@ -86,6 +86,7 @@ class Layer:
         options["device"] = arguments.text("device", options["device"])
         options["dtype"] = arguments.dtype(options["dtype"])
         self._build(options)
+        initial.check(options, str(options["dtype"]))
         self._initialise(seed)
 
     def _build(self, options: dict[str, Any]) -> None:

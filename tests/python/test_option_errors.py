@@ -2,6 +2,7 @@
 """Options that a cell has not, and values that an option has not."""
 
 import importlib
+import re
 
 import pytest
 import scanrnn
@@ -83,3 +84,26 @@ def test_options_that_not_all_libraries_have():
 def test_bad_options_are_named(cell, options, words):
     with pytest.raises((ValueError, TypeError), match=words):
         make(cell, 5, 6, **options)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(
+    ("dtype", "fits", "most"),
+    [("float16", 65504, "65504"), ("bfloat16", 3.38e38, "3.38953e+38"),
+     ("float32", 3.4e38, "3.40282e+38")],
+)  # fmt: skip
+def test_a_bias_that_its_dtype_does_not_hold(library, dtype, fits, most):
+    if library != "scanrnn":
+        pytest.importorskip(library.partition(".")[2])
+    elif dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    kind = importlib.import_module(library).SRU
+    if library == "scanrnn.torch":
+        dtype = getattr(importlib.import_module("torch"), dtype)
+    kind(3, 4, highway_bias=-fits, dtype=dtype)
+    most = re.escape(most)
+    for value in (1.01 * fits, -1.01 * fits):
+        got = re.escape(str(value))
+        words = rf"^highway_bias: expected a number in \[-{most}, {most}\], which .*got {got}$"
+        with pytest.raises(ValueError, match=words):
+            kind(3, 4, highway_bias=value, dtype=dtype)

@@ -69,6 +69,7 @@ class Layer:
             strategy=arguments.strategy_name(strategy),
         )
         core = self.description.layer(self.input_size, str(self.dtype))
+        initial.check(options, str(self.dtype))
         self.shapes: dict[str, tuple[int, ...]] = dict(core.parameters())
 
     def __repr__(self) -> str:

@@ -148,6 +148,7 @@ class Recurrent(Base):
             raise ValueError(f"dtype: expected one of {tensors.DTYPES}, got {dtype!r}")
         described = self._description()
         layer = described.layer(self.input_size, short_name(dtype))
+        initial.check(self._own, short_name(dtype))
         self._names = [name for name, _ in layer.parameters()]
         for name, shape in layer.parameters():
             value = torch.empty(shape, device=device, dtype=dtype)
