@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Malformed calls: the error names the argument, what came and what was wanted."""
 
+import os
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -267,3 +269,23 @@ def test_too_large_for_the_device_is_a_memory_error():
     with pytest.raises(MemoryError, match=rf"^cuda:0: there is no memory left for {2**50} bytes"):
         scanrnn._core.Buffer(scanrnn._core.Device(DEVICE), 2**50)
     assert make("MinGRU")(normal(4, 3))[0].shape == (4, 5)  # and all goes on
+
+
+def said_with(**isa):
+    """What a process says that has this SCANRNN_ISA, or none."""
+    code = "import scanrnn; print(scanrnn.devices()[0].architecture)"
+    rest = {name: value for name, value in os.environ.items() if name != "SCANRNN_ISA"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=rest | isa, capture_output=True, text=True, check=False
+    )
+    return (done.stdout or done.stderr).strip().splitlines()[-1]
+
+
+def test_instruction_sets():
+    told = dict(line.split(": ", 1) for line in scanrnn.build_info().strip().splitlines())
+    sets = told["instruction sets"]
+    assert said_with(SCANRNN_ISA="mmx").endswith(
+        f"Error: SCANRNN_ISA: expected a set of this build ({sets}) that this processor runs, got "
+        "mmx"
+    )
+    assert said_with(SCANRNN_ISA="") == said_with()

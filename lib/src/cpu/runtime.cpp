@@ -47,15 +47,26 @@ std::vector<InstructionSet> instruction_sets() {
   };
 }
 
+// Lowest first.
+std::string names() {
+  std::string sets;
+  for (const InstructionSet& isa : instruction_sets()) {
+    sets = isa.name + (sets.empty() ? "" : " " + sets);
+  }
+  return sets;
+}
+
 // SCANRNN_ISA caps the choice, to test a lesser one on a better machine.
 const CpuKernels& choose() {
   const char* cap = std::getenv("SCANRNN_ISA");
+  if (cap && !*cap) cap = nullptr;  // empty is not set
   bool reached = cap == nullptr;
   for (const InstructionSet& isa : instruction_sets()) {
     reached = reached || std::string(cap) == isa.name;
     if (reached && isa.supported) return isa.table();
   }
-  throw error(cap ? std::string("SCANRNN_ISA: this processor or build cannot run ") + cap
+  throw error(cap ? "SCANRNN_ISA: expected a set of this build (" + names() +
+                        ") that this processor runs, got " + cap
                   : "this processor has none of the instruction sets of this build");
 }
 
@@ -83,13 +94,7 @@ class CpuRuntime final : public Runtime {
     out.architecture = cpu_kernels().name;
     return out;
   }
-  std::string code() const override {
-    std::string sets;
-    for (const InstructionSet& isa : instruction_sets()) {
-      sets = isa.name + (sets.empty() ? "" : " " + sets);
-    }
-    return sets;
-  }
+  std::string code() const override { return names(); }
   std::unique_ptr<Backend> make_backend(const ContextOptions& options) const override {
     return make_cpu_backend(options);
   }
