@@ -12,6 +12,7 @@ from support import DEVICE, INFO, assert_close, make, normal
 
 C, H, T, B = 3, 4, 7, 2
 X = normal(T, B, C)
+STARTS = ("weights: ", "weight_", "bias_", "dtype: ")  # of what is said of a damaged file
 
 
 def load(weights, layout, cell, **options):
@@ -33,28 +34,71 @@ def test_npz(tmp_path):
     np.savez(tmp_path / "weights.npz", **rnn.export("torch"))
     same_layer(load(tmp_path / "weights.npz", "torch", "GRU"), rnn)
     same_layer(load(str(tmp_path / "weights.npz"), "torch", "GRU"), rnn)
-    with pytest.raises(FileNotFoundError):
-        load(tmp_path / "others.npz", "torch", "GRU")
     (tmp_path / "none.npz").write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"^weights: '.*none\.npz' is not what numpy"):
         load(tmp_path / "none.npz", "torch", "GRU")
 
 
-@pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
-def test_a_damaged_npz(tmp_path, write):
-    rnn, path = make("GRU", C, H), tmp_path / "weights.npz"
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pt", ".pth", ".onnx"])
+def test_no_file(tmp_path, suffix):
+    (tmp_path / f"folder{suffix}").mkdir()
+    for name in ("none", "folder"):
+        with pytest.raises(
+            FileNotFoundError, match=rf"^weights: there is no file '.*{name}\{suffix}'$"
+        ):
+            load(tmp_path / f"{name}{suffix}", "torch", "GRU")
+
+
+def write_safetensors(path, **arrays):
+    pytest.importorskip("safetensors.numpy").save_file(arrays, path)
+
+
+def write_torch(path, **arrays):
+    torch = pytest.importorskip("torch")
+    torch.save({name: torch.from_numpy(value) for name, value in arrays.items()}, path)
+
+
+def write_onnx(path, **arrays):
+    onnx = pytest.importorskip("onnx")
+    onnx.save(model(onnx, make("GRU", C, H), "GRU"), path)
+
+
+@pytest.mark.parametrize(
+    ("write", "suffix"),
+    [(np.savez, ".npz"), (np.savez_compressed, ".npz"), (write_safetensors, ".safetensors"),
+     (write_torch, ".pt"), (write_onnx, ".onnx")],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore")
+def test_a_damaged_file(tmp_path, write, suffix):
+    rnn, path = make("GRU", C, H), tmp_path / f"weights{suffix}"
     write(path, **rnn.export("torch"))
     content, said = path.read_bytes(), []
+    layout = "onnx" if suffix == ".onnx" else "torch"
     for at in range(0, len(content), 7):
         broken = bytearray(content)
         broken[at] ^= 0xFF
-        path.write_bytes(broken)
-        try:
-            load(path, "torch", "GRU")
-        except ValueError as problem:  # a name, a shape or a dtype may be another
-            said.append(str(problem))
-    assert len(said) > len(content) // 14
-    assert all(text.startswith(("weights: ", "weight_", "bias_", "dtype: ")) for text in said)
+        for damaged in (broken, content[:at]):
+            path.write_bytes(damaged)
+            try:
+                load(path, layout, "GRU")
+            except ValueError as problem:  # a name, a shape or a dtype may be another
+                said.append(str(problem))
+    times = len(said) / (len(content) / 7)
+    assert times > (1.7 if suffix == ".npz" else 1.2)  # the others have no checksums
+    assert all(text.startswith(STARTS) for text in said), said
+
+
+def test_a_pickle_of_more_than_tensors(tmp_path):
+    torch, path = pytest.importorskip("torch"), tmp_path / "whole.pt"
+    torch.save(torch.nn.GRU(C, H), path)
+    message = (
+        r"^weights: '.*whole\.pt' cannot be read: expected names and tensors alone, as torch\.save"
+    )
+    with pytest.raises(ValueError, match=message):
+        load(path, "torch", "GRU")
+    path.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=message):
+        load(path, "torch", "GRU")
 
 
 def test_safetensors(tmp_path):
@@ -71,6 +115,7 @@ def test_what_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(files.importlib, "import_module", absent)
     for suffix, package in [(".safetensors", "safetensors"), (".pt", "torch"), (".onnx", "onnx")]:
         message = rf"^weights: '.*{suffix}' is read by {package}, which is not installed \(pip ins"
+        (tmp_path / f"weights{suffix}").touch()
         with pytest.raises(ImportError, match=message):
             load(tmp_path / f"weights{suffix}", "torch", "LSTM")
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
-import tokenize
+import pickle
 import zipfile
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +17,48 @@ import numpy as np
 Read = tuple[Mapping[str, Any], dict[str, Any]]  # and options of the layer that the file says
 
 
-# What zipfile, zlib and NumPy raise of a file that is not as it was written.
-_DAMAGE = (
-    ValueError, SyntaxError, EOFError, OSError, NotImplementedError, RuntimeError, MemoryError,
-    OverflowError, zipfile.BadZipFile, zlib.error, tokenize.TokenError,
-)  # fmt: skip
-
-
 def read(path: str | os.PathLike[str], cell: str) -> Read:
     suffix = Path(path).suffix.lower()
     if suffix not in _READERS:
         raise ValueError(
             f"weights: expected a file of {', '.join(_READERS)}, got {os.fspath(path)!r}"
         )
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"weights: there is no file {os.fspath(path)!r}")
     return _READERS[suffix](os.fspath(path), cell)
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """What readers raise of a file that is not as it was written has no class in common."""
+    try:
+        yield
+    except Exception as problem:
+        words = str(problem)
+        if isinstance(problem, pickle.UnpicklingError):  # torch's words ask to trust the file
+            words = (
+                "expected names and tensors alone, as torch.save(module.state_dict(), path) writes"
+            )
+        raise ValueError(f"weights: {path!r} cannot be read: {words}") from problem
 
 
 def _npz(path: str, cell: str) -> Read:
     if not zipfile.is_zipfile(path):
-        if not os.path.isfile(path):
-            raise FileNotFoundError(f"weights: there is no file {path!r}")
         raise ValueError(f"weights: {path!r} is not what numpy.savez writes")
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
-            return dict(found), {}
-    except _DAMAGE as problem:
-        raise ValueError(f"weights: {path!r} cannot be read: {problem}") from problem
+    with _reading(path), open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
+        return dict(found), {}
 
 
 def _safetensors(path: str, cell: str) -> Read:
-    return _needed("safetensors.numpy", path).load_file(path), {}
+    safetensors = _needed("safetensors.numpy", path)
+    with _reading(path):
+        return safetensors.load_file(path), {}
 
 
 def _torch(path: str, cell: str) -> Read:
-    return _needed("torch", path).load(path, map_location="cpu", weights_only=True), {}
+    torch = _needed("torch", path)
+    with _reading(path):
+        return torch.load(path, map_location="cpu", weights_only=True), {}
 
 
 def _needed(module: str, path: str) -> Any:
@@ -80,11 +88,12 @@ _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 def _onnx(path: str, cell: str) -> Read:
     cell = cell.removeprefix("Peephole")  # an input more of the same operator
     onnx = _needed("onnx", path)
-    graph = onnx.load(path).graph
-    values = {value.name: onnx.numpy_helper.to_array(value) for value in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant" and node.attribute[0].name == "value":
-            values[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
+    with _reading(path):
+        graph = onnx.load(path).graph
+        values = {value.name: onnx.numpy_helper.to_array(value) for value in graph.initializer}
+        for node in graph.node:
+            if node.op_type == "Constant" and node.attribute[0].name == "value":
+                values[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
     nodes = [node for node in graph.node if node.op_type == cell]
     if not nodes:
         raise ValueError(f"weights: expected {path!r} to have a node {cell}, and it has none")
