@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 INTEGERS = ("int64", "int32")
 SCAN_DTYPES = (*DTYPES, "complex128", "complex64")
+_NAMELESS = np.dtype("V2")
 
 
 @functools.cache
@@ -218,9 +219,20 @@ def refuse_mask(name: str, value: Any) -> None:
         raise TypeError(f"{name}: expected an array without a mask, got a masked array: fill it")
 
 
+def named_again(value: Any, dtype: Any) -> Any:
+    """Weights of NumPy's files, which keep the two bytes of a bfloat16 and not its name."""
+    nameless = isinstance(value, np.ndarray) and value.dtype == _NAMELESS
+    return value.view(dtype) if nameless and str(dtype) == "bfloat16" else value
+
+
 def check_dtype(name: str, found: str, dtypes: Sequence[str], advice: str = "") -> None:
     if found not in dtypes:
         wanted = dtypes[0] if len(dtypes) == 1 else "one of " + _listed(dtypes)
+        if found == str(_NAMELESS):
+            advice = (
+                "NumPy's files have bfloat16 as two bytes without a name: pass "
+                "value.view(ml_dtypes.bfloat16), or dtype='bfloat16' to scanrnn.load"
+            )
         advice = advice or "nothing is cast"
         raise TypeError(f"{name}: expected dtype {wanted}, got {found}; {advice}")
 

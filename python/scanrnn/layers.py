@@ -234,7 +234,8 @@ class Layer:
             raise ValueError(f"state_dict: missing {missing}, unexpected {unexpected}")
         values = {}
         for name, shape in self._stack.shapes.items():
-            values[name] = on_host(name, state_dict[name], self.dtype)
+            value = arguments.named_again(state_dict[name], self.dtype)
+            values[name] = on_host(name, value, self.dtype)
             if values[name].shape != shape:
                 raise ValueError(f"{name}: expected shape {shape}, got {values[name].shape}")
         self._adopt(values)

@@ -39,6 +39,24 @@ def test_npz(tmp_path):
         load(tmp_path / "none.npz", "torch", "GRU")
 
 
+def test_bfloat16_of_npz(tmp_path):
+    """NumPy keeps its bytes, and not its name."""
+    pytest.importorskip("ml_dtypes")
+    rnn, path = make("GRU", C, H, dtype="bfloat16"), tmp_path / "weights.npz"
+    np.savez(path, **rnn.state_dict())
+    same_layer(load(path, "torch", "GRU", dtype="bfloat16"), rnn)
+    same_layer(load(dict(np.load(path)), "torch", "GRU", dtype="bfloat16"), rnn)
+    other = make("GRU", C, H, dtype="bfloat16", seed=7)
+    other.load_state_dict(np.load(path))
+    same_layer(other, rnn)
+    words = r"got \|V2; NumPy's files have bfloat16 as two bytes .* pass value\.view\(ml_dtypes\."
+    for options in ({}, {"dtype": "float32"}):
+        with pytest.raises(TypeError, match=rf"^weight_ih_l0: expected dtype one of .*{words}"):
+            load(path, "torch", "GRU", **options)
+    with pytest.raises(TypeError, match=rf"^weight_ih_l0: expected dtype float16, {words}"):
+        make("GRU", C, H, dtype="float16").load_state_dict(np.load(path))
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pt", ".pth", ".onnx"])
 def test_no_file(tmp_path, suffix):
     (tmp_path / f"folder{suffix}").mkdir()

@@ -53,22 +53,25 @@ class Coming:
 
     def _on_host(self, weights: Mapping[str, Any]) -> dict[Place, Any]:
         """All arrays in the layer's dtype, which is theirs unless one is told."""
-        values = {place: weights[name] for place, name in self.places.items()}
+        told = arguments.dtype(self.options["dtype"]) if "dtype" in self.options else None
+        values = {
+            place: arguments.named_again(weights[name], told) for place, name in self.places.items()
+        }
         arrays = {
             place: on_host(self.places[place], value, None)
             for place, value in values.items()
             if place.field not in self.kind.raw
         }
         found = sorted({str(array.dtype) for array in arrays.values()})
-        if "dtype" not in self.options:
+        if told is None:
             if len(found) != 1:
                 raise ValueError(
                     f"weights: expected arrays of one dtype, got {', '.join(found) or 'none'}: "
                     "dtype= says what they are to be"
                 )
             self.options["dtype"] = found[0]
-        wanted = arguments.dtype(self.options["dtype"])
-        return values | {place: v.astype(wanted, copy=False) for place, v in arrays.items()}
+            told = arguments.dtype(found[0])
+        return values | {place: v.astype(told, copy=False) for place, v in arrays.items()}
 
     def _directions(self, values: Mapping[Place, Any]) -> int:
         if not self.kind.joined:
