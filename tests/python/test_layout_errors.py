@@ -82,6 +82,8 @@ def refused(kind, message, weights, layout, cell="LSTM", **options):
          "peephole=True", SRU | {"weight_c": np.ones(2 * H, np.float32)}, "asapp-sru", "SRU"),
         ("weight: expected shape (2, 16), as SRU", SRU | zeros(weight_proj=(C, 2)), "asapp-sru",
          "SRU"),
+        ("R: expected shape (4, 1, 4, 4), as LSTM of input_size 3 and hidden_size 4 has it, got (",
+         zeros(W=(4 * H, C), R=(4, 2, 3, 3), b=(4, 1, H)), "flashrnn", "LSTM"),
         ("weight: expected four blocks where C is not D*H, got three: a cell with "
          "has_skip_term=False is not here", SRU | zeros(weight=(C, 3 * H)), "asapp-sru", "SRU"),
         ("weight: expected shape (3, 16), as SRU", SRU | zeros(weight=(C, 13)), "asapp-sru", "SRU"),
@@ -158,6 +160,50 @@ def test_options(message, options):
 )  # fmt: skip
 def test_options_of_a_step(message, weights, layout, cell, options):
     refused(ValueError, message, weights, layout, cell, **options)
+
+
+def of_another(cell, other, size, had):
+    """(weights of `cell` with 3 inputs and so many units, the class that they come to, the weight
+    that does not fit, and what its shape would have to be)."""
+    return pytest.param(make(cell, 3, size).state_dict(), other, *had, id=f"{cell} {other}")
+
+
+def changed(cell, name, change, *had, **options):
+    state = make(cell, 3, 6, **options).state_dict()
+    return pytest.param(state | {name: change(state[name])}, cell, *had, id=f"{cell} {name}")
+
+
+@pytest.mark.parametrize(
+    ("weights", "cell", "name", "wanted"),
+    [
+        of_another("GRU", "LSTM", 8, ("weight_hh_l0", "(24, 6)")),
+        of_another("GRU", "SLSTM", 8, ("weight_hh_l0", "(24, 6)")),
+        of_another("GRU", "LSTM", 6, ("weight_ih_l0", "(16, 3)")),
+        of_another("RNN", "LSTM", 8, ("weight_hh_l0", "(8, 2)")),
+        of_another("RNN", "GRU", 8, ("weight_ih_l0", "(6, 3)")),
+        of_another("RNN", "SLSTM", 6, ("weight_ih_l0", "(4, 3)")),
+        of_another("LSTM", "GRU", 6, ("weight_hh_l0", "(24, 8)")),
+        changed("LSTM", "weight_ih_l0", lambda v: v[:-1], "weight_ih_l0", "(20, 3)"),
+        changed("LSTM", "weight_ih_l0", lambda v: v[:-4], "weight_hh_l0", "(20, 5)"),
+        changed("LSTM", "weight_ih_l0", lambda v: v.T, "weight_ih_l0", "(4, 24)"),
+        changed("GRU", "weight_hh_l0", lambda v: v.T, "weight_hh_l0", "(18, 6)"),
+        changed("LSTM", "weight_ih_l0", lambda v: v[:-4], "weight_hh_l0", "(20, 5)", num_heads=2),
+        changed("LSTM", "weight_hr_l0", lambda v: v.T, "weight_hr_l0", "(P, 6) with P in [1, 6)",
+                proj_size=2),
+        changed("IndRNN", "weight_hh_l0", lambda v: v[:, None], "weight_hh_l0", "(6,)"),
+    ],
+)  # fmt: skip
+def test_a_weight_that_does_not_fit_is_named(weights, cell, name, wanted):
+    wanted, got = re.escape(f"{wanted}, as {cell} "), re.escape(str(weights[name].shape))
+    with pytest.raises(ValueError, match=rf"^{name}: expected shape {wanted}.* has it, got {got}$"):
+        scanrnn.load(weights, "torch", getattr(scanrnn, cell), device=DEVICE)
+
+
+def test_a_projection_that_a_cell_has_not():
+    message = "weights: missing [], unexpected ['weight_hr_l0']"
+    refused(ValueError, message, make("LSTM", 3, 6, proj_size=2).state_dict(), "torch", "SLSTM")
+    weights = make("RGLRU", 6, 6).state_dict() | zeros(weight_ih_l0=(12, 5))
+    refused(ValueError, "weight_ih_l0: expected shape (10, 5), as", weights, "torch", "RGLRU")
 
 
 def test_types():

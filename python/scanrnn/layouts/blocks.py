@@ -138,7 +138,7 @@ def own_fields(cell: CellInfo) -> tuple[Field, ...]:
 
 _PEEPHOLES = {"PeepholeLSTM": "ifo"}  # where vectors are not those of the last gates
 # Parameters of some options: each is one block, whatever its size.
-PROJECTIONS = ("weight_hr", "weight_pr")
+PROJECTIONS = {"weight_hr": "proj_size", "weight_pr": "projection_size"}
 
 
 def taken_apart(fields: Sequence[Field], params: Mapping[str, Array], hidden_size: int) -> Blocks:

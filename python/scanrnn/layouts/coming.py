@@ -99,7 +99,9 @@ class Coming:
             and (not field.option or self.said.get(field.option, False))
         ]
         if self.kind.own:
-            wanted += [name for name in PROJECTIONS if Place(0, 0, name) in self.places]
+            has = dict(self.cell.options)
+            told = [name for name, option in PROJECTIONS.items() if option in has]
+            wanted += [name for name in told if Place(0, 0, name) in self.places]
         missing, unexpected = [], []
         for layer, units in enumerate(self.units):
             for way, unit in enumerate(units):
@@ -131,7 +133,8 @@ class Coming:
         shape = first[matrix.name].shape
         if len(shape) != self.kind.axes:
             raise ValueError(f"{name}: expected {self.kind.axes} axes, got shape {shape}")
-        told = First(shape, matrix, first, self.directions, self._hidden_size(matrix.name))
+        label, size = functools.partial(self._label, 0, 0), self._hidden_size(matrix.name)
+        told = First(self.cell, label, shape, matrix, first, self.directions, size)
         input_size, hidden_size = (max(1, size) for size in self.kind.sizes(told))
         found = {
             "input_size": input_size,

@@ -38,8 +38,11 @@ Sizes = tuple[int, int]  # C, H
 
 
 class First(NamedTuple):
-    """What tells the sizes: the shape of the first layer's matrix, and what else there is."""
+    """What tells the sizes: the shape of the first layer's matrix, and what else there is. `label`
+    gives an array's name as the caller knows it."""
 
+    cell: CellInfo
+    label: Callable[[str], str]
     shape: tuple[int, ...]
     matrix: Field
     arrays: Arrays
@@ -99,6 +102,8 @@ def _own_sizes(first: First) -> Sizes:
     """A layer with a highway has a block less where C is H, and biases [2*H] say which it is."""
     rows, width = first.shape
     arrays = first.arrays
+    if first.cell.square:
+        return width, width
     if "weight_pr" in arrays:
         width = arrays["weight_pr"].shape[-1]
     if "weight_hh" in arrays and arrays["weight_hh"].ndim == 2:
@@ -115,11 +120,22 @@ def _own_sizes(first: First) -> Sizes:
 
 def _own_options(first: First, hidden_size: int) -> dict[str, Any]:
     arrays, R = first.arrays, first.arrays.get("weight_hh")
-    names = zip(PROJECTIONS, ("proj_size", "projection_size"), strict=True)
-    out = {option: arrays[name].shape[0] for name, option in names if name in arrays}
+    out = {option: arrays[name].shape[0] for name, option in PROJECTIONS.items() if name in arrays}
+    if "proj_size" in out and not 0 < out["proj_size"] < hidden_size:
+        raise ValueError(
+            f"{first.label('weight_hr')}: expected shape (P, {hidden_size}) with P in "
+            f"[1, {hidden_size}), as {first.cell.name} of hidden_size {hidden_size} has it, got "
+            f"{arrays['weight_hr'].shape}"
+        )
     if "weight_hr" not in arrays and R is not None and R.ndim == 2:
-        out["num_heads"] = hidden_size // max(1, R.shape[1])
+        out |= _heads_of(first.cell, hidden_size, R.shape[1])
     return out
+
+
+def _heads_of(cell: CellInfo, hidden_size: int, width: int) -> dict[str, int]:
+    """Heads of so many units; nothing where they cannot be, so that the array's shape is wrong."""
+    fits = width > 0 and hidden_size % width == 0 and "num_heads" in dict(cell.options)
+    return {"num_heads": hidden_size // width} if fits else {}
 
 
 def _normed_by(name: str) -> Callable[[Arrays, CellInfo], dict[str, Any]]:
@@ -204,7 +220,7 @@ def _bias_by_heads(arrays: Arrays, unit: Unit) -> Arrays:
 
 def _heads(first: First, hidden_size: int) -> dict[str, Any]:
     R = first.arrays.get("R")
-    return {} if R is None or R.ndim != 4 else {"num_heads": R.shape[1]}
+    return {} if R is None or R.ndim != 4 else _heads_of(first.cell, hidden_size, R.shape[3])
 
 
 def _flashrnn(w: str, r: str, *biases: str) -> tuple[Field, ...]:
