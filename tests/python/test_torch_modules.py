@@ -266,6 +266,34 @@ def test_errors():
         st.scan(x, x, x[0, :1])
 
 
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.filterwarnings("ignore")  # torch's, of a prototype
+def test_nested_tensors_are_refused(layout):
+    x = tensor(9, 3, 4)
+    nested = torch.nested.nested_tensor([*x[:, :2].unbind(1), x[:4, 2]], layout=layout)
+    state = torch.nested.nested_tensor([x[0], x[0, :2]], layout=layout)
+    words = "expected a dense tensor, got layout nested"
+    for name in ("MinGRU", "GRU", "LSTM"):
+        rnn = module(name, 4, 6)
+        with raises(TypeError, f"input: {words}"):
+            rnn(nested)
+        with raises(TypeError, f"input: {words}"):
+            rnn(nested, lengths=integers([9, 9, 4]))
+        if name != "LSTM":
+            with raises(TypeError, f"h_0: {words}"):
+                rnn(x, state)
+    for kind in (st.GRUCell, st.LSTMCell):
+        cell, pair = kind(4, 6, device=DEVICE, dtype=WIDE), kind is st.LSTMCell
+        with raises(TypeError, f"input: {words}"):
+            cell(state)
+        with raises(TypeError, rf"{'hx.1.' if pair else 'hx'}: {words}"):
+            cell(x[0], (x[0], state) if pair else state)
+    with raises(TypeError, f"a: {words}"):
+        st.scan(nested, nested)
+    with raises(TypeError, f"b: {words}"):
+        st.scan(x, nested)
+
+
 def test_the_operator_checks_too():
     rnn = module("MinGRU", 4, 6)
     x, h_0, params = operands(rnn, 9, 3)

@@ -87,8 +87,10 @@ class Cell(Base):
         given = [*params, input, *states]
         if not is_eager(given) or torch._C._is_any_autocast_enabled():
             return None
+        if not alike([input, *states], params[0]):
+            return None
         shape, size = input.shape, self.hidden_size
-        if len(shape) != 2 or shape[1] != self.input_size or not alike([input, *states], params[0]):
+        if len(shape) != 2 or shape[1] != self.input_size:
             return None
         for state in states:
             if state.shape != (shape[0], size):
@@ -109,9 +111,10 @@ class Cell(Base):
         """Whether it is one sequence's."""
         name = type(self).__name__
         for which, value in zip(("input", *self._state_words()), (input, *states), strict=False):
+            called = "hx" if which == "hidden" else which
             if not isinstance(value, Tensor):
-                which = "hx" if which == "hidden" else which
-                raise TypeError(f"{which}: expected a tensor, got {type_name(value)}")
+                raise TypeError(f"{called}: expected a tensor, got {type_name(value)}")
+            tensors.check_dense(called, value)
             if value.dim() not in (1, 2):
                 raise ValueError(
                     f"{name}: Expected {which} to be 1D or 2D, got {value.dim()}D instead"

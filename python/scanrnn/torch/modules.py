@@ -71,8 +71,6 @@ class Base(nn.Module):
     def _check_like(self, name: str, value: Tensor, parameter: Tensor) -> None:
         if value.dtype != parameter.dtype:
             raise self._other_dtype(name, value, parameter)
-        if value.layout != torch.strided:
-            raise TypeError(f"{name}: expected a dense tensor, got layout {value.layout}")
         if value.device != parameter.device:
             raise self._other_device(name, value, parameter)
 
@@ -236,12 +234,14 @@ class Recurrent(Base):
         given = [*params, input, *states]
         if not is_eager(given) or torch._C._is_any_autocast_enabled():
             return None
+        if not alike([input, *states], params[0]):
+            return None
         told, shape = self._description(), input.shape
         if told.drops:
             if self.training:
                 return None
             told = told.without_drops()
-        if len(shape) != 3 or shape[2] != self.input_size or not alike([input, *states], params[0]):
+        if len(shape) != 3 or shape[2] != self.input_size:
             return None
         if hx is not None:
             shapes = _state_shapes(told, shape[told.batch_axis])
@@ -257,6 +257,7 @@ class Recurrent(Base):
     def _check_input(self, input: Any, packed: bool) -> None:
         if not isinstance(input, Tensor):
             raise TypeError(f"input: expected a tensor, got {type(input).__name__}")
+        tensors.check_dense("input", input)
         ranks = (2,) if packed else (2, 3)
         if input.dim() not in ranks or input.shape[-1] != self.input_size:
             axes = "(B, T, C)" if self.batch_first else "(T, B, C)"
@@ -276,6 +277,7 @@ class Recurrent(Base):
             wanted = state_words("h_0", count, "a tensor")
             raise TypeError(f"h_0: expected {wanted}, got {type(hx).__name__}")
         for index, (state, shape) in enumerate(zip(states, shapes, strict=True)):
+            tensors.check_dense(_STATES[index], state)
             self._check_state(index, state, (shape[0], shape[2]) if single else shape)
         return [state.unsqueeze(1) for state in states] if single else states
 
@@ -313,9 +315,12 @@ def any_requires_grad(values: Sequence[Tensor]) -> bool:
 
 
 def alike(values: Sequence[Tensor], parameter: Tensor) -> bool:
+    """Whether they are dense, and of the parameter's dtype and device."""
     dtype, device, layout = parameter.dtype, parameter.device, torch.strided
     for value in values:
         if value.dtype is not dtype or value.layout is not layout or value.device != device:
+            return False
+        if value.is_nested:  # whose layout says nothing
             return False
     return True
 

@@ -54,6 +54,13 @@ def ready_tokens(tokens: Tensor) -> Tensor:
     return ready(evenly_spaced(tokens) if tokens.is_cuda else tokens)
 
 
+def check_dense(name: str, value: Tensor) -> None:
+    """Before anybody asks for its shape, which a nested one has not."""
+    if value.is_nested or value.layout != torch.strided:
+        layout = "nested" if value.is_nested else value.layout
+        raise TypeError(f"{name}: expected a dense tensor, got layout {layout}")
+
+
 class Operands:
     """A call's tensors, checked: all where the first one is."""
 
@@ -63,6 +70,7 @@ class Operands:
     def _tensor(self, name: str, value: Any) -> Tensor:
         if not isinstance(value, Tensor):
             raise TypeError(f"{name}: expected a tensor, got {arguments.type_name(value)}")
+        check_dense(name, value)
         return value
 
     def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Tensor:

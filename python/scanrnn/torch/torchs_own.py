@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from . import tensors
 from .modules import Base, Recurrent, Shapes
 from .switches import TORCHS_OWN
 
@@ -53,6 +54,7 @@ class TorchsOwn(Recurrent):
     def _check_input(self, input: Any, packed: bool) -> None:
         if not isinstance(input, Tensor) or (packed and input.dim() != 2):
             return super()._check_input(input, packed)
+        tensors.check_dense("input", input)
         rank = input.dim()
         if rank not in (2, 3):
             name = type(self).__name__
