@@ -163,9 +163,11 @@ class Layer:
     ) -> tuple[tuple[Any, State], Pullback]:
         """The sequence in training mode, and what carries cotangents back through it.
 
-        x is held, not copied, and y comes back read-only, because the pullback reads both: leave x
-        as it is while the pullback is in use. `seed` is that of what is dropped; None is fresh
-        entropy. lengths, cu_seqlens, reset and longest are those of a call; arrays are copied.
+        The pullback reads x and y, neither of which is copied: leave both as they are while it is
+        in use. NumPy's y comes back read-only. Of torch's tensors the pullback raises RuntimeError
+        where x or y was changed in place since; of CuPy's arrays nobody can tell. `seed` is that of
+        what is dropped; None is fresh entropy. lengths, cu_seqlens, reset and longest are those of
+        a call; arrays are copied.
         """
         seed, drawn = arguments.seed_value(seed), 0
         if self._stack.description.drops:

@@ -93,9 +93,17 @@ class Run(Call):
         if self.training:
             self.y, self.reserve = y, reserve
             self.library.freeze(y, given)
+            self.versions = self.library.versions(self.x, y)
         return given, given_state(h_n, self.single)
 
     def backward(self, dy: Any, dh_n: Any) -> tuple[Any, State, dict[str, Any]]:
+        now = self.library.versions(self.x, self.y)
+        for name, before, after in zip(("x", "y"), self.versions, now, strict=True):
+            if before != after:
+                raise RuntimeError(
+                    f"{name}: expected as it was in vjp, since the pullback reads it, and it was "
+                    "changed in place: change a copy of it"
+                )
         if dy is not None:
             dy = self.as_batch(self._like_x("dy", dy, 2 if self.packed else 3))
         dfinals = [] if dh_n is None else self.states("dh_n", dh_n)

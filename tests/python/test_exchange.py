@@ -185,6 +185,34 @@ def test_errors():
         scanrnn.scan(x, x.double())
 
 
+@pytest.mark.parametrize("single", [False, True])
+def test_a_pullback_notices_what_was_changed(single):
+    """torch has no tensors that are read-only."""
+    rnn, dy = make("GRU", 4, 6), tensor(normal(9, 6) if single else normal(9, 3, 6))
+
+    def called():
+        x = tensor(normal(9, 4) if single else normal(9, 3, 4))
+        (y, _), pullback = rnn.vjp(x)
+        return x, y, pullback
+
+    for which, name in enumerate("xy"):
+        *given, pullback = called()
+        wanted = pullback(dy)[0].clone()
+        (given[which] + 1).mul_(2)
+        np.testing.assert_array_equal(numpy(pullback(dy)[0]), numpy(wanted))
+        given[which][2] = 0
+        with raises(RuntimeError, f"{name}: expected as it was in vjp, .* changed in place"):
+            pullback(dy)
+    with torch.inference_mode():  # where torch counts nothing
+        _, _, pullback = called()
+        np.testing.assert_array_equal(numpy(pullback(dy)[0]), numpy(wanted))
+    wide = tensor(normal(4, *dy.shape[:-1])).movedim(0, -1)  # which the layer copies
+    _, pullback = rnn.vjp(wide)
+    wanted = pullback(dy)[0].clone()
+    wide.zero_()
+    np.testing.assert_array_equal(numpy(pullback(dy)[0]), numpy(wanted))
+
+
 def test_errors_name_the_argument_that_came_first():
     values, steps, rnn = normal(9, 4), tensor(normal(9, 4)), make("MinGRU", 4, 6)
     with raises(TypeError, "b: expected a NumPy array, as a is one, got a torch tensor"):

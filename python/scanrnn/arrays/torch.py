@@ -90,6 +90,9 @@ class Torch(InPlace):
     def copy(self, value: Any) -> Any:
         return value.clone()
 
+    def versions(self, *values: Any) -> tuple[int, ...]:
+        return tuple(0 if value.is_inference() else value._version for value in values)
+
     def host(self, value: Any) -> Array:
         raw: Array = value.contiguous().view(self.torch.uint8).numpy()
         return raw.view(arguments.dtype(short_name(value.dtype)))
