@@ -21,6 +21,7 @@ from ..scan_call import checked
 from . import replacing, scan_op, tensors
 from .cells import GRUCell, LSTMCell, RNNCell
 from .modules import Base, Recurrent
+from .options import fixed_of
 from .switches import TORCHS_OWN
 from .torchs_own import Elman, TorchsOwn
 
@@ -89,6 +90,7 @@ def _make_module(cell: CellInfo) -> type[Recurrent]:
     own = TorchsOwn if cell.name in TORCHS_OWN else Recurrent
     base = Elman if cell.name == "RNN" else own
     members = {"__module__": "scanrnn.torch", "__doc__": doc, "_cell": cell}
+    members["_fixed"] = fixed_of(cell)
     found = signature(Recurrent, cell.own_options())
     if base is Elman:
         named = dict(found.parameters)

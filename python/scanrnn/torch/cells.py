@@ -29,6 +29,7 @@ class Cell(Base):
     """
 
     _cell: str
+    _last = "bias"
 
     def __init__(
         self,

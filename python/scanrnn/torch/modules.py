@@ -17,15 +17,15 @@ from ..description import Description, options_text
 from ..ragged import Ragged, checked, longest_told, of_sequence
 from ..registry import CellInfo
 from . import ops, packed, tensors
+from .options import WithOptions
 
 Shapes = Sequence[tuple[Any, ...]]
 _STATES = state_names("h_0", 4)
 
 
-class Base(nn.Module):
+class Base(WithOptions):
     """What layers and cells do with a call whose shapes have been looked at."""
 
-    _own: Mapping[str, Any] = {}  # the cell's options
     hidden_size: int
 
     def reset_parameters(self) -> None:
@@ -98,6 +98,7 @@ class Recurrent(Base):
     """
 
     _cell: CellInfo
+    _last = "_names"
 
     def __init__(
         self,
@@ -136,10 +137,9 @@ class Recurrent(Base):
         self.batch_first = arguments.flag("batch_first", batch_first)
         self.dropout = arguments.real("dropout", dropout)
         self.bidirectional = arguments.flag("bidirectional", bidirectional)
-        self.proj_size = 0  # unless it is one of these
         self.domain = arguments.domain(cell, domain)
         self.strategy = arguments.strategy_name(strategy)
-        for name, value in self._own.items():
+        for name, value in ({"proj_size": 0} | self._own).items():
             setattr(self, name, value)
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in tensors.DTYPES:
