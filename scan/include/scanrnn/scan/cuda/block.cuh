@@ -48,12 +48,12 @@ struct MbarrierTurns {
   }
 };
 
-// Blocks that a multiprocessor must have registers for, or 0 for as it comes. Of few streams these
-// are just below what a block takes.
+// Blocks that a multiprocessor must have registers for, or 0 for as it comes: where a block takes
+// just more than these have.
 template <class Source>
 constexpr int least_blocks() {
   if (Source::kLastDiffers) return Source::kStreams <= 5 ? 2 : 0;
-  return Source::kStreams > 3 ? 0 : sizeof(typename Source::T) == 2 ? 4 : 3;
+  return Source::kStreams == 3 && sizeof(typename Source::T) == 2 ? 4 : 0;
 }
 
 template <class Op, class Source, class Sink, class Ends, int kWarps, template <int> class Turns>
