@@ -164,8 +164,8 @@ class Layer:
         """The sequence in training mode, and what carries cotangents back through it.
 
         The pullback reads x and y, neither of which is copied: leave both as they are while it is
-        in use. NumPy's y comes back read-only. Of torch's tensors the pullback raises RuntimeError
-        where x or y was changed in place since; of CuPy's arrays nobody can tell. `seed` is that of
+        in use. NumPy's y comes back read-only. The pullback of torch's tensors raises RuntimeError
+        where x or y was changed in place since; nobody can tell that of CuPy's arrays. `seed` is that of
         what is dropped; None is fresh entropy. lengths, cu_seqlens, reset and longest are those of
         a call; arrays are copied.
         """

@@ -94,7 +94,7 @@ struct CopySizes {
                : p.b.transposed ? padded.n
                                 : padded.k),
         c_rows(padded.along_k ? padded.m : 0) {}
-  // Of the parts' rows those that so many bytes are enough for.
+  // How many of the parts' rows so many bytes are enough for.
   Index rows(const CudaProduct& p, const PaddedProduct& padded, Index bytes) const {
     const auto size = static_cast<Index>(size_of(p.dtype));
     const Index a = padded.a ? a_columns * size : 0, b = padded.b ? b_columns * size : 0;

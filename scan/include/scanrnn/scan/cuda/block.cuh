@@ -100,7 +100,6 @@ __global__ void __launch_bounds__(kWarps* kLanes, least_blocks<Source>())
     const auto total =
         chunk.compose(staged<kSteps>(in, tile, row, t, drawn),
                       staged_inside<kSteps>(in, tile, row, t, drawn), extent.steps - t, unit);
-    __syncwarp();  // the tile has been read by every lane: it can be filled again
     const Index next = t + kStages * kWarps * kSteps;
     feed.copy_early(in, tile, row, next);
     feed.skip(in, kWarps * kSteps);

@@ -216,11 +216,12 @@ struct Feed {
     copy_early(line, tile, row, t);
     copy_late(line, tile, row, t);
   }
-  // The one does what is copied by vectors, which takes few registers: also while others hold a
-  // chunk. The other does the rest.
+  // Both when every lane has read the tile. The one does what is copied by vectors, which takes few
+  // registers: also while others hold a chunk. The other does the rest.
   __device__ __forceinline__ void copy_early(const Source& line, T* tile, Index row,
                                              Index t) const {
     if (bytes != kVectorBytes) return;
+    __syncwarp();
     const int lane = fresh_lane();
     if (row + lane % kPieces * kPiece < extent.rows) {
       T* to = tile + lane * kPiece;

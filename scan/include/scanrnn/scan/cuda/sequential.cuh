@@ -256,10 +256,7 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
       using Steps = decltype(op);
       Chunk<Steps, std::decay_t<decltype(here)>, kSteps> chunk;
       const auto total = chunk.compose(here, within, left, unit);
-      if constexpr (!kMarked) {
-        __syncwarp();  // the tile has been read by every lane
-        feed.copy_early(in, tile, row, next);
-      }
+      if constexpr (!kMarked) feed.copy_early(in, tile, row, next);
       if (inside) {
         const auto last = walk<Steps, kSteps>(chunk, 0, left, cursor, state);
         state = left >= kSteps ? after_whole<Steps>(total, state, last) : last;
@@ -273,7 +270,6 @@ __global__ void __launch_bounds__(kSequentialWarps* kLanes)
         state =
             walk<Carrying<Op>, kSteps>(TileSteps{here, within, unit}, marks, left, cursor, state);
       }
-      __syncwarp();
       feed.copy(in, tile, row, next);
     } else {
       walk_chunk(here, within, cursor, Op());
