@@ -165,9 +165,9 @@ class Layer:
 
         The pullback reads x and y, neither of which is copied: leave both as they are while it is
         in use. NumPy's y comes back read-only. The pullback of torch's tensors raises RuntimeError
-        where x or y was changed in place since; nobody can tell that of CuPy's arrays. `seed` is that of
-        what is dropped; None is fresh entropy. lengths, cu_seqlens, reset and longest are those of
-        a call; arrays are copied.
+        where x or y was changed in place since; nobody can tell that of CuPy's arrays. `seed` is
+        that of what is dropped; None is fresh entropy. lengths, cu_seqlens, reset and longest are
+        those of a call; arrays are copied.
         """
         seed, drawn = arguments.seed_value(seed), 0
         if self._stack.description.drops:
