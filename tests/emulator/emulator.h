@@ -122,6 +122,8 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 #define __grid_constant__
 #undef __forceinline__
 #define __forceinline__ inline  // the compiler's time matters more
+#undef __noinline__
+#define __noinline__ inline
 
 inline void __syncthreads() { ::emulated::sync_block(); }
 inline void __syncwarp(unsigned = ~0u) { ::emulated::sync_warp(); }

@@ -153,9 +153,8 @@ __device__ __forceinline__ void copy_singly(const T* from, Index step, Index row
     from += step;
   }
 }
-// Copies rows that do not begin with vectors: `rows` of so many steps from where `from` is. A
-// function that is called: its registers are none of its kernel's, which are few on the way by
-// vectors.
+// Copies rows that do not begin with vectors: `rows` of so many steps. A function that is called:
+// its registers are none of its kernel's, which are few on the way by vectors.
 template <class T>
 __device__ __noinline__ void copy_rows(const T* from, Index step, Index row, int steps, int rows,
                                        T* to, int bytes) {
