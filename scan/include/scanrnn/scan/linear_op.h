@@ -84,24 +84,15 @@ SCANRNN_HD Affine<V> then(const Affine<V>& f, const Affine<V>& g) {
 }
 
 // h + (b - z h) with compensation while most of the state is kept; a h + b when most is forgotten,
-// where the difference would cancel and there is no history for rounding to pile up in.
-template <class V>
+// where the difference would cancel and there is no history for rounding to pile up in. kAny:
+// states may be infinite, which have no digits to keep: an infinity less another one would be none.
+template <bool kAny = false, class V>
 SCANRNN_HD Carried<V> apply(const Affine<V>& f, const Carried<V>& s) {
   const V b = fma(f.a, s.c, f.b);
   const V d = fma(-f.z, s.h, b);
   const V kept = s.h + d;
-  const auto keeps = is_small(f.z);
-  return {select(keeps, kept, fma(f.a, s.h, b)), select(keeps, (s.h - kept) + d, V(0))};
-}
-
-// The same where states may be infinite, which have no digits to keep: an infinity less another one
-// would be none.
-template <class V>
-SCANRNN_HD Carried<V> apply_any(const Affine<V>& f, const Carried<V>& s) {
-  const V b = fma(f.a, s.c, f.b);
-  const V d = fma(-f.z, s.h, b);
-  const V kept = s.h + d;
-  const auto keeps = is_small(fma(s.h, V(0), f.z)), remains = is_small(fma(kept, V(0), f.z));
+  const auto keeps = is_small(kAny ? fma(s.h, V(0), f.z) : f.z);
+  const auto remains = is_small(kAny ? fma(kept, V(0), f.z) : f.z);
   return {select(keeps, kept, fma(f.a, s.h, b)), select(remains, (s.h - kept) + d, V(0))};
 }
 
@@ -109,6 +100,18 @@ SCANRNN_HD Carried<V> apply_any(const Affine<V>& f, const Carried<V>& s) {
 template <class V>
 SCANRNN_HD Carried<V> advance(const Affine<V>& f, const Carried<V>& s) {
   return {fma(f.a, s.h, f.b), V(0)};
+}
+
+// get(first), then those behind it, kCount in all, as a tree: its latency is that of few
+// combinations.
+template <class Op, int kCount, class Get>
+SCANRNN_HD typename Op::Element combine_tree(const Get& get, int first = 0) {
+  if constexpr (kCount == 1) {
+    return get(first);
+  } else {
+    return Op::combine(combine_tree<Op, kCount / 2>(get, first),
+                       combine_tree<Op, kCount - kCount / 2>(get, first + kCount / 2));
+  }
 }
 
 // The linear operator; kCuts: a zero forgets; kAny: decays and states may have any size. There a
@@ -146,20 +149,13 @@ struct LinearOp {
     return cut(f, g, {a, z, through(g, f.b, g.b)});
   }
   SCANRNN_HD static Element combine(const Element& f, const Element& g) { return join(f, g); }
-  // As a tree: its latency is that of few combinations.
   template <int kCount, class Get>
-  SCANRNN_HD static Element combine_all(const Get& get, int first = 0) {
-    if constexpr (kCount == 1) {
-      return get(first);
-    } else {
-      return combine(combine_all<kCount / 2>(get, first),
-                     combine_all<kCount - kCount / 2>(get, first + kCount / 2));
-    }
+  SCANRNN_HD static Element combine_all(const Get& get) {
+    return combine_tree<LinearOp, kCount>(get);
   }
   SCANRNN_HD static Affine<V> linear(const Element& f) { return f; }
   SCANRNN_HD static State apply(const Affine<V>& f, const State& s) {
-    if constexpr (kAny) return cut(f, scan::apply_any(f, s));
-    return cut(f, scan::apply(f, s));
+    return cut(f, scan::apply<kAny>(f, s));
   }
   SCANRNN_HD static State advance(const Step& f, const State& s) {
     return cut(f, scan::advance(f, s));

@@ -239,13 +239,8 @@ struct LogStateOp {
   SCANRNN_HD static Element promote(const Local& f) { return f; }
   SCANRNN_HD static Element combine(const Element& f, const Element& g) { return join(f, g); }
   template <int kCount, class Get>
-  SCANRNN_HD static Element combine_all(const Get& get, int first = 0) {
-    if constexpr (kCount == 1) {
-      return get(first);
-    } else {
-      return combine(combine_all<kCount / 2>(get, first),
-                     combine_all<kCount - kCount / 2>(get, first + kCount / 2));
-    }
+  SCANRNN_HD static Element combine_all(const Get& get) {
+    return combine_tree<LogStateOp, kCount>(get);
   }
   SCANRNN_HD static Element linear(const Element& f) { return f; }
   template <class Exponents>
