@@ -84,11 +84,12 @@ struct Predictions {
   }
 
  private:
-  // The ways that split time so, by the costs of the class that is nearest to the problem's.
+  // The ways that split time so, by the costs of the nearest class to the problem's that has any.
   void consider(const Plan& plan, const Profile& profile, Strategy only, bool across_blocks) {
     const ProblemClass here = class_of(plan.problem, plan.device, across_blocks);
     const auto fits = [&](const Cost& cost) {
-      return cost.of.kind == here.kind && cost.across_blocks == across_blocks;
+      return cost.of.kind == here.kind && cost.across_blocks == across_blocks &&
+             (only == Strategy::automatic || cost.strategy == only);
     };
     const Trends trend = trends(plan.problem);
     int nearest = std::numeric_limits<int>::max();
@@ -101,7 +102,6 @@ struct Predictions {
       // A single step reads R once, whichever way, and is one launch in a loop.
       const bool single = plan.problem.steps == 1 && cost.strategy == Strategy::persistent;
       if (single && only == Strategy::automatic) continue;
-      if (only != Strategy::automatic && cost.strategy != only) continue;
       const Counts count = counts(plan.problem, plan.device, cost.strategy, across_blocks);
       add({cost.strategy, across_blocks, predicted(cost, count, trend)});
     }
