@@ -62,11 +62,8 @@ void go_by_parts(Plan& plan, bool backward, std::int64_t part_steps) {
   pass.shape.steps = std::min(pass.shape.steps, pass.part_steps);
 }
 
-// Calls at the same time, of which there may be so many: one after the other in groups of equal
-// size.
-int equal_share(int calls, int most) {
-  return static_cast<int>(ceiling(calls, ceiling(calls, std::min(calls, most))));
-}
+// Calls at the same time, of which there may be so many: one after the other in equal groups.
+int equal_share(int calls, int most) { return static_cast<int>(in_equal_groups(calls, most)); }
 
 // What is said of run_at_once() and run_as_one(), for one pass.
 bool run_at_once(Plan& plan, bool backward, int most, std::int64_t part_steps) {

@@ -76,7 +76,7 @@ std::int64_t line_floats(bool backward, std::int64_t units) {
 // launch but the last, none where one does not fit; and how often.
 std::int64_t heads_at_once(const Problem& p, const DeviceLimits& device, std::int64_t blocks) {
   const std::int64_t most = device.units / blocks;
-  return most < 1 ? 0 : ceiling(p.heads, ceiling(p.heads, most));
+  return most < 1 ? 0 : in_equal_groups(p.heads, most);
 }
 double rounds_of(const Problem& p, const PersistentShape& shape) {
   return static_cast<double>(ceiling(p.heads, shape.heads));

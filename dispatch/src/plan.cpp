@@ -23,10 +23,12 @@ struct Choice {
   Reason reason;
 };
 
+bool is_empty(const Problem& problem) { return problem.batch == 0 || problem.steps == 0; }
+
 Choice choose_dense(const Problem& problem, const Plan& plan) {
   const Strategy loop = Strategy::step_loop, whole = Strategy::persistent;
   const PersistentShape& shape = plan.persistent;
-  if (problem.batch == 0 || problem.steps == 0) return {loop, loop, Reason::empty};
+  if (is_empty(problem)) return {loop, loop, Reason::empty};
   const bool on_cpu = plan.device.processor == Processor::cpu;
   if (by_lines(problem) && (on_cpu || shape.tile < 0)) return {loop, loop, Reason::whole_lines};
   if (on_cpu) return {loop, loop, Reason::every_step};
@@ -129,7 +131,7 @@ const Rule* find_rule(const Plan& plan, const Profile& profile) {
 
 // Takes the way that is predicted to be the fastest; how it splits time is the answer.
 bool predict(Plan& plan, const Profile& profile) {
-  if (plan.problem.batch == 0 || plan.problem.steps == 0) return false;
+  if (is_empty(plan.problem)) return false;
   const Predictions found(plan, profile);
   if (!std::isfinite(found.best.us)) return false;
   plan.strategy = plan.runner_up = found.best.strategy;
@@ -146,12 +148,8 @@ Choice choose(const Plan& plan) {
   const Problem& problem = plan.problem;
   const bool dense = problem.recurrence == Recurrence::dense;
   const bool told = plan.reason != Reason::no_rule && !by_lines(problem);
-  if (dense && (!told || problem.batch == 0 || problem.steps == 0)) {
-    return choose_dense(problem, plan);
-  }
-  if (problem.batch == 0 || problem.steps == 0) {
-    return {Strategy::fused_sequential, Strategy::direct, Reason::empty};
-  }
+  if (dense && (!told || is_empty(problem))) return choose_dense(problem, plan);
+  if (is_empty(problem)) return {Strategy::fused_sequential, Strategy::direct, Reason::empty};
   const bool few = is_short_scan(problem, plan.device);
   return {plan.strategy, plan.runner_up, few ? Reason::few_steps : plan.reason};
 }
@@ -170,8 +168,9 @@ bool takes_turns(const Problem& problem, const DeviceLimits& device) {
 
 // Whether a step of a layer call is too little work for threads to share.
 bool each_for_itself(const Problem& problem) {
-  return problem.steps > 1 &&
-         problem.batch * problem.gates * problem.hidden_size * problem.hidden_size <= kCpuOwnWork;
+  const double hidden = static_cast<double>(problem.hidden_size);
+  const double lines = static_cast<double>(problem.batch * problem.gates);
+  return problem.steps > 1 && lines * hidden * hidden <= kCpuOwnWork;
 }
 
 // The longest chunk, up to a limit, of which each part of a parallel scan has the same number; of a
@@ -263,7 +262,7 @@ void prefer_whole(Plan& out) {
   const Problem& p = out.problem;
   const bool loop = out.strategy == Strategy::step_loop && p.forced == Strategy::automatic;
   if (p.layout != Batch::packed || !loop || out.device.processor == Processor::cpu) return;
-  if (out.persistent.tile < 0 || p.batch == 0 || p.steps == 0) return;
+  if (out.persistent.tile < 0 || is_empty(p)) return;
   out.runner_up = out.strategy;
   out.runner_up_us = out.expected_us;
   out.strategy = Strategy::persistent;

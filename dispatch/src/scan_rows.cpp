@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "scanrnn/dispatch/persistent.h"
 #include "scanrnn/dispatch/tiles.h"
 
 namespace scanrnn::dispatch {

@@ -20,8 +20,7 @@ bool step_as_one(Plan& plan) {
   const Problem& p = plan.problem;
   const bool one = p.steps == 1 && p.batch > 0 && p.layout != Batch::packed && !p.training;
   if (!one || !plan.fused_steps || !p.chained || p.at_once < 2) return false;
-  const int launches = (p.at_once + kStackLayers - 1) / kStackLayers;  // of equal size
-  plan.at_once = (p.at_once + launches - 1) / launches;
+  plan.at_once = static_cast<int>(in_equal_groups(p.at_once, kStackLayers));
   plan.part_steps = 0;
   return true;
 }

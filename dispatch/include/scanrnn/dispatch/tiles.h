@@ -8,6 +8,11 @@ namespace scanrnn::dispatch {
 
 // a / b, rounded up.
 constexpr std::int64_t ceiling(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+// How many of `count` are in each of the fewest groups of at most so many, of equal size but the
+// last one.
+constexpr std::int64_t in_equal_groups(std::int64_t count, std::int64_t most) {
+  return ceiling(count, ceiling(count, most));
+}
 
 // CPU. A projection's tile is as many tokens as keep its pre-activations in the shared cache and
 // still pack the weights few times, and more where these are narrow, so that threads seldom meet; a
