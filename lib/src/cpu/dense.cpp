@@ -175,7 +175,7 @@ struct ForwardTiles {
 
 template <class T>
 void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
-  const DenseWalk<T> walk(call, arena, packs(call));
+  const DenseWalk<T> walk(call, arena, true, packs(call));
   const ForwardTiles<T> tiles(walk, plan, arena);
   if (arena.counting()) return;
   if (call.begins()) walk.add_biases();
@@ -302,7 +302,7 @@ struct BackwardPart {
 
 template <class T>
 void backward(const dispatch::Plan& plan, const LayerCall& call, Arena& arena) {
-  const DenseWalk<T> walk(call, arena, true);
+  const DenseWalk<T> walk(call, arena, false, true);
   const BackwardPart<T> back(walk, arena);
   if (arena.counting()) return;
   const DenseBackwardArgs<T> args = back.args();

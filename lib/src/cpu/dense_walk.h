@@ -20,7 +20,7 @@ struct DenseWalk {
   T *bias = nullptr, *packed_input = nullptr, *packed_recurrent = nullptr;
   T *h = nullptr, *more = nullptr, *zeros = nullptr;
 
-  DenseWalk(const LayerCall& p, Arena& arena, bool pack)
+  DenseWalk(const LayerCall& p, Arena& arena, bool forward, bool pack)
       : call(p),
         input(weight_of(p, p.weight, p.input)),
         recurrent(weight_of(p, p.recurrent_weight, p.hidden)),
@@ -32,13 +32,13 @@ struct DenseWalk {
       zeros = take<T>(arena, line);
       if (!arena.counting()) std::fill_n(zeros, line, T(0));
     }
-    bias = take<T>(arena, call.kept_width());
+    if (forward) bias = take<T>(arena, call.kept_width());
     if (pack) {
       packed_input = take<T>(
           arena, call.gates * std::max(line * call.input, call.hidden * padded(call.input)));
       packed_recurrent = take<T>(arena, call.width() * line);
     }
-    h = take<T>(arena, lines * line);
+    if (!forward) h = take<T>(arena, lines * line);
     if (call.more_states() > 0) more = take<T>(arena, call.more_states() * lines * line);
   }
   static DenseWeight<T> weight_of(const LayerCall& call, const TensorView& weight, Index columns) {

@@ -22,18 +22,12 @@ class Sequences {
     lines_.reverse = call.reverse;
     lines_.steps = call.steps;
     const bool packed = static_cast<bool>(call.ragged.cu_seqlens);
+    const SequenceBounds bounds(call.ragged, call.steps, call.sequences, packed);
     for (Index row = 0; row < call.sequences; ++row) {
-      Index first = 0, last = call.steps;
-      if (packed) {
-        const Integers ends(call.ragged.cu_seqlens);
-        first = ends[row];
-        last = ends[row + 1];
-      } else if (call.ragged.lengths) {
-        last = Integers(call.ragged.lengths)[row];
-      }
-      begin()[row] = {row, packed ? 0 : row, call.reverse ? call.steps - last : first,
-                      last - first};
-      tokens_ += last - first;
+      const Index first = bounds.first(row), count = bounds.length(row);
+      begin()[row] = {row, packed ? 0 : row, call.reverse ? call.steps - first - count : first,
+                      count};
+      tokens_ += count;
     }
     std::sort(begin(), end(), [](const Sequence& a, const Sequence& b) {
       return a.count != b.count ? a.count > b.count : a.row < b.row;

@@ -3,7 +3,6 @@
 // join to it, so that whoever waits for that one waits for all, and a capture of it captures all.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <functional>
 

@@ -121,10 +121,9 @@ class Run {
     const bool dense = cell.recurrence == dispatch::Recurrence::dense, vectors = cell.vectors > 0;
     const bool projects = o_.proj_size > 0 || o_.projection_size > 0;
     const std::size_t norms = o_.layer_norm ? norm_count(cell) : 0;
-    const Index each =
-        1 + dense + vectors + (o_.bias ? 1 + dense : 0) + projects + static_cast<Index>(norms);
-    const TensorView* own =
-        &all[static_cast<std::size_t>((layer * directions() + direction) * each)];
+    const auto calls = static_cast<std::size_t>(o_.num_layers * directions());
+    const auto call = static_cast<std::size_t>(layer * directions() + direction);
+    const TensorView* own = &all[call * (all.size() / calls)];
     Parameters out;
     out.weight = *own++;
     if (dense) out.recurrent_weight = *own++;

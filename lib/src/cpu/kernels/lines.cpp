@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps of whole lines for one instruction set, and norms of rows; compiled once for each, as
 // cpu/kernels/table.cpp is.
-#include <algorithm>
 
 #include "cpu/kernels/simd.h"
 #include "cpu/kernels/table.h"

@@ -2,7 +2,6 @@
 // The CUDA kernels of the bare recurrence, backward, for one dtype, SCANRNN_CUDA_TYPE. Cotangents
 // are signed and decay: they are walked linearly, and cross blocks so, whatever the form.
 #include <algorithm>
-#include <type_traits>
 
 #include "cuda/kernels/launch.cuh"
 #include "cuda/kernels/scan.h"
@@ -80,8 +79,10 @@ cudaError_t run_bare(const CudaSchedule& units, const ScanBackwardKernelArgs<T>&
       s, source(NoResets()), sink, ends);
 }
 template <class Memory>
+using LogStateBackwardOp = scan::AnyResetOp<typename Memory::V>;
+template <class Memory>
 cudaError_t run_log_states(const CudaSchedule& s, const ScanBackwardKernelArgs<T>& a) {
-  using Op = scan::AnyResetOp<typename Memory::V>;
+  using Op = LogStateBackwardOp<Memory>;
   const LogStateBackwardSource<Memory> source{
       a.a,           a_step_on(a.h),    a.dh,
       a.b,           a.sign_b,          a_step_on(a.sign_h),
@@ -122,7 +123,7 @@ std::size_t workspace(const CudaSchedule& s, ScanForm form) {
   using Memory = scan::Units<T>;
   if constexpr (!kIsComplex<T>) {
     if (form == ScanForm::log_output) {
-      return workspace_by<scan::AnyAffineOp<typename Memory::V>, LogStateBackwardSource<Memory>,
+      return workspace_by<LogStateBackwardOp<Memory>, LogStateBackwardSource<Memory>,
                           LogStateBackwardSink<Memory>, Kernels::all>(s);
     }
     if (form == ScanForm::log) return workspace_of_form<Memory, true>(s);

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <type_traits>
 #include <utility>
 

@@ -13,8 +13,7 @@
 //                               where there is no such step
 //     choose(level, yes, no)    `no` where there is no such step
 //     first(x), last(x)         to all steps' lanes those of the lone step that a carry holds, or
-//     of
-//                               a vector's last step
+//                               of a vector's last step
 #pragma once
 
 #include "scanrnn/scan/cpu.h"

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <limits>
-#include <type_traits>
 
 #include "scanrnn/scan/hd.h"
 

@@ -88,9 +88,7 @@ struct LogOp {
 
   SCANRNN_HD static Local local_identity() { return Linear::local_identity(); }
   SCANRNN_HD static Local settle(const Local& f) { return Linear::settle(f); }
-  SCANRNN_HD static Element identity() {
-    return {V(0), V(-std::numeric_limits<double>::infinity()), V(1)};
-  }
+  SCANRNN_HD static Element identity() { return {V(0), log_of_zero<V>(), V(1)}; }
   SCANRNN_HD static Local then(const Local& f, const Step& g) { return Linear::then(f, g); }
   SCANRNN_HD static Local join(const Local& f, const Local& g) { return Linear::join(f, g); }
   SCANRNN_HD static Local alone(const Step& f) { return f; }
@@ -110,7 +108,7 @@ struct LogOp {
   template <int kCount, class Get>
   SCANRNN_HD static Element combine_all(const Get& get) {
     V adds[kCount], sign[kCount], log_a = V(0);
-    V largest = V(-std::numeric_limits<double>::infinity());
+    V largest = log_of_zero<V>();
     for (int i = kCount - 1; i >= 0; --i) {
       const Element f = get(i);
       adds[i] = through(log_a, f.log_b);

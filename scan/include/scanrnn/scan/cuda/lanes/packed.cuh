@@ -5,7 +5,6 @@
 // each lane walks its steps from the state before them. Nothing goes through shared memory.
 #pragma once
 
-#include <algorithm>
 #include <numeric>
 
 #include "scanrnn/scan/cuda/lanes/vectors.cuh"
