@@ -96,6 +96,31 @@ TEST(Buffers, TheAllocatingOverloadsAreTheSame) {
   }
 }
 
+// An x of another size is refused before there is memory of that size.
+TEST(Buffers, BackwardIsOfTheForwardPass) {
+  const Case c = buffers_case({}, false);
+  Random random(98);
+  Context context = make_context(c.threads);
+  Buffers buffers(c, random_data(c, random));
+  Mirror mirror(context);
+  const BackwardArgs in = buffers.backward_args(mirror);
+  const Layer layer(c.layer);
+  const ForwardResult forward = layer.forward(context, in.params, in.x, in.h0, Mode::training);
+  TensorView x = in.x;
+  x.sizes = {1 << 30, 1 << 30, 6};
+  const std::string said = message<value_error>(
+      [&] { layer.backward(context, forward, in.params, x, in.h0, in.dy, in.dhn); });
+  EXPECT_EQ(said.find("x: expected shape (29, 3, 6)"), 0u) << said;
+}
+
+// A layer that was moved from is the layer that it was.
+TEST(Buffers, AMovedLayerHasItsParameters) {
+  Layer layer(buffers_case({}, false).layer);
+  const Layer other(std::move(layer));
+  EXPECT_EQ(layer.parameters().size(), other.parameters().size());
+  EXPECT_EQ(other.parameters().size(), 8u);
+}
+
 // Two layers work at the same time in other memory than two directions.
 TEST(Buffers, APlanOfAnotherStackIsNone) {
   LayerOptions options;

@@ -150,6 +150,38 @@ TEST_F(ErrorTest, SaysWhatWasWanted) {
        "7)"});
 }
 
+// Two outputs in one piece of memory, or rows of one that lie in one another.
+TEST_F(ErrorTest, OutputsOnEachOther) {
+  Case c = error_case();
+  c.layer.cell = Cell::LSTM;
+  Random random(59);
+  Buffers buffers(c, random_data(c, random));
+  Context context = make_context(1);
+  const auto forward = [&](auto change) {
+    return [&, change] { buffers.forward(context, Mode::training, 0, change); };
+  };
+  const auto backward = [&](auto change) {
+    return [&, change] { buffers.backward(context, 0, change); };
+  };
+  expect_error<value_error>(forward([](ForwardArgs& a) { a.hn.c = a.hn.h; }),
+                            {"c_n: expected memory of its own, got that of h_n"});
+  expect_error<value_error>(forward([](ForwardArgs& a) { a.hn.h.data = a.y.data; }),
+                            {"h_n: expected memory of its own, got that of y"});
+  expect_error<value_error>(forward([](ForwardArgs& a) { a.y.strides[0] = a.y.strides[1]; }),
+                            {"y: expected elements that do not overlap", "got stride 14 on axis"});
+  EXPECT_TRUE(buffers.outputs_untouched());
+  buffers.forward(context, Mode::training);
+  expect_error<value_error>(backward([](BackwardArgs& a) { a.dh0.h.data = a.dx.data; }),
+                            {"dh_0: expected memory of its own, got that of dx"});
+  expect_error<value_error>(
+      backward([](BackwardArgs& a) { a.dparams[3].data = a.dparams[2].data; }),
+      {"dbias_hh_l0: expected memory of its own, got that of dbias_ih_l0"});
+  EXPECT_TRUE(buffers.dx.untouched() && buffers.dparams[2].untouched());
+  // Inputs may lie in one another.
+  buffers.forward(context, Mode::training, 0,
+                  [](ForwardArgs& a) { a.x.strides[0] = a.x.strides[1]; });
+}
+
 TEST_F(ErrorTest, CountsOfParameters) {
   const Case c = error_case();
   Random random(54);

@@ -29,6 +29,14 @@ TEST(Errors, Options) {
       {[](auto& o) { o.zoneout_cell = 0.5; }, {"zoneout_cell: MinGRU has no such option"}},
       {[](auto& o) { o.state_dropout = 0.5; }, {"state_dropout: MinGRU has no such option"}},
       {[](auto& o) { o.num_heads = 2; }, {"num_heads: MinGRU has no such option", "2"}},
+      {[](auto& o) { o.projection_size = std::numeric_limits<std::int64_t>::max(); },
+       {"projection_size: MinGRU has no such option, got 9.22337203685477"}},
+      {[](auto& o) { o.num_layers = std::numeric_limits<int>::max(); },
+       {"num_layers: expected a number up to 65536, got 2147483647"}},
+      {[](auto& o) { o.cell = Cell::LSTM, o.variant = 1; },
+       {"variant: expected an index below 1, got 1"}},
+      {[](auto& o) { o.dropout = 1.0000001; }, {"dropout: ", "got 1.0000001"}},
+      {[](auto& o) { o.dropout = -1e-9; }, {"dropout: ", "got -1e-09"}},
       {[](auto& o) { o.rescale = true; }, {"rescale: MinGRU has no such option"}},
       {[](auto& o) { o.cell = Cell::LSTM, o.proj_size = o.hidden_size; }, {"proj_size", "below"}},
       {[](auto& o) { o.cell = Cell::GRU, o.num_heads = 1000; }, {"num_heads", "divisor", "1000"}},
@@ -46,7 +54,7 @@ TEST(Errors, Options) {
       {[](auto& o) { o.dropout = NAN; }, {"dropout", "nan"}},
       {[](auto& o) { o.variant = 3; }, {"candidate", "3"}},
       {[](auto& o) { o.variant = -1; }, {"candidate", "-1"}},
-      {[](auto& o) { o.cell = static_cast<Cell>(200); }, {"cell"}},
+      {[](auto& o) { o.cell = static_cast<Cell>(200); }, {"cell: expected an index below", "200"}},
   };
   for (const Option& option : options) {
     LayerOptions changed = error_case().layer;
@@ -92,7 +100,8 @@ TEST(Errors, MoreThanCanBeCounted) {
   between.cell = Cell::SRU;
   between.input_size = std::int64_t{1} << 31;
   between.projection_size = std::int64_t{1} << 33;
-  expect_error<value_error>([&] { Layer{between}; }, {"hidden_size: weights of 7 units"});
+  expect_error<value_error>([&] { Layer{between}; },
+                            {"projection_size: weights of 8589934592 projections of 2147483648"});
 
   LayerOptions square;
   square.cell = Cell::RGLRU;
@@ -144,6 +153,9 @@ TEST(Errors, Context) {
   ContextOptions options;
   options.threads = -1;
   expect_error<value_error>([&] { Context context(options); }, {"threads", "-1"});
+  options.threads = 100000;
+  expect_error<value_error>([&] { Context context(options); },
+                            {"threads: expected at most 4096, got 100000"});
   options.threads = 1;
   options.device.index = 3;
   expect_error<value_error>([&] { Context context(options); }, {"device: expected index 0", "3"});

@@ -188,7 +188,14 @@ TEST(RaggedErrors, StateIndices) {
   EXPECT_EQ(step(Batch::ragged, [](ForwardArgs& args) { args.hn = args.h0; }),
             "h_n: expected none with state_indices, the pool is updated in place");
   EXPECT_EQ(step(Batch::ragged, [](ForwardArgs& args) { args.h0 = {}; }),
-            "state_indices: expected a pool of states as h, got none");
+            "h: expected a pool of states, 3 axes, with state_indices, got none");
+  EXPECT_EQ(step(Batch::ragged, [](ForwardArgs& args) { args.h0.h.rank = 2; }),
+            "h: expected a pool of states, 3 axes, with state_indices, got shape (1, 4)");
+  EXPECT_EQ(step(Batch::ragged, [](ForwardArgs& args) { args.h0.h.sizes[1] = -4; }),
+            "h: expected a pool of states, got -4 of them");
+  const std::int64_t most = std::int64_t{1} << 62;
+  EXPECT_EQ(step(Batch::ragged, [&](ForwardArgs& args) { args.h0.h.sizes[1] = most; }),
+            "h: 4611686018427387904 states take more bytes than can be counted");
   EXPECT_EQ(step(Batch::rectangular, nothing),
             "state_indices: expected a plan for a ragged batch, got another");
   EXPECT_TRUE(y.untouched());

@@ -2,11 +2,14 @@
 // What the library says of itself: cells, parameters, plans, devices.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <memory>
 
 #include "support/cases.h"
 #include "support/library.h"
+#include "support/thrown.h"
 
 namespace scanrnn::test {
 namespace {
@@ -219,6 +222,30 @@ TEST(Registry, ProfileOfTheContextDecides) {
   EXPECT_STREQ(inference.profile, "mine");
   EXPECT_EQ(layer.plan(context, 2, 1, Mode::training).strategy,
             dispatch::Strategy::fused_sequential);
+}
+
+TEST(Registry, ProfilesThatCannotBe) {
+  Context context = make_context(1);
+  const dispatch::Profile good{"mine", "a test", 1, {}, nullptr};
+  const auto said = [&](auto change) {
+    dispatch::Profile profile = good;
+    profile.rules[0] = dispatch::everywhere(dispatch::Strategy::direct, dispatch::Strategy::direct);
+    change(profile);
+    const auto shared = std::make_shared<const dispatch::Profile>(profile);
+    const std::string out = message([&] { context.set_profile(profile); });
+    EXPECT_EQ(message([&] { context.set_profile(shared); }), out);
+    return out;
+  };
+  const dispatch::Profile* const before = &context.profile();
+  EXPECT_EQ(said([](auto& p) { p.count = 1000000; }),
+            "profile: expected 0 to 96 rules, got 1000000");
+  EXPECT_EQ(said([](auto& p) { p.count = -1; }), "profile: expected 0 to 96 rules, got -1");
+  EXPECT_EQ(said([](auto& p) { p.rules[0].strategy = dispatch::Strategy::automatic; }),
+            "profile: expected a strategy in each rule, got 0 in rule 0");
+  EXPECT_EQ(said([](auto& p) { std::fill(std::begin(p.name), std::end(p.name), 'a'); }),
+            "profile: expected name and origin that end with a 0, got none");
+  EXPECT_EQ(&context.profile(), before);
+  EXPECT_EQ(said([](auto&) {}), "nothing was thrown");
 }
 
 // Contexts that are given one profile read that one, and keep it for as long as they need it.

@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "scanrnn/error.h"
+
 namespace scanrnn::test {
 namespace {
 
@@ -33,6 +35,16 @@ TEST(TimedGraph, SaysHowLongItTook) {
   const double taken = graph.milliseconds();
   EXPECT_GE(taken, 20);
   EXPECT_LT(taken, 2000) << "milliseconds, and not another unit";
+}
+
+TEST(TimedGraph, WithoutWork) {
+  Context context;
+  try {
+    TimedGraph graph(context, {});
+    FAIL() << "nothing was thrown";
+  } catch (const value_error& e) {
+    EXPECT_STREQ(e.what(), "work: expected a function, got an empty one");
+  }
 }
 
 TEST(TimedGraph, PassesErrorsOn) {

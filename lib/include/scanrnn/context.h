@@ -18,14 +18,15 @@ enum class MatmulPrecision : std::uint8_t { highest, high, medium };
 
 struct ContextOptions {
   Device device;
-  int threads = 0;            // CPU: 0 is as many as the process may use
+  int threads = 0;            // CPU: at most 4096; 0 is as many as the process may use
   void* stream = nullptr;     // CUDA: the caller's cudaStream_t; null is the default stream
   void* cublas_lt = nullptr;  // CUDA: the caller's cublasLtHandle_t; null makes one
   MatmulPrecision matmul_precision = MatmulPrecision::highest;
 };
 
 // One per thread: contexts share no state. Cheap on the CPU; on CUDA it queries the device once and
-// owns a cuBLASLt handle unless it was given one. Never allocates device memory.
+// owns a cuBLASLt handle unless it was given one. Never allocates device memory. Moved from, it can
+// be assigned to or go, no more.
 class Context {
  public:
   // Throws value_error for a bad option and cuda_error when the device is not there.
@@ -38,9 +39,9 @@ class Context {
   // What the planner sees of the device, and the rules that it decides by.
   const dispatch::DeviceLimits& limits() const;
   const dispatch::Profile& profile() const;
-  // For plans from now on.
+  // For plans from now on. Throws value_error for rules that name no strategy, or too many.
   void set_profile(const dispatch::Profile& profile);
-  // The same without a copy: contexts may share one. Throws value_error for null.
+  // The same without a copy: contexts may share one. Throws value_error for null, too.
   void set_profile(std::shared_ptr<const dispatch::Profile> profile);
   // Holds for what is planned and enqueued from now on. A plan from before stays good: its products
   // of a persistent kernel are as precise as they were to be when it was made.
@@ -64,7 +65,8 @@ struct DeviceInfo {
   std::string architecture;        // "sm_90", "AVX3"
 };
 
-// The CPU, then every CUDA device that can be used. Never throws: without a driver there are none.
+// The CPU, then every CUDA device that can be used: without a driver there are none. Throws
+// value_error where the environment's SCANRNN_ISA names no instruction set of this build.
 std::vector<DeviceInfo> devices();
 bool cuda_available();
 // One "key: value" line each: version, compiler, BLAS, SIMD targets, CUDA architectures.

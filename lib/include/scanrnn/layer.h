@@ -103,17 +103,19 @@ struct ForwardArgs {
   // One int64 on the context's device that is the seed in place of `seed`, or absent. It is read
   // when the call runs, so that a CUDA graph draws anew where it was written to between replays.
   TensorView seed_in = {};
-  // [B] integers, step() alone: h0 is a pool of states, [L*D,S,H], that is updated in place, and
-  // row b goes on from state state_indices[b]; -1, and on CUDA any that is none of them: the row is
-  // left alone, and its y is 0. hn is absent. The plan is one for a ragged batch.
+  // [B] integers, step() alone: h0 is a pool of S states, [L,S,H], or [L,S,P] of h with proj_size,
+  // that is updated in place, and row b goes on from state state_indices[b]; -1, and on CUDA any
+  // that is none of them: the row is left alone, and its y is 0. hn is absent. The plan is one for
+  // a ragged batch.
   TensorView state_indices = {};
 };
 
+// Each of the shape of what it is, or is the cotangent of, in ForwardArgs.
 struct BackwardArgs {
-  std::vector<TensorView> params;
-  TensorView x;
-  State h0;
-  TensorView y;                     // what forward gave
+  std::vector<TensorView> params;   // forward's, and so are x and h0
+  TensorView x;                     // x-like, C
+  State h0;                         // absent: zeros
+  TensorView y;                     // x-like, D*H: what forward gave
   TensorView dy;                    // absent: zeros
   State dhn;                        // absent: zeros
   TensorView dx;                    // out, or absent
@@ -146,6 +148,9 @@ class Layer {
  public:
   // Throws value_error naming the option.
   explicit Layer(const LayerOptions& options);
+  // To move one is to copy it: there is none without its parameters.
+  Layer(const Layer&) = default;
+  Layer& operator=(const Layer&) = default;
 
   const LayerOptions& options() const { return options_; }
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
@@ -155,11 +160,13 @@ class Layer {
     return options_.proj_size > 0 ? options_.proj_size : options_.hidden_size;
   }
 
-  // What dispatch::plan is asked.
+  // What dispatch::plan is asked. Throws value_error for sizes below 0, or whose product cannot be
+  // counted.
   dispatch::Problem problem(const BatchShape& shape, Mode mode,
                             MatmulPrecision precision = MatmulPrecision::highest,
                             dispatch::Strategy strategy = dispatch::Strategy::automatic) const;
-  // Pure: the same arguments give the same plan. A forced strategy that cannot run is an error.
+  // Pure: the same arguments give the same plan. Throws as problem() does, and for a forced
+  // strategy that cannot run.
   dispatch::Plan plan(const Context& context, const BatchShape& shape, Mode mode,
                       dispatch::Strategy strategy = dispatch::Strategy::automatic) const;
   dispatch::Plan plan(const Context& context, std::int64_t steps, std::int64_t batch, Mode mode,
@@ -175,7 +182,8 @@ class Layer {
   void forward(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const;
   // With the plan and the tensors of a forward pass in training mode; the same errors.
   void backward(Context& context, const dispatch::Plan& plan, const BackwardArgs& args) const;
-  // One step of a sequence: x [B,C] and y [B,H], and a plan for one step. hn may be h0 itself.
+  // One step of a sequence: x [B,C] and y [B,H], as in a sequence of one step all else (a reset is
+  // [1,B]), and a plan for one step. hn may be h0 itself.
   // Equal to running the sequence; a bidirectional layer cannot step (value_error).
   void step(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const;
 

@@ -42,8 +42,9 @@ struct CellInfo {
 };
 
 const std::vector<CellInfo>& cells();  // in the order of Cell
+// Both throw value_error when there is none.
 const CellInfo& info(Cell cell);
-const CellInfo& find_cell(const std::string& name);  // value_error when there is none
+const CellInfo& find_cell(const std::string& name);
 
 }  // namespace scanrnn
 #pragma GCC visibility pop

@@ -11,12 +11,14 @@
 namespace scanrnn {
 
 // What a function enqueues on a context's stream, kept so that it runs without the function. The
-// context and all memory that the work uses must outlive it.
+// context and all memory that the work uses must outlive it. Moved from, it can be assigned to or
+// go, no more.
 class TimedGraph {
  public:
   // CUDA: calls `work` once while its stream is captured, so that nothing runs yet; `work` must
   // enqueue on that stream alone, which cannot be the default one, and should have run once before,
-  // since first calls load code. Throws cuda_error. CPU: keeps `work`.
+  // since first calls load code. Throws cuda_error. CPU: keeps `work`. An empty one is a
+  // value_error.
   TimedGraph(Context& context, std::function<void()> work);
   ~TimedGraph();
   TimedGraph(TimedGraph&&) noexcept;

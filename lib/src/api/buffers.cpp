@@ -51,16 +51,12 @@ State take_state(Outputs& outputs, const Layer& layer, const dispatch::Plan& pla
   return out;
 }
 
-void check_rank(const TensorView& x) {
-  require(x.rank == 3, [&] { return "x: expected 3 axes, got shape " + x.shape(); });
-}
-
 }  // namespace
 
 ForwardResult Layer::forward(Context& context, const std::vector<TensorView>& params,
                              const TensorView& x, const State& h0, Mode mode,
                              std::uint64_t seed) const {
-  check_rank(x);
+  require(x.rank == 3, [&] { return "x: expected 3 axes, got shape " + x.shape(); });
   const bool batch_first = options_.batch_first;
   ForwardResult out;
   out.plan = plan(context, x.sizes[batch_first ? 1 : 0], x.sizes[batch_first ? 0 : 1], mode);
@@ -88,10 +84,12 @@ ForwardResult Layer::forward(Context& context, const std::vector<TensorView>& pa
 BackwardResult Layer::backward(Context& context, const ForwardResult& forward,
                                const std::vector<TensorView>& params, const TensorView& x,
                                const State& h0, const TensorView& dy, const State& dhn) const {
-  check_rank(x);
+  const dispatch::Problem& p = forward.plan.problem;
+  const bool batch_first = options_.batch_first;
   BackwardResult out;
   out.memory = Outputs(context).make([&](Outputs& outputs) {
-    out.dx = outputs.take(options_.dtype, {x.sizes.begin(), x.sizes.begin() + x.rank});
+    out.dx = outputs.take(options_.dtype, {batch_first ? p.batch : p.steps,
+                                           batch_first ? p.steps : p.batch, options_.input_size});
     out.dh0 = take_state(outputs, *this, forward.plan);
     out.dparams.clear();
     for (const ParameterInfo& parameter : parameters_) {

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "scanrnn/cells/sru.h"
 #include "stack/backend.h"
@@ -37,20 +40,19 @@ void check_made_of(const LayerOptions& o, const CellInfo& cell) {
   require(o.proj_size == 0 || o.zoneout == 0, [&] {
     return "zoneout: expected 0 for h with proj_size, whose h is made of all units; c may have it, "
            "by zoneout_cell or in Python zoneout=(0, p), got " +
-           std::to_string(o.zoneout);
+           text(o.zoneout);
   });
   require(o.projection_size >= 0, [&] {
     return "projection_size: expected a number >= 0, got " + std::to_string(o.projection_size);
   });
-  require(std::isfinite(o.highway_bias), [&] {
-    return "highway_bias: expected a finite number, got " + std::to_string(o.highway_bias);
-  });
+  require(std::isfinite(o.highway_bias),
+          [&] { return "highway_bias: expected a finite number, got " + text(o.highway_bias); });
   const double scale = cell::highway_scale(o.highway_bias);
   const bool counted = std::isfinite(o.dtype == Dtype::float64 ? scale : static_cast<float>(scale));
   require(!o.rescale || counted, [&] {
     return "highway_bias: expected a number up to 176, or 709 in float64, with rescale, whose "
            "factor is sqrt(1 + 2 e^highway_bias), got " +
-           std::to_string(o.highway_bias);
+           text(o.highway_bias);
   });
 }
 
@@ -62,14 +64,18 @@ const CellInfo& check_options(const LayerOptions& o) {
       return std::string(option) + ": expected a positive number, got " + std::to_string(value);
     });
   };
-  require(static_cast<int>(o.cell) < kCellCount, "cell: there is no such cell");
+  const CellInfo& cell = info(o.cell);
   at_least_one("input_size", o.input_size);
   at_least_one("hidden_size", o.hidden_size);
   at_least_one("num_layers", o.num_layers);
+  constexpr int kMostLayers = 1 << 16;
+  require(o.num_layers <= kMostLayers, [&] {
+    return "num_layers: expected a number up to " + std::to_string(kMostLayers) + ", got " +
+           std::to_string(o.num_layers);
+  });
   const auto share = [](const char* option, double value) {
     require(value >= 0 && value < 1, [&] {
-      return std::string(option) + ": expected a probability in [0, 1), got " +
-             std::to_string(value);
+      return std::string(option) + ": expected a probability in [0, 1), got " + text(value);
     });
   };
   share("dropout", o.dropout);
@@ -82,11 +88,10 @@ const CellInfo& check_options(const LayerOptions& o) {
     throw type_error(std::string("dtype: expected a real floating-point one, got ") +
                      name(o.dtype));
   }
-  const CellInfo& cell = info(o.cell);
   const int count = static_cast<int>(cell.variants.size());
   require(o.variant >= 0 && o.variant < count, [&] {
-    return cell.variant_option + ": expected an index below " + std::to_string(count) + ", got " +
-           std::to_string(o.variant);
+    return (count > 1 ? cell.variant_option : "variant") + ": expected an index below " +
+           std::to_string(count) + ", got " + std::to_string(o.variant);
   });
   check_made_of(o, cell);
   require(!cell.square || o.input_size == o.hidden_size, [&] {
@@ -101,6 +106,39 @@ const CellInfo& check_options(const LayerOptions& o) {
   return cell;
 }
 
+void check_profile(const dispatch::Profile& profile) {
+  require(profile.count >= 0 && profile.count <= dispatch::kMaxRules, [&] {
+    return "profile: expected 0 to " + std::to_string(dispatch::kMaxRules) + " rules, got " +
+           std::to_string(profile.count);
+  });
+  for (int i = 0; i < profile.count; ++i) {
+    const dispatch::Strategy strategy = profile.rules[static_cast<std::size_t>(i)].strategy;
+    const auto end = std::end(dispatch::kStrategies);
+    require(std::find(std::begin(dispatch::kStrategies), end, strategy) != end, [&] {
+      return "profile: expected a strategy in each rule, got " +
+             std::to_string(static_cast<int>(strategy)) + " in rule " + std::to_string(i);
+    });
+  }
+  const auto ends = [](const auto& words) {
+    return std::memchr(words, 0, sizeof words) != nullptr;
+  };
+  require(ends(profile.name) && ends(profile.origin),
+          "profile: expected name and origin that end with a 0, got none");
+}
+
+std::string text(double number) {
+  char out[32];
+  if (std::fabs(number) < 1e15 && number == std::floor(number)) {
+    std::snprintf(out, sizeof out, "%.0f", number);
+    return out;
+  }
+  for (int digits = 1; digits <= 17; ++digits) {
+    std::snprintf(out, sizeof out, "%.*g", digits, number);
+    if (std::strtod(out, nullptr) == number) break;
+  }
+  return out;
+}
+
 void check_strategy(const dispatch::Problem& problem, const dispatch::DeviceLimits& device) {
   const std::string why = dispatch::misfit(problem, device);
   if (why.empty()) return;
@@ -110,7 +148,13 @@ void check_strategy(const dispatch::Problem& problem, const dispatch::DeviceLimi
 
 namespace {
 
-// The last axis contiguous, rows that do not overlap.
+std::string address(const void* data) {
+  char out[32];
+  std::snprintf(out, sizeof out, "%p", data);
+  return out;
+}
+
+// The last axis contiguous, and no row within reach of another's first element.
 template <class Named>
 void check_rows(const TensorView& view, const Named& named) {
   const auto last = static_cast<std::size_t>(view.rank - 1);
@@ -154,8 +198,10 @@ void check_strides(const TensorView& view, bool output, const Named& named) {
       return ", got stride " + std::to_string(stride) + " on axis " + std::to_string(axis);
     };
     require(stride >= 0, [&] { return named("strides of at least 0" + on_axis()); });
-    require(!output || stride > within,
-            [&] { return named("elements that do not overlap" + on_axis()); });
+    require(!output || stride > within, [&] {
+      return named("elements that do not overlap, each stride larger than all that lies within it" +
+                   on_axis());
+    });
   }
 }
 
@@ -197,14 +243,12 @@ TensorView check(const TensorView& view, const Expected& want) {
   if (count == 0) return shape;
   require(reinterpret_cast<std::uintptr_t>(view.data) % size_of(view.dtype) == 0, [&] {
     return named("an address in whole elements of " + std::to_string(size_of(view.dtype)) +
-                 " bytes");
+                 " bytes, got " + address(view.data));
   });
-  if (want.layout == Layout::rows) {
-    check_rows(view, named);
-    return with_sound_strides(view);
-  }
-  check_strides(view, want.layout == Layout::output, named);
-  return view;
+  const bool rows = want.layout == Layout::rows || want.layout == Layout::output_rows;
+  if (rows) check_rows(view, named);
+  if (want.layout != Layout::rows) check_strides(view, want.layout != Layout::input, named);
+  return rows ? with_sound_strides(view) : view;
 }
 
 void check(const Span& span, const char* name, std::size_t bytes, const dispatch::Plan& plan) {
@@ -215,7 +259,8 @@ void check(const Span& span, const char* name, std::size_t bytes, const dispatch
   // A cache line of the processor, which is what the frameworks' allocators give at least.
   const std::size_t alignment = plan.device.processor == dispatch::Processor::cpu ? 64 : 128;
   require(reinterpret_cast<std::uintptr_t>(span.data) % alignment == 0, [&] {
-    return std::string(name) + ": expected " + std::to_string(alignment) + "-byte alignment";
+    return std::string(name) + ": expected " + std::to_string(alignment) + "-byte alignment, got " +
+           address(span.data);
   });
 }
 

@@ -42,9 +42,9 @@ class Extents {
   std::size_t rank_;
 };
 
-// How elements may lie: rows contiguous and apart from one another; or at any strides, those of
-// an input with repetitions, those of an output without.
-enum class Layout : std::uint8_t { rows, input, output };
+// How elements may lie: in contiguous rows, those of an output apart from one another; or at any
+// strides, those of an input with repetitions, those of an output without.
+enum class Layout : std::uint8_t { rows, output_rows, input, output };
 
 // Whether there is no tensor; one that has no elements needs no address.
 inline bool is_absent(const TensorView& view) {
@@ -64,12 +64,9 @@ struct Expected {
   Layout layout = Layout::rows;
 };
 
-// Shape, dtype, device, and strides, as the layout has them. Returns
-// the tensor; one without elements has an address, whatever came, since a null one means: absent.
+// Shape, dtype, device, and strides, as the layout has them. Returns the tensor; one without
+// elements has an address, whatever came, since a null one means: absent.
 TensorView check(const TensorView& view, const Expected& want);
-
-// A workspace or reserve: large enough and aligned as Span says.
-void check(const Span& span, const char* name, std::size_t bytes, const dispatch::Plan& plan);
 
 // A value_error unless the condition holds. `words` is a text, or a function that puts one
 // together: a call checks much, and nearly always all of it holds.
@@ -83,6 +80,24 @@ void require(bool holds, const Words& words) {
   }
 }
 
+// Throws unless so many outputs, name(i) in errors, begin in memory of their own.
+template <class View, class Name>
+void check_apart(std::size_t count, View&& view, Name&& name) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const TensorView& one = view(i);
+    const auto end = one.sizes.begin() + one.rank;
+    if (!one || std::find(one.sizes.begin(), end, 0) != end) continue;
+    for (std::size_t j = 0; j < i; ++j) {
+      require(one.data != view(j).data, [&] {
+        return std::string(name(i)) + ": expected memory of its own, got that of " + name(j);
+      });
+    }
+  }
+}
+
+// A workspace or reserve: large enough and aligned as Span says.
+void check(const Span& span, const char* name, std::size_t bytes, const dispatch::Plan& plan);
+
 // A value_error that begins with `what()` unless the product of `factors` is far from wrapping,
 // and that of any of them.
 template <class What>
@@ -91,6 +106,12 @@ void check_countable(const What& what, std::initializer_list<std::int64_t> facto
   for (std::int64_t factor : factors) product *= std::max(1.0, static_cast<double>(factor));
   require(product < 0x1p62, [&] { return what() + " take more bytes than can be counted"; });
 }
+
+// Rules that can be looked up, and names that end.
+void check_profile(const dispatch::Profile& profile);
+
+// A number in the fewest digits that read back as it.
+std::string text(double number);
 
 // A forced strategy that cannot run is a value_error that says why.
 void check_strategy(const dispatch::Problem& problem, const dispatch::DeviceLimits& device);

@@ -8,6 +8,11 @@
 #include "stack/runtime.h"
 
 namespace scanrnn {
+namespace {
+
+constexpr int kMostThreads = 4096;
+
+}  // namespace
 
 Backend& counting_backend(dispatch::Processor processor) {
   const bool on_cuda = processor == dispatch::Processor::cuda;
@@ -18,6 +23,10 @@ Backend& counting_backend(dispatch::Processor processor) {
 Context::Context(ContextOptions options) : impl_(std::make_unique<Impl>()) {
   require(options.threads >= 0, [&] {
     return "threads: expected 0 for all or a positive number, got " +
+           std::to_string(options.threads);
+  });
+  require(options.threads <= kMostThreads, [&] {
+    return "threads: expected at most " + std::to_string(kMostThreads) + ", got " +
            std::to_string(options.threads);
   });
   require(options.device.kind != Device::Kind::cpu || options.device.index == 0, [&] {
@@ -45,10 +54,12 @@ void Context::set_stream(void* stream) {
   impl_->backend->set_stream(stream);
 }
 void Context::set_profile(const dispatch::Profile& profile) {
+  check_profile(profile);
   impl_->profile = std::make_shared<const dispatch::Profile>(profile);
 }
 void Context::set_profile(std::shared_ptr<const dispatch::Profile> profile) {
   require(profile != nullptr, "profile: expected one, got a null pointer");
+  check_profile(*profile);
   impl_->profile = std::move(profile);
 }
 void Context::set_matmul_precision(MatmulPrecision precision) {

@@ -65,8 +65,9 @@ void run_forward(const Layer& layer, Context& context, const dispatch::Plan& pla
   const bool pooled = !is_absent(args.state_indices);
   inner.h0 = pooled ? shapes.check_pool(h, args) : shapes.check_initial(h, args.h0);
   if (pooled) inner.state_indices = shapes.check_indices(args);
-  inner.y = shapes.over_time(args.y, shapes.output("y"));
-  inner.hn = shapes.check_state("h_n", args.hn);
+  inner.y = shapes.over_time(args.y, shapes.output("y"), Layout::output_rows);
+  inner.hn = shapes.check_state("h_n", args.hn, Layout::output_rows);
+  shapes.check_outputs("y", inner.y, "h_n", inner.hn);
   inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, context);
   inner.seed_in = shapes.check_seed(args.seed_in);
   const Sizes need = sizes_of(layer, plan, counted);
@@ -95,9 +96,10 @@ void run_backward(const Layer& layer, Context& context, const dispatch::Plan& pl
   inner.y = shapes.over_time(args.y, shapes.output("y"));
   inner.dy = shapes.over_time(args.dy, shapes.output("dy", true));
   inner.dhn = shapes.check_state("dh_n", args.dhn);
-  inner.dx = shapes.over_time(args.dx, shapes.input("dx", true));
-  inner.dh0 = shapes.check_state("dh_0", args.dh0);
-  if (!inner.dparams.empty()) shapes.check_params("d", inner.dparams);
+  inner.dx = shapes.over_time(args.dx, shapes.input("dx", true), Layout::output_rows);
+  inner.dh0 = shapes.check_state("dh_0", args.dh0, Layout::output_rows);
+  if (!inner.dparams.empty()) shapes.check_params("d", inner.dparams, Layout::output_rows);
+  shapes.check_outputs("dx", inner.dx, "dh_0", inner.dh0, inner.dparams);
   inner.ragged = check_ragged(args.ragged, plan.problem, o.batch_first, context);
   inner.seed_in = shapes.check_seed(args.seed_in);
   const Sizes need = sizes_of(layer, plan, counted);
@@ -118,7 +120,8 @@ void run_step(const Layer& layer, Context& context, const dispatch::Plan& plan,
            " steps";
   });
   const std::int64_t batch_size = plan.problem.batch;
-  require(plan.problem.layout != Batch::packed, "plan: a step is not of packed tokens");
+  require(plan.problem.layout != Batch::packed,
+          "plan: expected one of a batch of lines, of which a step is, got one of packed tokens");
   const auto as_sequence = [&](const char* name, const TensorView& view, std::int64_t width,
                                const char* axes) {
     const TensorView row =

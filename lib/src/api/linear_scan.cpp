@@ -23,15 +23,22 @@ Dtype dtype_of(const dispatch::Problem& p) {
                                 : Dtype::float32;
 }
 
-void check_plan(const Context& context, const dispatch::Plan& plan, ScanForm form, Dtype dtype,
-                bool training) {
+const char* name(ScanForm form) {
+  return form == ScanForm::linear ? "linear" : form == ScanForm::log ? "log" : "log_output";
+}
+
+// Of an `a` that is not there, that is said elsewhere.
+void check_plan(const Context& context, const dispatch::Plan& plan, ScanForm form,
+                const TensorView& a, bool training) {
   const dispatch::Problem& p = plan.problem;
+  const Dtype dtype = is_absent(a) ? dtype_of(p) : a.dtype;
   const auto bytes = static_cast<int>(size_of(dtype));
   if (plan.device.processor != context.limits().processor || p.gates != 0 ||
       p.storage_bytes != bytes || (p.storage_bytes > p.compute_bytes) != is_complex(dtype) ||
       p.log_domain != by_logarithms(form) || p.log_states != (form == ScanForm::log_output)) {
-    throw value_error("plan: it was made for another dtype, device or form: " +
-                      dispatch::explain(plan));
+    throw value_error(std::string("plan: it was made for another dtype, form or device than ") +
+                      name(dtype) + ", " + name(form) + " and " + name(context.options().device) +
+                      ": " + dispatch::explain(plan));
   }
   require(p.training || !training,
           [&] { return "plan: it was not made for training: " + dispatch::explain(plan); });
@@ -96,7 +103,7 @@ std::size_t linear_scan_workspace(const dispatch::Plan& plan) {
 }
 
 void linear_scan(Context& context, const dispatch::Plan& plan, const ScanArgs& args) {
-  check_plan(context, plan, args.form, args.a.dtype, false);
+  check_plan(context, plan, args.form, args.a, false);
   const ScanArgs checked = check_scan(context, plan, args);
   check(args.workspace, "workspace", linear_scan_workspace(plan), plan);
   const dispatch::Problem& p = plan.problem;
@@ -107,7 +114,7 @@ void linear_scan(Context& context, const dispatch::Plan& plan, const ScanArgs& a
 
 void linear_scan_backward(Context& context, const dispatch::Plan& plan,
                           const ScanBackwardArgs& args) {
-  check_plan(context, plan, args.form, args.a.dtype, true);
+  check_plan(context, plan, args.form, args.a, true);
   const ScanBackwardArgs checked = check_scan(context, plan, args);
   check(args.workspace, "workspace", linear_scan_workspace(plan), plan);
   const dispatch::Problem& p = plan.problem;

@@ -2,7 +2,6 @@
 // Buffers, and the order of streams: checks; the runtime of a processor does the rest.
 #include "scanrnn/memory.h"
 
-#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -62,7 +61,8 @@ Device device_of(const void* pointer) {
   const Runtime* cuda = find_runtime(Device::Kind::cuda);
   const std::optional<Device> found = cuda ? cuda->device_of(pointer) : std::nullopt;
   if (!found) {
-    throw type_error("expected memory of a CUDA device, got memory that CUDA does not know of");
+    throw type_error(
+        "pointer: expected memory of a CUDA device, got memory that CUDA does not know of");
   }
   return *found;
 }

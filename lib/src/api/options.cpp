@@ -64,7 +64,7 @@ const std::vector<Known>& all() {
 
 void set(const Known& known, LayerOptions& options, double value) {
   const auto named = [&](const std::string& wanted) {
-    return known.option.name + ": expected " + wanted + ", got " + std::to_string(value);
+    return known.option.name + ": expected " + wanted + ", got " + text(value);
   };
   const Kind kind = known.option.kind;
   require(kind == Kind::number || value == std::floor(value), [&] { return named("an integer"); });
@@ -114,9 +114,7 @@ void check_own_options(const LayerOptions& o, const CellInfo& cell) {
   for (const Known& known : all()) {
     const double value = known.get(o);
     require(known.has(cell) || value == known.option.value, [&] {
-      const bool whole = known.option.kind != Kind::number;
-      return known.option.name + ": " + cell.name + " has no such option, got " +
-             (whole ? std::to_string(static_cast<std::int64_t>(value)) : std::to_string(value));
+      return known.option.name + ": " + cell.name + " has no such option, got " + text(value);
     });
   }
 }

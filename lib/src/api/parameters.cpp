@@ -40,8 +40,14 @@ std::vector<ParameterInfo> parameters_of(const LayerOptions& options, const Cell
       return "hidden_size: weights of " + std::to_string(hidden) + " units of " +
              std::to_string(input) + " inputs";
     };
-    check_countable(what, {rows, hidden, std::max({input, hidden, reads}), 64});
-    check_countable(what, {options.projection_size, input, 64});
+    check_countable(what, {rows, hidden, std::max(input, hidden), 64});
+    const auto projection = [&] {
+      return "projection_size: weights of " + std::to_string(reads) + " projections of " +
+             std::to_string(input) + " inputs, and of " + std::to_string(hidden) +
+             " units of these";
+    };
+    check_countable(projection, {options.projection_size, input, 64});
+    check_countable(projection, {rows, options.projection_size > 0 ? hidden : 1, reads, 64});
     for (int direction = 0; direction < directions; ++direction) {
       const std::string suffix = "_l" + std::to_string(layer) + (direction ? "_reverse" : "");
       const bool dense = cell.recurrence == dispatch::Recurrence::dense;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/ragged_check.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -135,14 +136,7 @@ Ragged check_ragged(const Ragged& ragged, const dispatch::Problem& p, bool batch
   if (!packed && batch_first) reset.sizes = {p.batch, p.steps}, reset.axes = "(batch, steps)";
   reset.layout = Layout::input;
   out.reset = check(ragged.reset, reset);
-  if (out.reset && packed) {
-    out.reset.rank = 2;
-    out.reset.sizes[1] = 1;
-    out.reset.strides[1] = 0;
-  } else if (out.reset && batch_first) {
-    std::swap(out.reset.sizes[0], out.reset.sizes[1]);
-    std::swap(out.reset.strides[0], out.reset.strides[1]);
-  }
+  if (out.reset) out.reset = time_first(out.reset, batch_first, p.layout);
   if (sees_values(context)) check_values(out, p, context);
   return out;
 }
@@ -156,15 +150,16 @@ TensorView check_state_indices(const TensorView& indices, std::int64_t batch, st
   const Integers values = on_host.values();
   check_values(
       "state_indices", view, values, [](std::int64_t) { return std::int64_t{-1}; }, states - 1);
-  std::vector<bool> taken(static_cast<std::size_t>(states));
+  std::vector<std::pair<std::int64_t, std::int64_t>> taken;  // a state, and by which row
   for (std::int64_t i = 0; i < batch; ++i) {
-    if (values[i] < 0) continue;
-    const auto state = static_cast<std::size_t>(values[i]);
-    require(!taken[state], [&] {
-      return "state_indices: expected each state once, got " + std::to_string(values[i]) +
-             " again at " + std::to_string(i);
+    if (values[i] >= 0) taken.emplace_back(values[i], i);
+  }
+  std::sort(taken.begin(), taken.end());
+  for (std::size_t i = 1; i < taken.size(); ++i) {
+    require(taken[i].first != taken[i - 1].first, [&] {
+      return "state_indices: expected each state once, got " + std::to_string(taken[i].first) +
+             " again at " + std::to_string(taken[i].second);
     });
-    taken[state] = true;
   }
   return view;
 }

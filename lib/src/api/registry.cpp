@@ -10,7 +10,7 @@ namespace scanrnn {
 namespace {
 
 // What lines of both kinds begin with.
-template <template <class> class, class... Options>
+template <class... Options>
 CellInfo named(Cell cell, const char* name, const char* option, cell::Variants<Options...>,
                std::vector<std::string> rows) {
   CellInfo out{};
@@ -30,7 +30,7 @@ CellInfo linear(Cell cell, const char* name, const char* option,
                 cell::Variants<First, Options...> variants, int bias_gates, const char* vectors,
                 std::vector<std::string> rows) {
   using C = CellOf<First>;
-  CellInfo out = named<CellOf>(cell, name, option, variants, std::move(rows));
+  CellInfo out = named(cell, name, option, variants, std::move(rows));
   out.recurrence = C::kDiagonal ? dispatch::Recurrence::diagonal : dispatch::Recurrence::linear;
   out.bias_gates = bias_gates;
   out.readout = C::kReadout;
@@ -46,7 +46,7 @@ CellInfo dense(Cell cell, const char* name, const char* option,
                cell::Variants<First, Options...> variants, int states, int preactivations,
                const char* vectors, std::vector<std::string> rows) {
   using C = CellOf<First>;
-  CellInfo out = named<CellOf>(cell, name, option, variants, std::move(rows));
+  CellInfo out = named(cell, name, option, variants, std::move(rows));
   out.recurrence = dispatch::Recurrence::dense;
   out.states = states;
   out.fresh.clear();
@@ -78,7 +78,12 @@ const std::vector<CellInfo>& cells() {
   return all;
 }
 
-const CellInfo& info(Cell cell) { return cells().at(static_cast<std::size_t>(cell)); }
+const CellInfo& info(Cell cell) {
+  const auto number = static_cast<std::size_t>(cell);
+  if (number < cells().size()) return cells()[number];
+  throw value_error("cell: expected an index below " + std::to_string(kCellCount) + ", got " +
+                    std::to_string(number));
+}
 
 const CellInfo& find_cell(const std::string& name) {
   for (const CellInfo& cell : cells()) {

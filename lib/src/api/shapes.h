@@ -2,9 +2,7 @@
 // The shapes of a layer's tensors: how they are named in errors, checked, and seen from below.
 #pragma once
 
-#include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "api/check.h"
@@ -17,25 +15,6 @@ namespace scanrnn {
 
 using dispatch::Batch;
 
-// A user's [B,T,.] as the [T,B,.] that everything below this file sees, and packed tokens, [T,.],
-// as those of one line, [T,1,.].
-inline TensorView time_first(TensorView view, bool batch_first, Batch layout) {
-  if (layout == Batch::packed) {
-    for (int axis = view.rank; axis > 1; --axis) {
-      view.sizes[static_cast<std::size_t>(axis)] = view.sizes[static_cast<std::size_t>(axis - 1)];
-      view.strides[static_cast<std::size_t>(axis)] =
-          view.strides[static_cast<std::size_t>(axis - 1)];
-    }
-    view.sizes[1] = 1;
-    view.strides[1] = 0;
-    ++view.rank;
-  } else if (batch_first) {
-    std::swap(view.sizes[0], view.sizes[1]);
-    std::swap(view.strides[0], view.strides[1]);
-  }
-  return view;
-}
-
 // What a layer's arguments must be, for a plan in a context; checked, they are as everything below
 // this file sees them.
 struct Shapes {
@@ -45,7 +24,7 @@ struct Shapes {
   Device device = context.options().device;
 
   Expected tokens(const char* name, std::int64_t width, const char* axes, const char* swapped,
-                  const char* packed, bool optional = false) const {
+                  const char* packed, bool optional) const {
     const auto& p = plan.problem;
     const bool batch_first = layer.options().batch_first;
     if (p.layout == Batch::packed) {
@@ -75,7 +54,8 @@ struct Shapes {
                   "(tokens, num_directions * hidden_size)", optional);
   }
   // A tensor with time, as everything below sees it.
-  TensorView over_time(const TensorView& view, const Expected& want) const {
+  TensorView over_time(const TensorView& view, Expected want, Layout layout = Layout::rows) const {
+    want.layout = layout;
     const TensorView checked = check(view, want);
     if (checked.rank == 0) return checked;
     return time_first(checked, layer.options().batch_first, plan.problem.layout);
@@ -94,12 +74,14 @@ struct Shapes {
             true};
   }
   StateNames names_of(const char* h) const { return {info(layer.options().cell), h}; }
-  State check_state(const char* h, const State& state) const {
+  State check_state(const char* h, const State& state, Layout layout = Layout::rows) const {
     const StateNames names = names_of(h);
     State out;
     for (std::size_t i = 0; i < names.count(); ++i) {
       const std::string name = names[i];
-      out.*kStateTensors[i] = check(state.*kStateTensors[i], state_of(name.c_str(), i == 0));
+      Expected want = state_of(name.c_str(), i == 0);
+      want.layout = layout;
+      out.*kStateTensors[i] = check(state.*kStateTensors[i], want);
     }
     names.check_no_more(state);
     return out;
@@ -114,32 +96,57 @@ struct Shapes {
   State check_pool(const char* h, const ForwardArgs& args) const {
     require(plan.problem.layout == Batch::ragged,
             "state_indices: expected a plan for a ragged batch, got another");
-    require(args.h0.h.rank == 3, "state_indices: expected a pool of states as h, got none");
+    require(args.h0.h.rank == 3, [&] {
+      return names_of(h)[0] + ": expected a pool of states, 3 axes, with state_indices, got " +
+             (args.h0.h.rank == 0 ? "none" : "shape " + args.h0.h.shape());
+    });
     for (const auto part : kStateTensors) {
       require(!(args.hn.*part),
               "h_n: expected none with state_indices, the pool is updated in place");
     }
     const StateNames names = names_of(h);
     const std::int64_t states = args.h0.h.sizes[1];
+    const LayerOptions& o = layer.options();
+    const auto pool = [&] { return names[0] + ": " + std::to_string(states) + " states"; };
+    require(states >= 0, [&] {
+      return names[0] + ": expected a pool of states, got " + std::to_string(states) + " of them";
+    });
+    check_countable(pool, {states, o.num_layers, o.hidden_size, 64});
     names.check_no_more(args.h0);
     State out;
     for (std::size_t i = 0; i < names.count(); ++i) {
       const std::string name = names[i];
       Expected want = state_of(name.c_str(), i == 0);
-      const LayerOptions& o = layer.options();
       const bool projected = i == 0 && o.proj_size > 0;
       want.sizes = {o.num_layers, states, projected ? o.proj_size : o.hidden_size};
       want.axes =
           projected ? "(num_layers, states, proj_size)" : "(num_layers, states, hidden_size)";
       want.optional = false;
+      want.layout = Layout::output_rows;
       out.*kStateTensors[i] = check(args.h0.*kStateTensors[i], want);
-      for (std::size_t before = 0; before < i && states > 0; ++before) {
-        require((out.*kStateTensors[i]).data != (out.*kStateTensors[before]).data, [&] {
-          return name + ": expected memory of its own, got that of " + names[before];
-        });
-      }
     }
+    check_apart(
+        names.count(), [&](std::size_t i) -> const TensorView& { return out.*kStateTensors[i]; },
+        [&](std::size_t i) { return names[i]; });
     return out;
+  }
+  // Outputs in memory of their own: y or dx, named `first`, the state, and gradients of parameters.
+  void check_outputs(const char* first, const TensorView& tokens, const char* h, const State& state,
+                     const std::vector<TensorView>& dparams = {}) const {
+    const StateNames names = names_of(h);
+    const std::size_t states = names.count();
+    check_apart(
+        1 + states + dparams.size(),
+        [&](std::size_t i) -> const TensorView& {
+          return i == 0        ? tokens
+                 : i <= states ? state.*kStateTensors[i - 1]
+                               : dparams[i - 1 - states];
+        },
+        [&](std::size_t i) {
+          return i == 0        ? first
+                 : i <= states ? names[i - 1]
+                               : "d" + layer.parameters()[i - 1 - states].name;
+        });
   }
   TensorView check_indices(const ForwardArgs& args) const {
     const std::int64_t states = args.h0.h.sizes[1];
@@ -148,7 +155,8 @@ struct Shapes {
   TensorView check_seed(const TensorView& seed) const {
     return check(seed, {"seed_in", {1}, "(1,)", Dtype::int64, device, true});
   }
-  void check_params(const char* prefix, std::vector<TensorView>& params) const {
+  void check_params(const char* prefix, std::vector<TensorView>& params,
+                    Layout layout = Layout::rows) const {
     const auto& wanted = layer.parameters();
     require(params.size() == wanted.size(), [&] {
       return std::string(prefix) + "params: expected " + std::to_string(wanted.size()) +
@@ -157,7 +165,7 @@ struct Shapes {
     for (std::size_t i = 0; i < params.size(); ++i) {
       const char* axes = axes_of(wanted[i], layer.options());
       params[i] = check(params[i], {wanted[i].name.c_str(), wanted[i].sizes, axes,
-                                    layer.options().dtype, device, false, prefix});
+                                    layer.options().dtype, device, false, prefix, layout});
     }
   }
 };

@@ -4,12 +4,15 @@
 
 #include <utility>
 
+#include "api/check.h"
 #include "stack/runtime.h"
 
 namespace scanrnn {
 
-TimedGraph::TimedGraph(Context& context, std::function<void()> work)
-    : impl_(context.impl().runtime->timed_graph(place_of(context), std::move(work))) {}
+TimedGraph::TimedGraph(Context& context, std::function<void()> work) {
+  require(work != nullptr, "work: expected a function, got an empty one");
+  impl_ = context.impl().runtime->timed_graph(place_of(context), std::move(work));
+}
 
 TimedGraph::~TimedGraph() = default;
 TimedGraph::TimedGraph(TimedGraph&&) noexcept = default;
