@@ -36,7 +36,8 @@ def _run(
     told: Description, x: Any, h_0: list[Any], params: list[Any], lengths: Any
 ) -> tuple[Any, list[Any]]:
     """y [B,T,H] and the states [B,H], by the operators of the backend's own library."""
-    states = [state[None] for state in h_0]
+    # On torch a variable changes in place, which backward of what reads it would notice.
+    states = [ops.copy(state[None]) if _BACKEND == "torch" else state[None] for state in h_0]
     ragged = None if lengths is None else Ragged(lengths=lengths)
     if _BACKEND == "torch":
         import torch
@@ -50,6 +51,17 @@ def _run(
 
         y, finals = calls.layer(told, x, tuple(states), tuple(params), ragged, None)
     return y, [final[0] for final in finals]
+
+
+def _whole(mask: Any, x: Any) -> Any:
+    """A mask [B,T], that of one sequence for all of them."""
+    batch, steps = x.shape[:2]
+    sizes = tuple(mask.shape[:2] if len(mask.shape) == 3 and mask.shape[2] == 1 else mask.shape)
+    if len(sizes) != 2 or sizes[1] != steps or sizes[0] not in (1, batch):
+        raise ValueError(
+            f"mask: expected shape {(batch, steps)} = (batch, steps), got {tuple(mask.shape)}"
+        )
+    return ops.broadcast_to(ops.reshape(mask, sizes), (batch, steps))
 
 
 class _Compacted:
@@ -91,7 +103,7 @@ class _Recurrent:
             activations["recurrent_activation"] = [keras.activations.sigmoid]
         for name, known in activations.items():
             if getattr(layer, name) not in known:
-                wanted = " or ".join(repr(function.__name__) for function in known)
+                wanted = " or ".join(f"keras.activations.{known.__name__}" for known in known)
                 raise ValueError(f"{name}: expected {wanted}, got {getattr(layer, name)!r}")
         for name, wanted in (("recurrent_dropout", 0), ("unroll", False)):
             found = getattr(layer, name)
@@ -110,6 +122,7 @@ class _Recurrent:
             list(initial_state) if isinstance(initial_state, (list, tuple)) else [initial_state]
         )
         mask = mask[0] if isinstance(mask, (list, tuple)) else mask
+        mask = None if mask is None else _whole(mask, sequences)
         if training and layer.dropout:
             sequences = sequences * layer.cell.get_dropout_mask(sequences[:, 0])[:, None]
         if layer.go_backwards:

@@ -15,7 +15,10 @@ from test_docs import blocks
 if importlib.util.find_spec("keras") is None:  # its default backend need not be here
     pytest.skip("could not import 'keras'", allow_module_level=True)
 HERE = Path(__file__).parent
-CASES = ["values", "dtypes", "stateful", "dropout", "training", "files", "errors"]
+CASES = [
+    "values", "dtypes", "stateful", "stateful_training", "dropout", "training", "files", "errors",
+    "masks_of_other_shapes",
+]  # fmt: skip
 
 
 def run(backend, *command):
