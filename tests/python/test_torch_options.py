@@ -69,6 +69,32 @@ def test_what_calls_ask_for_may_be_set():
     assert "domain='linear', strategy='direct'" in repr(rnn)
 
 
+def test_what_the_next_call_goes_by_is_checked():
+    rnn, scan = module("LSTM", 4, 6, 2), module("MinGRU", 4, 6)
+    for each, name, value, kind, words in (
+        (rnn, "dropout", None, TypeError, "dropout: expected a number, got None"),
+        (rnn, "batch_first", "yes", TypeError, "batch_first: expected True or False, got 'yes'"),
+        (rnn, "strategy", 3, TypeError, "strategy: expected a string, got 3"),
+        (rnn, "strategy", "fast", ValueError, "strategy: expected one of 'direct'"),
+        (rnn, "domain", "linear", ValueError, "domain: LSTM is no scan"),
+        (scan, "domain", None, TypeError, "domain: expected a string, got None"),
+    ):
+        before = getattr(each, name)
+        with raises(kind, words):
+            setattr(each, name, value)
+        assert getattr(each, name) == before
+    rnn.dropout, rnn.batch_first, scan.strategy = 0.5, True, "direct"
+    assert repr(rnn) == repr(module("LSTM", 4, 6, 2, dropout=0.5, batch_first=True))
+    assert repr(scan) == repr(module("MinGRU", 4, 6, strategy="direct"))
+
+
+def test_a_warning_is_of_who_makes_the_module():
+    for name in ("LSTM", "RNN"):
+        with pytest.warns(UserWarning, match="dropout option adds dropout") as said:
+            getattr(st, name)(4, 6, dropout=0.5)
+        assert said[0].filename == __file__
+
+
 def test_a_pair_of_shares_is_set():
     rnn = module("LSTM", 4, 6)
     rnn.zoneout = [0.25, 0.5]

@@ -157,10 +157,20 @@ def test_what_cannot_be_is_left_and_named():
             "normed": nn.utils.parametrizations.weight_norm(nn.GRU(4, 6), "weight_hh_l0"),
             "complex": nn.RNN(4, 6, dtype=torch.complex64),
             "named": nn.LSTM(4, 6),
+            "method": nn.LSTM(4, 6),
+            "patched": nn.RNN(4, 6),
+            "bare": nn.GRU(4, 6),
+            "shaped": nn.RNN(4, 6),
+            "unbiased": nn.GRUCell(4, 6),
             "fine": nn.GRU(4, 6),
         }
     )
     model["named"].domain = "speech"
+    model["method"]._description = "encoder"
+    model["patched"].forward = model["fine"].forward
+    del model["bare"].bias_hh_l0
+    model["shaped"].weight_hh_l0 = nn.Parameter(torch.zeros(5, 5))
+    model["unbiased"].bias = False
     kinds = {name: type(value) for name, value in model.items()}
     with pytest.warns(UserWarning, match="left as they are") as said:
         assert st.replace(model) == ["fine"]
@@ -170,6 +180,11 @@ def test_what_cannot_be_is_left_and_named():
         "'normed' (ParametrizedGRU): a subclass",
         "'complex' (RNN): dtype: expected one of",
         "'named' (LSTM): domain: expected no attribute of this name, which LSTM has",
+        "'method' (LSTM): _description: expected no attribute of this name, which LSTM has",
+        "'patched' (RNN): forward: expected no attribute of this name, which RNN has",
+        "'bare' (GRU): bias_hh_l0: expected shape (18,), got None",
+        "'shaped' (RNN): weight_hh_l0: expected shape (6, 6), got (5, 5)",
+        "'unbiased' (GRUCell): bias_ih: expected shape None, got (18,)",
     ):
         assert part in words
     assert "fine" not in words
@@ -177,6 +192,17 @@ def test_what_cannot_be_is_left_and_named():
     assert {name: type(value) for name, value in model.items()} == kinds
     with raises(TypeError, "module: expected a torch.nn.Module, got list"):
         st.replace([nn.GRU(4, 6)])
+
+
+def test_torch_goes_by_the_mode():
+    """Which the nonlinearity of a layer that is made does not change."""
+    rnn, x = nn.RNN(4, 6, device=DEVICE, dtype=WIDE), tensor(9, 3, 4)
+    rnn.nonlinearity = "relu"
+    rnn.flatten_parameters = lambda: None  # which programs do that never call it
+    wanted = rnn(x)[0]
+    assert st.replace(rnn) == [""]
+    assert rnn.nonlinearity == "tanh"
+    same([rnn(x)[0]], [wanted])
 
 
 def test_nothing_is_drawn():

@@ -4,6 +4,7 @@
 import pytest
 from scanrnn.arguments import short_name
 from support import ALL_CELLS, DEVICE, assert_close, tolerance
+from test_errors import raises
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_support import (
     COMPILES,
@@ -142,6 +143,20 @@ def test_a_symbolic_trace_has_layers_as_leaves(cell):
     same([traced(x, reset)], [model(x, reset)])
 
 
+def test_autocast_leaves_what_is_none_of_its_numbers():
+    rnn, cell, x = st.GRU(4, 6, device=DEVICE), st.GRUCell(4, 6, device=DEVICE), torch.ones(5, 2, 4)
+    x = x.to(DEVICE)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        for dtype in (torch.int64, torch.bool, torch.complex64):
+            with raises(ValueError, f"RNN input dtype .{dtype}. does not match weight dtype"):
+                rnn(x.to(dtype))
+            with raises(RuntimeError, "mat1 and mat2 must have the same dtype"):
+                cell(x[0].to(dtype))
+        with raises(RuntimeError, "found input tensor with torch.bfloat16 and hidden tensor with"):
+            rnn(x, torch.ones(1, 2, 6, dtype=torch.float64, device=DEVICE))
+        assert rnn(x.double().float())[0].dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize("cell", ALL_CELLS)
 def test_vmap(cell):
     rnn = module(cell, 4, 6, 2, bidirectional=True)
@@ -158,6 +173,10 @@ def test_vmap(cell):
     sum(rnn(v)[0].square().sum() for v in other).backward()
     same([leaf.grad], [other.grad])
     torch.vmap(st.scan)(x, x)
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients):
+            none = flat(torch.vmap(rnn, in_dims=1)(x.movedim(0, 1)[:, :0]))
+        assert [v.shape for v in none] == [(0, *v.shape[1:]) for v in flat(torch.vmap(rnn)(x))]
 
 
 @pytest.mark.parametrize("cell", ALL_CELLS)

@@ -99,6 +99,15 @@ def _unmapped(value: Any, dim: Any, index: int) -> Any:
     return value if dim is None or value is None else value.select(dim, index)
 
 
+def _of_one(value: Any, dim: Any) -> Any:
+    """Zeros where a mapped axis has no elements, of one."""
+    if isinstance(value, (list, tuple)):
+        return [_of_one(v, d) for v, d in zip(value, dim, strict=True)]
+    if dim is None or value is None:
+        return value
+    return value.new_zeros((*value.shape[:dim], 1, *value.shape[dim + 1 :]))
+
+
 def call_by_call(operator: Callable[..., Any]) -> Callable[..., Any]:
     """What vmap does of an operator that has no better way: as many calls as there are."""
 
@@ -107,6 +116,9 @@ def call_by_call(operator: Callable[..., Any]) -> Callable[..., Any]:
             operator(*(_unmapped(a, d, index) for a, d in zip(args, in_dims, strict=True)))
             for index in range(info.batch_size)
         ]
+        if not calls:  # as many of what one call would give
+            one = mapped(info._replace(batch_size=1), in_dims, *_of_one(args, in_dims))
+            return torch.utils._pytree.tree_map_only(Tensor, lambda part: part[:0], one)
         if isinstance(calls[0], Tensor):
             return torch.stack(calls), 0
         stacked = [torch.stack(parts) for parts in zip(*calls, strict=True)]

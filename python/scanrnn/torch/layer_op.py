@@ -200,8 +200,10 @@ def _mapped(
             axis, axis + 1
         )
 
+    lines = x.shape[batch_axis + (x_dim is not None and x_dim <= batch_axis)]
+
     def unfold(value: Tensor, axis: int) -> Tensor:
-        return value.unflatten(axis, (count, value.shape[axis] // count))
+        return value.unflatten(axis, (count, lines))
 
     y, *states, reserve = LAYER(
         fold(x, x_dim, batch_axis),

@@ -48,8 +48,8 @@ class Base(WithOptions):
         tensors.refuse_compiled_forward_mode(type(self).__name__, x, *states, *params)
         target = _autocast_dtype(x, params[0])
         if target is not None:
-            x, *states = (value.to(target) for value in (x, *states))
-            params = [parameter.to(target) for parameter in params]
+            x, *states = (_cast(value, target) for value in (x, *states))
+            params = [_cast(parameter, target) for parameter in params]
         self._check_like("input", x, params[0])
         device = params[0].device
         for parameter in params:  # an operator on one without data would give none, either
@@ -191,7 +191,8 @@ class Recurrent(Base):
         ragged = of_sequence(lengths, cu_seqlens, reset)
         most = longest_told(longest, cu_seqlens, input)
         if isinstance(input, nn.utils.rnn.PackedSequence):
-            return packed.run(self.forward, input, hx, ragged)
+            # Not a subclass' own forward, which is under way.
+            return packed.run(functools.partial(Recurrent.forward, self), input, hx, ragged)
         own = self._parameters  # a parametrized one is elsewhere
         params = [own[name] if name in own else getattr(self, name) for name in self._names]
         for name, value in zip(self._names, params, strict=True):
@@ -333,6 +334,12 @@ def _autocast_dtype(x: Tensor, parameter: Tensor) -> torch.dtype | None:
     if not torch.is_autocast_enabled(kind):
         return None
     return torch.get_autocast_dtype(kind)
+
+
+def _cast(value: Tensor, target: torch.dtype) -> Tensor:
+    """What autocast casts; the rest is no number of its, and an error."""
+    takes = value.is_floating_point() and value.dtype != torch.float64
+    return value.to(target) if takes else value
 
 
 def first_proxy(given: Sequence[Any]) -> Any:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -22,6 +22,15 @@ def fixed_of(cell: CellInfo) -> frozenset[str]:
     return FIXED | {name for name in cell.own_options() if not cell.is_drawn(name)}
 
 
+# Options of layers that the next call goes by.
+_CHECKS: dict[str, Callable[[Any, Any], Any]] = {
+    "dropout": lambda _, value: arguments.real("dropout", value),
+    "batch_first": lambda _, value: arguments.flag("batch_first", value),
+    "domain": lambda module, value: arguments.domain(module._cell, value),
+    "strategy": lambda _, value: arguments.strategy_name(value),
+}
+
+
 class WithOptions(nn.Module):
     """A module whose fixed options raise AttributeError where they are given another value."""
 
@@ -37,6 +46,8 @@ class WithOptions(nn.Module):
                 return
             if name in self._own:
                 value = self._drawn_by(name, value)
+            elif name in _CHECKS:
+                value = _CHECKS[name](self, value)
         super().__setattr__(name, value)
 
     def _check_same(self, name: str, value: Any) -> None:

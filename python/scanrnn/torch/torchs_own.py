@@ -34,7 +34,7 @@ class TorchsOwn(Recurrent):
         given = bound.arguments
         if cls._cell.name != "LSTM" and given["proj_size"] != 0:
             raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
-        _check_dropout(given["dropout"], given["num_layers"])
+        _check_dropout(given["dropout"], given["num_layers"], 4 + issubclass(cls, Elman))
         for name in ("bias", "batch_first"):
             if not isinstance(given[name], bool):
                 got = type(given[name]).__name__
@@ -126,7 +126,8 @@ def check_sizes(given: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} must be greater than zero, got {value}")
 
 
-def _check_dropout(dropout: Any, num_layers: Any) -> None:
+def _check_dropout(dropout: Any, num_layers: Any, calls: int) -> None:
+    """`calls`: how many there are between here and who makes a module."""
     number = isinstance(dropout, numbers.Number) and not isinstance(dropout, bool)
     if not number or not 0 <= dropout <= 1:
         raise ValueError(
@@ -137,7 +138,7 @@ def _check_dropout(dropout: Any, num_layers: Any) -> None:
         warnings.warn(
             "dropout option adds dropout after all but last recurrent layer, so non-zero dropout "
             f"expects num_layers greater than 1, but got dropout={dropout} and num_layers=1",
-            stacklevel=4,
+            stacklevel=calls,
         )
 
 
@@ -154,19 +155,35 @@ def adopted(kind: type[Base], theirs: type[nn.Module], state: Mapping[str, Any])
         options["proj_size"] = state["proj_size"]
     if "bidirectional" in options:
         options["bidirectional"] = bool(options["bidirectional"])
+    if "nonlinearity" in options and "mode" in state:  # by which torch goes
+        options["nonlinearity"] = state["mode"].removeprefix("RNN_").lower()
     dtypes = {value.dtype for value in state["_parameters"].values() if value is not None}
     if len(dtypes) != 1:
         raise ValueError(f"dtype: expected parameters of one dtype, got {sorted(map(str, dtypes))}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.nn has said it
         template = kind(**options, device="meta", dtype=dtypes.pop())
+    _check_parameters(template, state)
     ours, inner = vars(template), vars(nn.Module())
     torchs = vars(theirs(1, 1, device="meta"))
     kept = {name: value for name, value in state.items() if name not in torchs or name in inner}
-    taken = next((name for name in kept if name in ours and name not in inner), None)
+    free = inner.keys() | {"flatten_parameters"}  # which does nothing
+    taken = next((name for name in kept.keys() - free if name in ours or hasattr(kind, name)), None)
     if taken is not None:
         raise ValueError(f"{taken}: expected no attribute of this name, which {kind.__name__} has")
     return {**{name: ours[name] for name in ours if name not in inner}, **kept}
+
+
+def _check_parameters(template: nn.Module, state: Mapping[str, Any]) -> None:
+    """That they are those of the options; a parametrized one is elsewhere."""
+    given, elsewhere = state["_parameters"], "parametrizations" in state["_modules"]
+    for name, wanted in template._parameters.items():
+        found = given.get(name)
+        if found is None and wanted is not None and (name in state or elsewhere):
+            continue
+        shapes = [None if value is None else tuple(value.shape) for value in (wanted, found)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"{name}: expected shape {shapes[0]}, got {shapes[1]}")
 
 
 class Elman(TorchsOwn):
