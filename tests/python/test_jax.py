@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """scanrnn.jax, and JAX's arrays in scanrnn's own layers: values, transformations, errors."""
 
+import copy
 import inspect
+import pickle
 import re
 import shutil
 import subprocess
+import types
 from pathlib import Path
 
 import numpy as np
@@ -216,6 +219,21 @@ def test_a_layer_says_what_it_is(cell):
         assert getattr(rnn, name) == given.get(name, default)
     with raises(TypeError, f"{kind}: unexpected argument 'projections'"):
         getattr(sj, kind)(6, 6, projections=True)
+
+
+def test_a_layer_is_fixed_once_it_is_made():
+    rnn, params = layer("GRU", 4, 6, 2, zoneout=0.5)
+    for again in (rnn, copy.deepcopy(rnn), pickle.loads(pickle.dumps(rnn))):
+        assert (again.hidden_size, again.num_layers, again.bidirectional) == (6, 2, False)
+        for name, value in (("zoneout", 0.0), ("hidden_size", 6), ("dtype", "float32")):
+            with raises(AttributeError, f"{name}: a layer is fixed once it is made, got {value!r}"):
+                setattr(again, name, value)
+        with raises(AttributeError, "'GRU' object has no attribute 'units'"):
+            again.units  # noqa: B018
+        again.mine = 3
+    x = array(9, 3, 4)
+    got = rnn(types.MappingProxyType(params), x)[0]
+    np.testing.assert_array_equal(got, rnn(params, x)[0])
 
 
 def test_options_that_make_another_cell():

@@ -220,6 +220,10 @@ def test_vmap_of_every_argument(form):
             wanted = jax.tree.map(lambda *v: jnp.stack(v), *(function(*e) for e in each))
             for ours, theirs in zip(*map(jax.tree.leaves, (got, wanted)), strict=True):
                 assert_close(ours, theirs, 1e-11, str(mapped))
+    none = [jnp.stack([v] * 2, 0)[:0] for v in case.values]
+    for function, like in ((call, none[:1]), (gradient, none)):
+        got = jax.tree.leaves(jax.vmap(function)(*none, jnp.zeros((0, *shape[:2], 1), bool)))
+        assert [v.shape for v in got][: len(like)] == [v.shape for v in like]
     a = array(2, 4, 6, 3)
     both = jax.vmap(jax.vmap(sj.scan, (0, None)), (0, None))(a, a[0, 0])
     same(both, jnp.stack([jnp.stack([sj.scan(v, a[0, 0]) for v in w]) for w in a]))

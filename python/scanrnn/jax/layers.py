@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -72,6 +73,19 @@ class Layer:
         initial.check(options, str(self.dtype))
         self.shapes: dict[str, tuple[int, ...]] = dict(core.parameters())
 
+    def __getattr__(self, name: str) -> Any:
+        if name in Description._fields and "description" in self.__dict__:
+            return getattr(self.description, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "shapes" in self.__dict__ and hasattr(self, name):
+            raise AttributeError(
+                f"{name}: a layer is fixed once it is made, got {value!r}: make another "
+                f"{type(self).__name__} with it, parameters are no part of it"
+            )
+        super().__setattr__(name, value)
+
     def __repr__(self) -> str:
         told = self.description._asdict() | self._own
         out = f"{type(self).__name__}({self.input_size}, {self.description.hidden_size}"
@@ -96,7 +110,7 @@ class Layer:
 
     def __call__(
         self,
-        params: dict[str, Any],
+        params: Mapping[str, Any],
         x: Any,
         h_0: Any = None,
         *,
@@ -133,7 +147,7 @@ class Layer:
     def check_call(self, params: Any, x: Any, packed: bool = False) -> None:
         """Raises where parameters or x are not those of a call."""
         d = self.description
-        if not isinstance(params, dict):
+        if not isinstance(params, Mapping):
             raise TypeError(f"params: expected a dict, got {arguments.type_name(params)}")
         missing = [name for name in self.shapes if name not in params]
         unexpected = [name for name in params if name not in self.shapes]

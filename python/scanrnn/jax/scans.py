@@ -73,11 +73,11 @@ def _folded(size: int, value: Any, axis: int | None) -> Any:
         if axis is None
         else jnp.moveaxis(value, axis, 0)
     )
-    return whole.reshape(-1, *whole.shape[2:])
+    return whole.reshape(size * whole.shape[1], *whole.shape[2:])
 
 
-def _unfolded(size: int, value: Any) -> Any:
-    return value.reshape(size, -1, *value.shape[1:])
+def _unfolded(size: int, lines: int, value: Any) -> Any:
+    return value.reshape(size, lines, *value.shape[1:])
 
 
 def _batched(function: Callable[..., Any]) -> Callable[[_How], Callable[..., Any]]:
@@ -94,8 +94,9 @@ def _batched(function: Callable[..., Any]) -> Callable[[_How], Callable[..., Any
             def folded(value: Any, has_axis: bool) -> Any:
                 return _folded(size, value, 0 if has_axis else None)
 
+            lines = arrays[0].shape[1 if in_batched[0] else 0]
             out = run(*jax.tree.map(folded, arrays, tuple(in_batched)))
-            out = jax.tree.map(functools.partial(_unfolded, size), out)
+            out = jax.tree.map(functools.partial(_unfolded, size, lines), out)
             return out, jax.tree.map(lambda _: True, out)
 
         return run
@@ -198,7 +199,8 @@ def _transposed(dh: Any, *values: Any, how: _How, names: tuple[str, ...]) -> Any
 def _mapped(values: Any, axes: Any, *, how: _How, names: tuple[str, ...]) -> Any:
     size = next(v.shape[a] for v, a in zip(values, axes, strict=True) if a is not None)
     whole = [_folded(size, value, axis) for value, axis in zip(values, axes, strict=True)]
-    return _unfolded(size, _tangent.bind(*whole, how=how, names=names)), 0
+    lines = values[0].shape[int(axes[0] == 0)]  # the first axis but the mapped one
+    return _unfolded(size, lines, _tangent.bind(*whole, how=how, names=names)), 0
 
 
 ad.primitive_jvps[_tangent] = _moved_again
