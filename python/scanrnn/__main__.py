@@ -65,6 +65,16 @@ def positive(kind: type) -> Any:
     return parse
 
 
+def at_least_0(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected a number >= 0, got {text}")
+    return value
+
+
+at_least_0.__name__ = "int"
+
+
 def parser() -> argparse.ArgumentParser:
     names = [cell.name for cell in cells()]
     root = argparse.ArgumentParser(
@@ -95,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--out", type=Path, default=Path("scanrnn-demo.png"), help="the plot (scanrnn-demo.png)"
     )
-    demo.add_argument("--seed", type=int, default=0, help="of values and sequences (0)")
+    demo.add_argument("--seed", type=at_least_0, default=0, help="of values and sequences (0)")
     demo.add_argument("--device", type=device, default="cpu", help="cpu (default), cuda, cuda:N")
 
     bench = add(commands, "bench", "measure: ways to run, what is picked, or whole layers")
@@ -152,7 +162,7 @@ def parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--random", type=positive(int), metavar="N", help="draw so many problems, and measure them"
     )
-    regret.add_argument("--seed", type=int, default=0, help="of --random (0)")
+    regret.add_argument("--seed", type=at_least_0, default=0, help="of --random (0)")
     regret.add_argument(
         "--dtype", choices=(*sizes.DTYPES, sizes.TF32), help="of all that --random draws"
     )
@@ -237,8 +247,9 @@ def run(chosen: argparse.Namespace) -> None:
     if chosen.command == "info":
         info(chosen.rules)
     elif chosen.command == "demo":
-        from .tools import demo
+        from .tools import demo, optional
 
+        optional.need("matplotlib")  # before there is what it is to draw
         demo.run(
             chosen.seconds, chosen.hidden, chosen.steps, chosen.out, chosen.seed, chosen.device
         )
@@ -256,8 +267,10 @@ def run(chosen: argparse.Namespace) -> None:
         points = list(sizes.wanted(chosen.grid, chosen.cells, kind))
         crossover.run(chosen.grid, points, chosen.device, out, chosen.minutes, chosen.resume)
     elif chosen.kind == "regret":
-        from .tools import regret
+        from .tools import optional, regret
 
+        if chosen.out is not None:
+            optional.need("matplotlib")
         content = sweep_of(chosen)
         regret.run(content, chosen_profile(chosen.profile, content), chosen.out)
     elif chosen.kind in ("calls", "memory"):

@@ -89,6 +89,11 @@ def test_bench_regret_of_random_problems(tmp_path, capsys):
     for wrong in (["bench", "regret"], [*regret, "a.json"]):
         with pytest.raises(SystemExit):
             __main__.main(wrong)
+    capsys.readouterr()
+    for wrong in (["demo", "--seed", "-3"], [*regret, "--seed", "-1"]):
+        with pytest.raises(SystemExit):
+            __main__.main(wrong)
+        assert f"--seed: expected a number >= 0, got {wrong[-1]}" in capsys.readouterr().err
 
 
 def test_bench_crossover_and_regret(tmp_path, capsys):

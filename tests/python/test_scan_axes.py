@@ -252,6 +252,12 @@ def test_a_reset_is_a_new_sequence():
 # ---- empty ones, and errors
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_a_matrix_of_numpys():
+    a = np.matrix(normal(9, 4)) if DEVICE == "cpu" else pytest.skip("of NumPy's, on the CPU")
+    np.testing.assert_array_equal(scanrnn.scan(a, a), scanrnn.scan(np.asarray(a), np.asarray(a)))
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (4, 0), (2, 0, 3), (0, 0), (2, 3, 0)])
 def test_empty(shape):
     for axis in range(len(shape)):

@@ -50,7 +50,8 @@ class NumPy(Memory):
         return value
 
     def operand(self, name: str, value: Any, dtypes: Sequence[str]) -> Any:
-        return arguments.forwards(arguments.checked(name, self.own(name, value), dtypes))
+        checked = arguments.checked(name, self.own(name, value), dtypes)
+        return arguments.forwards(np.asarray(checked))  # a matrix' views keep its two axes
 
     def bools(self, name: str, value: Any) -> Any:
         return self.operand(name, value, ("bool",))
