@@ -247,9 +247,8 @@ def run(chosen: argparse.Namespace) -> None:
     if chosen.command == "info":
         info(chosen.rules)
     elif chosen.command == "demo":
-        from .tools import demo, optional
+        from .tools import demo
 
-        optional.need("matplotlib")  # before there is what it is to draw
         demo.run(
             chosen.seconds, chosen.hidden, chosen.steps, chosen.out, chosen.seed, chosen.device
         )
@@ -270,6 +269,7 @@ def run(chosen: argparse.Namespace) -> None:
         from .tools import optional, regret
 
         if chosen.out is not None:
+            measure.ready(chosen.out)
             optional.need("matplotlib")
         content = sweep_of(chosen)
         regret.run(content, chosen_profile(chosen.profile, content), chosen.out)

@@ -147,7 +147,14 @@ def test_bad_arguments(arguments, message, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", [["demo"], ["bench", "crossover"], ["bench", "layer"], ["tune"]]
+    "command",
+    [
+        ["demo"],
+        ["bench", "crossover"],
+        ["bench", "layer"],
+        ["bench", "regret", "--random", "9"],
+        ["tune"],
+    ],
 )
 def test_what_cannot_be_written_is_said_before_the_work(tmp_path, command):
     (tmp_path / "file").touch()

@@ -20,7 +20,7 @@ from .. import _core
 from ..arguments import Array
 from . import measure, recall
 from .baseline import Stack
-from .optional import one_blas_thread, plots, save_figure
+from .optional import need, one_blas_thread, plots, save_figure
 from .ways import LOOP, Ways
 
 GOAL = 0.01
@@ -117,6 +117,7 @@ def draw(found: Race, ways: Ways, path: Path) -> None:
 
 def run(seconds: float, hidden: int, steps: int, out: Path, seed: int, device: str = "cpu") -> Race:
     measure.ready(out)
+    need("matplotlib")
     begin, gap = time.perf_counter(), recall.gap_of(steps)
     rnn = scanrnn.MinGRU(2, hidden, device=device, seed=seed)
     print(
