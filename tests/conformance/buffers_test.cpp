@@ -157,7 +157,7 @@ TEST(Buffers, TheAllocatingOverloadsNameWhatIsWrong) {
             "x: expected 3 axes, got shape (29, 3)");
   const ForwardResult trained = layer.forward(context, in.params, in.x, in.h0, Mode::training);
   EXPECT_EQ(message([&] { layer.backward(context, trained, in.params, x, in.h0, in.dy); }),
-            "x: expected 3 axes, got shape (29, 3)");
+            "x: expected shape (29, 3, 6) = (steps, batch, input_size), got (29, 3)");
   x = in.x;
   x.sizes[2] = 5;
   EXPECT_NE(message([&] { layer.forward(context, in.params, x); }).find("x: expected shape"),

@@ -27,7 +27,7 @@ const char* name(ScanForm form) {
   return form == ScanForm::linear ? "linear" : form == ScanForm::log ? "log" : "log_output";
 }
 
-// Of an `a` that is not there, that is said elsewhere.
+// Whether there is an `a` is looked at elsewhere.
 void check_plan(const Context& context, const dispatch::Plan& plan, ScanForm form,
                 const TensorView& a, bool training) {
   const dispatch::Problem& p = plan.problem;
