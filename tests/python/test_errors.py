@@ -33,7 +33,7 @@ def raises(kind, *parts):
         ({"bias": 1}, TypeError, ("bias: expected True or False", "got 1")),
         ({"batch_first": None}, TypeError, ("batch_first: expected True or False", "got None")),
         ({"bidirectional": "no"}, TypeError, ("bidirectional: expected", "got 'no'")),
-        ({"dropout": 1.0}, ValueError, (r"dropout: expected a probability in \[0, 1\)", "got 1.0")),
+        ({"dropout": 1.0}, ValueError, (r"dropout: expected a probability in \[0, 1\)", "got 1")),
         ({"dropout": float("nan")}, ValueError, ("dropout: expected", "got nan")),
         ({"dropout": "0.5"}, TypeError, ("dropout: expected a number", "got '0.5'")),
         ({"dtype": "float"}, ValueError, ("dtype: expected one of 'float64'", "got 'float'")),

@@ -86,17 +86,17 @@ def test_a_longer_sequence_is_an_error(library):
         arrays(library)(normal(13, 3), cu_seqlens=ENDS, longest=6)
 
 
-def test_a_packed_sequence_tells_it():
+def test_a_packed_sequence_tells_it(monkeypatch):
     torch = pytest.importorskip("torch")
     ours = importlib.import_module("scanrnn.torch")
     rnn, asked = construct(ours, "GRU", 3, 6, device=DEVICE), []
-    forward = rnn.forward
+    forward = ours.Recurrent.forward
 
     def watched(*args, **told):
         asked.append(told.get("longest"))
         return forward(*args, **told)
 
-    rnn.forward = watched
+    monkeypatch.setattr(ours.Recurrent, "forward", watched)
     sequences = [torch.zeros(n, 3, device=DEVICE) for n in (4, 9, 2)]
     rnn(torch.nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False))
     assert asked == [None, 9]

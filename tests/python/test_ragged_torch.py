@@ -101,6 +101,27 @@ def test_one_packed_sequence_and_equal_ones():
         same([rnn_utils.pad_packed_sequence(y)[0], h_n], [wanted, last])
 
 
+def test_a_packed_sequence_enters_forward_once():
+    """As in torch.nn: of a subclass, and of a module whose forward was wrapped."""
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 4), torch.ones(1, 4)]).to(DEVICE)
+    found = []
+    for kind in (torch.nn.GRU, st.GRU):
+
+        class Heir(kind):
+            def forward(self, input, hx=None):
+                return super().forward(input._replace(data=2 * input.data), hx)
+
+        torch.manual_seed(0)
+        heir, wrapped, calls = Heir(4, 6).to(DEVICE), kind(4, 6).to(DEVICE), []
+        wrapped.load_state_dict(heir.state_dict())
+        forward = wrapped.forward
+        wrapped.forward = lambda *args, of=forward, to=calls: to.append(args) or of(*args)
+        found.append([heir(packed)[0].data, wrapped(packed)[0].data])
+        assert len(calls) == 1
+    for ours, theirs in zip(*found[::-1], strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_what_a_packed_sequence_cannot_have():
     rnn, given = module("LSTM", 4, 6), packed(tensor(9, 4, 4), LENGTHS)
     with raises(ValueError, "lengths: expected None with a PackedSequence"):
