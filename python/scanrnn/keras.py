@@ -95,6 +95,10 @@ class _Recurrent:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Those that Keras has and the library has not; they may be set at any time."""
         layer: Any = self
         activations = {"activation": [keras.activations.tanh]}
         if self._name == "RNN":
@@ -117,6 +121,7 @@ class _Recurrent:
         self, sequences: Any, initial_state: Any, mask: Any, training: bool = False
     ) -> Any:
         """The last output, all outputs, and the states, as Keras has it."""
+        self._check_options()
         layer: Any = self
         states = (
             list(initial_state) if isinstance(initial_state, (list, tuple)) else [initial_state]

@@ -191,6 +191,13 @@ def errors():
     ):
         with pytest.raises(ValueError, match="^" + re.escape(words)):
             getattr(scanrnn.keras, name)(H, **options)
+        layer = getattr(scanrnn.keras, name)(H)
+        layer.build((B, T, C))
+        for option, value in options.items():
+            at = layer if option == "unroll" else layer.cell
+            setattr(at, option, keras.activations.get(value) if "activ" in option else value)
+        with pytest.raises(ValueError, match=re.escape(words)):
+            layer(number(B, T, C))
 
 
 if __name__ == "__main__":
