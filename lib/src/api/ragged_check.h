@@ -8,7 +8,7 @@
 
 namespace scanrnn {
 
-// A user's [B,T,.] as the [T,B,.] that everything below this file sees, and packed tokens, [T,.],
+// A user's [B,T,.] as the [T,B,.] that everything below the API sees, and packed tokens, [T,.],
 // as those of one line, [T,1,.].
 inline TensorView time_first(TensorView view, bool batch_first, dispatch::Batch layout) {
   if (layout == dispatch::Batch::packed) {
