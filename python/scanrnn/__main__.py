@@ -54,25 +54,16 @@ def device(text: str) -> str:
         raise argparse.ArgumentTypeError(str(problem).removeprefix("device: ")) from None
 
 
-def positive(kind: type) -> Any:
+def positive(kind: type, or_zero: bool = False) -> Any:
     def parse(text: str) -> Any:
         value = kind(text)
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"expected a number > 0, got {text}")
+        if not 0 <= value < float("inf") or (value == 0 and not or_zero):
+            sign = ">=" if or_zero else ">"
+            raise argparse.ArgumentTypeError(f"expected a number {sign} 0, got {text}")
         return value
 
     parse.__name__ = kind.__name__  # argparse says "invalid float value"
     return parse
-
-
-def at_least_0(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected a number >= 0, got {text}")
-    return value
-
-
-at_least_0.__name__ = "int"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -105,7 +96,9 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--out", type=Path, default=Path("scanrnn-demo.png"), help="the plot (scanrnn-demo.png)"
     )
-    demo.add_argument("--seed", type=at_least_0, default=0, help="of values and sequences (0)")
+    demo.add_argument(
+        "--seed", type=positive(int, or_zero=True), default=0, help="of values and sequences (0)"
+    )
     demo.add_argument("--device", type=device, default="cpu", help="cpu (default), cuda, cuda:N")
 
     bench = add(commands, "bench", "measure: ways to run, what is picked, or whole layers")
@@ -162,7 +155,9 @@ def parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--random", type=positive(int), metavar="N", help="draw so many problems, and measure them"
     )
-    regret.add_argument("--seed", type=at_least_0, default=0, help="of --random (0)")
+    regret.add_argument(
+        "--seed", type=positive(int, or_zero=True), default=0, help="of --random (0)"
+    )
     regret.add_argument(
         "--dtype", choices=(*sizes.DTYPES, sizes.TF32), help="of all that --random draws"
     )

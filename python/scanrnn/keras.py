@@ -107,7 +107,7 @@ class _Recurrent:
             activations["recurrent_activation"] = [keras.activations.sigmoid]
         for name, known in activations.items():
             if getattr(layer, name) not in known:
-                wanted = " or ".join(f"keras.activations.{known.__name__}" for known in known)
+                wanted = " or ".join(f"keras.activations.{function.__name__}" for function in known)
                 raise ValueError(f"{name}: expected {wanted}, got {getattr(layer, name)!r}")
         for name, wanted in (("recurrent_dropout", 0), ("unroll", False)):
             found = getattr(layer, name)

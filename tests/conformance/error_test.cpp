@@ -64,6 +64,16 @@ struct Argument {
   bool optional;
 };
 
+// Calls of a pass in training mode, by how their arguments are changed.
+auto forward_of(Buffers& buffers, Context& context) {
+  return [&](auto change) {
+    return [&, change] { buffers.forward(context, Mode::training, 0, change); };
+  };
+}
+auto backward_of(Buffers& buffers, Context& context) {
+  return [&](auto change) { return [&, change] { buffers.backward(context, 0, change); }; };
+}
+
 class ErrorTest : public testing::Test {
  protected:
   // Calls with each fault of each argument; `run(change)` is the call.
@@ -157,12 +167,8 @@ TEST_F(ErrorTest, OutputsOnEachOther) {
   Random random(59);
   Buffers buffers(c, random_data(c, random));
   Context context = make_context(1);
-  const auto forward = [&](auto change) {
-    return [&, change] { buffers.forward(context, Mode::training, 0, change); };
-  };
-  const auto backward = [&](auto change) {
-    return [&, change] { buffers.backward(context, 0, change); };
-  };
+  const auto forward = forward_of(buffers, context);
+  const auto backward = backward_of(buffers, context);
   expect_error<value_error>(forward([](ForwardArgs& a) { a.hn.c = a.hn.h; }),
                             {"c_n: expected memory of its own, got that of h_n"});
   expect_error<value_error>(forward([](ForwardArgs& a) { a.hn.h.data = a.y.data; }),
@@ -217,12 +223,8 @@ TEST_F(ErrorTest, WorkspaceAndReserve) {
     Random random(56);
     Buffers buffers(c, random_data(c, random));
     Context context = make_context(2);
-    const auto forward = [&](auto change) {
-      return [&, change] { buffers.forward(context, Mode::training, 0, change); };
-    };
-    const auto backward = [&](auto change) {
-      return [&, change] { buffers.backward(context, 0, change); };
-    };
+    const auto forward = forward_of(buffers, context);
+    const auto backward = backward_of(buffers, context);
     // The plan is in the message, since it is what the bytes come from.
     const std::vector<std::string> small{"workspace", "bytes", name(way.strategy)};
     expect_error<value_error>(forward([](ForwardArgs& a) { --a.workspace.bytes; }), small);

@@ -46,8 +46,7 @@ std::vector<ParameterInfo> parameters_of(const LayerOptions& options, const Cell
              std::to_string(input) + " inputs, and of " + std::to_string(hidden) +
              " units of these";
     };
-    check_countable(projection, {options.projection_size, input, 64});
-    check_countable(projection, {rows, options.projection_size > 0 ? hidden : 1, reads, 64});
+    check_countable(projection, {options.projection_size, std::max(input, rows * hidden), 64});
     for (int direction = 0; direction < directions; ++direction) {
       const std::string suffix = "_l" + std::to_string(layer) + (direction ? "_reverse" : "");
       const bool dense = cell.recurrence == dispatch::Recurrence::dense;

@@ -96,15 +96,15 @@ struct Shapes {
   State check_pool(const char* h, const ForwardArgs& args) const {
     require(plan.problem.layout == Batch::ragged,
             "state_indices: expected a plan for a ragged batch, got another");
+    const StateNames names = names_of(h);
     require(args.h0.h.rank == 3, [&] {
-      return names_of(h)[0] + ": expected a pool of states, 3 axes, with state_indices, got " +
+      return names[0] + ": expected a pool of states, 3 axes, with state_indices, got " +
              (args.h0.h.rank == 0 ? "none" : "shape " + args.h0.h.shape());
     });
     for (const auto part : kStateTensors) {
       require(!(args.hn.*part),
               "h_n: expected none with state_indices, the pool is updated in place");
     }
-    const StateNames names = names_of(h);
     const std::int64_t states = args.h0.h.sizes[1];
     const LayerOptions& o = layer.options();
     const auto pool = [&] { return names[0] + ": " + std::to_string(states) + " states"; };

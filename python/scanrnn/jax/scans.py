@@ -76,6 +76,11 @@ def _folded(size: int, value: Any, axis: int | None) -> Any:
     return whole.reshape(size * whole.shape[1], *whole.shape[2:])
 
 
+def _lines(value: Any, axis: int | None) -> int:
+    """Its first axis but the mapped one."""
+    return int(value.shape[int(axis == 0)])
+
+
 def _unfolded(size: int, lines: int, value: Any) -> Any:
     return value.reshape(size, lines, *value.shape[1:])
 
@@ -94,7 +99,7 @@ def _batched(function: Callable[..., Any]) -> Callable[[_How], Callable[..., Any
             def folded(value: Any, has_axis: bool) -> Any:
                 return _folded(size, value, 0 if has_axis else None)
 
-            lines = arrays[0].shape[1 if in_batched[0] else 0]
+            lines = _lines(arrays[0], 0 if in_batched[0] else None)
             out = run(*jax.tree.map(folded, arrays, tuple(in_batched)))
             out = jax.tree.map(functools.partial(_unfolded, size, lines), out)
             return out, jax.tree.map(lambda _: True, out)
@@ -199,8 +204,8 @@ def _transposed(dh: Any, *values: Any, how: _How, names: tuple[str, ...]) -> Any
 def _mapped(values: Any, axes: Any, *, how: _How, names: tuple[str, ...]) -> Any:
     size = next(v.shape[a] for v, a in zip(values, axes, strict=True) if a is not None)
     whole = [_folded(size, value, axis) for value, axis in zip(values, axes, strict=True)]
-    lines = values[0].shape[int(axes[0] == 0)]  # the first axis but the mapped one
-    return _unfolded(size, lines, _tangent.bind(*whole, how=how, names=names)), 0
+    dh = _tangent.bind(*whole, how=how, names=names)
+    return _unfolded(size, _lines(values[0], axes[0]), dh), 0
 
 
 ad.primitive_jvps[_tangent] = _moved_again

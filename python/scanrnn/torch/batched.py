@@ -93,35 +93,33 @@ def _has(value: Tensor, level: int) -> bool:
 # ---- torch.func's vmap
 
 
-def _unmapped(value: Any, dim: Any, index: int) -> Any:
+def _unmapped(value: Any, dim: Any, index: int | None) -> Any:
+    """What one call gets; without an index zeros, of an axis that has no elements."""
     if isinstance(value, (list, tuple)):
         return [_unmapped(v, d, index) for v, d in zip(value, dim, strict=True)]
-    return value if dim is None or value is None else value.select(dim, index)
-
-
-def _of_one(value: Any, dim: Any) -> Any:
-    """Zeros where a mapped axis has no elements, of one."""
-    if isinstance(value, (list, tuple)):
-        return [_of_one(v, d) for v, d in zip(value, dim, strict=True)]
     if dim is None or value is None:
         return value
-    return value.new_zeros((*value.shape[:dim], 1, *value.shape[dim + 1 :]))
+    if index is None:
+        return value.new_zeros((*value.shape[:dim], *value.shape[dim + 1 :]))
+    return value.select(dim, index)
 
 
 def call_by_call(operator: Callable[..., Any]) -> Callable[..., Any]:
     """What vmap does of an operator that has no better way: as many calls as there are."""
 
     def mapped(info: Any, in_dims: Any, *args: Any) -> Any:
+        size = info.batch_size
         calls = [
             operator(*(_unmapped(a, d, index) for a, d in zip(args, in_dims, strict=True)))
-            for index in range(info.batch_size)
+            for index in (range(size) if size else [None])  # none has the shapes of one
         ]
-        if not calls:  # as many of what one call would give
-            one = mapped(info._replace(batch_size=1), in_dims, *_of_one(args, in_dims))
-            return torch.utils._pytree.tree_map_only(Tensor, lambda part: part[:0], one)
+
+        def stack(parts: Sequence[Tensor]) -> Tensor:
+            return torch.stack(parts) if size else torch.stack(parts)[:0]
+
         if isinstance(calls[0], Tensor):
-            return torch.stack(calls), 0
-        stacked = [torch.stack(parts) for parts in zip(*calls, strict=True)]
+            return stack(calls), 0
+        stacked = [stack(parts) for parts in zip(*calls, strict=True)]
         dims = [0] * len(stacked)
         return (stacked, dims) if isinstance(calls[0], list) else (tuple(stacked), tuple(dims))
 
