@@ -260,6 +260,35 @@ TEST(LinearScan, AnyDecay) {
   }
 }
 
+// A product of decays may leave the range of every number: what is zero stays so, as in the loop. A
+// decay that is none makes its row none from there on.
+TEST(LinearScan, ZeroThroughDecaysBeyondTheRange) {
+  Random random(80);
+  Context context = make_context(3);
+  for (const Way& way : scan_ways()) {
+    for (std::int64_t rows : {1, 5, 33}) {
+      for (bool log_form : {false, true}) {
+        Scan s{701, rows, Dtype::float32, way, log_form};
+        s.h0 = false;
+        ScanData data = draw(s, random);
+        const auto at = [&](std::int64_t t) { return static_cast<std::size_t>(t * rows); };
+        for (std::size_t i = 0; i < at(500); ++i) {
+          data.a[i] = log_form ? 46 : i % 3 ? 1e20 : -1e20;
+          data.b[i] = log_form ? -INFINITY : 0;
+          if (i >= at(200) && i < at(201) && !log_form) data.a[i] = 0;
+        }
+        EXPECT_TRUE(close("h", run(s, data, context), reference(s, data), tolerance_of(s)))
+            << text(s);
+        data.a[at(100)] = NAN;
+        const Values got = run(s, data, context);
+        for (std::int64_t t = 0; t < s.steps; ++t) {
+          ASSERT_EQ(std::isnan(got[at(t)]), t >= 100) << text(s) << " step " << t;
+        }
+      }
+    }
+  }
+}
+
 TEST(LinearScan, NothingIsMinusInfinity) {
   Random random(74);
   Context context = make_context(2);

@@ -114,9 +114,8 @@ def test_infinite_states_stay_infinite(steps, rows, axis):
     got = np.moveaxis(np.asarray(scan(laid(a, axis), laid(b, axis), axis=axis)), axis, 0)
     assert np.isfinite(got[:first]).all()
     assert (got[first:] == np.inf).all()
-    if DEVICE == "cpu":  # on CUDA a product of decays that overflows makes NaN
-        grown = scan(laid(np.full_like(a, 1.5), axis), laid(np.ones_like(a), axis), axis=axis)
-        assert not np.isnan(np.asarray(grown)).any()
+    grown = scan(laid(np.full_like(a, 1.5), axis), laid(np.ones_like(a), axis), axis=axis)
+    assert not np.isnan(np.asarray(grown)).any()
     given = scan(
         laid(a[:200], axis),
         laid(np.ones_like(a[:200]), axis),
@@ -124,6 +123,31 @@ def test_infinite_states_stay_infinite(steps, rows, axis):
         axis=axis,
     )
     assert (np.asarray(given) == np.inf).all()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "complex64"])
+@pytest.mark.parametrize(
+    ("steps", "rows"), [(4, 1), (40, 3), (300, 2), (300, 64), (20_000, 1), (5000, 200)]
+)
+def test_zero_stays_zero_whatever_its_decays_multiply_to(steps, rows, dtype, axis):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    large = 1e200 if dtype == "float64" else 1e30
+    a, b = np.full((steps, rows), large, dtype), np.zeros((steps, rows), dtype)
+    a[1::2] *= -1
+    first = steps - steps // 4 - 1
+    a[first], b[first:] = 0, 1
+    a[first + 1 :] = 0.5
+    got = np.moveaxis(np.asarray(scan(laid(a, axis), laid(b, axis), axis=axis)), axis, 0)
+    wanted = np.zeros_like(b)
+    wanted[first:] = (2 - 0.5 ** np.arange(steps - first))[:, None]
+    np.testing.assert_allclose(got.astype(complex), wanted.astype(complex), rtol=1e-2)
+    a[first // 2] = np.nan
+    got = np.moveaxis(np.asarray(scan(laid(a, axis), laid(b, axis), axis=axis)), axis, 0)
+    lost = np.isnan(got.astype(complex))
+    assert not lost[: first // 2].any()
+    assert lost[first // 2 :].all()
 
 
 @given(

@@ -167,6 +167,20 @@ TYPED_TEST(OperatorTest, InfiniteStatesStay) {
   EXPECT_EQ(Op::apply(keeps, Op::apply(all, scan::carried(V(-3)))).h, kInfinity<V>);
 }
 
+TYPED_TEST(OperatorTest, ZeroThroughProductsBeyondTheRange) {
+  using V = TypeParam;
+  using Op = scan::AnyAffineOp<V>;
+  const V large = std::numeric_limits<V>::max() / 2, nan = std::numeric_limits<V>::quiet_NaN();
+  const scan::Affine<V> grows{large, V(1) - large, V(0)}, ends{V(0), V(1), V(3)};
+  const auto through = [&](const scan::Affine<V>& f) { return Op::join(Op::join(grows, f), ends); };
+  const auto all = through(Op::join(grows, grows));
+  EXPECT_EQ(all.b, V(3));
+  EXPECT_EQ(Op::apply(all, scan::carried(V(0))).h, V(3));
+  const auto lost = through(Op::alone({nan, nan, V(0)}));
+  EXPECT_TRUE(std::isnan(Op::apply(lost, scan::carried(V(0))).h));
+  EXPECT_TRUE(std::isnan(Op::apply_step({nan, nan, V(0)}, scan::carried(V(0))).h));
+}
+
 TYPED_TEST(OperatorTest, LogIsAssociativeAndRight) {
   using V = TypeParam;
   using Op = scan::LogAffineOp<V>;

@@ -139,7 +139,8 @@ struct IntegerOp {
     return {f.a * s.h + f.b, V(0)};
   }
   SCANRNN_HD static State apply(const Element& f, const State& s) { return apply(linear(f), s); }
-  SCANRNN_HD static State advance(const Step& f, const State& s) { return apply(f, s); }
+  SCANRNN_HD static State apply_step(const Step& f, const State& s) { return apply(f, s); }
+  SCANRNN_HD static State advance(const Step& f, const State& s) { return apply_step(f, s); }
 };
 
 // A pair's composition or state as those of its two units, and back.

@@ -43,7 +43,7 @@ void advance(const Cursor& source, const Output& sink, Index row, Index t,
              typename Op::State& state) {
   const auto item = source.load(row, t);
   const auto before = state;
-  const auto after = Op::apply(source.step(item), before);
+  const auto after = Op::apply_step(source.step(item), before);
   state = after;
   sink.store(row, t, item, before, after);
 }

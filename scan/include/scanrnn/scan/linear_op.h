@@ -84,7 +84,8 @@ SCANRNN_HD Affine<V> then(const Affine<V>& f, const Affine<V>& g) {
 
 // h + (b - z h) with compensation while most of the state is kept; a h + b when most is forgotten,
 // where the difference would cancel and there is no history for rounding to pile up in. kAny:
-// states may be infinite, which have no digits to keep: an infinity less another one would be none.
+// states may be infinite, which have no digits to keep: an infinity less another one would be none,
+// and so would be an infinite decay times nothing that rounding took.
 template <bool kAny = false, class V>
 SCANRNN_HD Carried<V> apply(const Affine<V>& f, const Carried<V>& s) {
   const V b = fma(f.a, s.c, f.b);
@@ -92,7 +93,8 @@ SCANRNN_HD Carried<V> apply(const Affine<V>& f, const Carried<V>& s) {
   const V kept = s.h + d;
   const auto keeps = is_small(kAny ? fma(s.h, V(0), f.z) : f.z);
   const auto remains = is_small(kAny ? fma(kept, V(0), f.z) : f.z);
-  return {select(keeps, kept, fma(f.a, s.h, b)), select(remains, (s.h - kept) + d, V(0))};
+  return {select(keeps, kept, fma(f.a, s.h, kAny ? f.b : b)),
+          select(remains, (s.h - kept) + d, V(0))};
 }
 
 // The map as it is: what rounding takes in a few steps is not worth keeping.
@@ -134,7 +136,10 @@ struct LinearOp {
     }
     return cut(f, g, scan::then(f, g));
   }
-  SCANRNN_HD static Local alone(const Step& f) { return f; }
+  // kAny: as then() makes it of no steps, so that a decay that is no number is one in b, too.
+  SCANRNN_HD static Local alone(const Step& f) {
+    return kAny ? Local{f.a, f.z, fma(f.a, V(0), f.b)} : f;
+  }
   SCANRNN_HD static Local append(const Local& f, const Local& g) { return then(f, g); }
   SCANRNN_HD static Element promote(const Local& f) { return f; }
   SCANRNN_HD static Local join(const Local& f, const Local& g) {
@@ -153,7 +158,13 @@ struct LinearOp {
     return combine_tree<LinearOp, kCount>(get);
   }
   SCANRNN_HD static Affine<V> linear(const Element& f) { return f; }
+  // A product of decays that is beyond every number leaves 0 as it is, as they do one by one.
   SCANRNN_HD static State apply(const Affine<V>& f, const State& s) {
+    State after = apply_step(f, s);
+    if constexpr (kAny) after.h = select(is_zero(s.h), f.b, after.h);
+    return after;
+  }
+  SCANRNN_HD static State apply_step(const Step& f, const State& s) {
     return cut(f, scan::apply<kAny>(f, s));
   }
   SCANRNN_HD static State advance(const Step& f, const State& s) {
@@ -167,7 +178,8 @@ struct LinearOp {
   // the same error adds up over a span.
   SCANRNN_HD static V through(const Element& g, V x, V y) {
     const auto keeps = is_small(kAny ? fma(x, V(0), g.z) : g.z);  // nothing of an infinity is
-    return select(keeps, x + fma(-g.z, x, y), fma(g.a, x, y));
+    const V all = select(keeps, x + fma(-g.z, x, y), fma(g.a, x, y));
+    return kAny ? select(is_zero(x), y, all) : all;
   }
   SCANRNN_HD static V both_keep(const Local& f, const Local& g, const V& yes, const V& no) {
     return select(is_small(f.z), select(is_small(g.z), yes, no), no);
@@ -237,11 +249,11 @@ struct StepwiseOp {
 
   SCANRNN_HD static Local local_identity() { return {}; }
   SCANRNN_HD static Local then(const Local&, const Step&) { return {}; }
-  SCANRNN_HD static State apply(const Step& f, const State& s) {
+  SCANRNN_HD static State apply_step(const Step& f, const State& s) {
     using scan::apply;  // or one of the step's own namespace
     return apply(f, s);
   }
-  SCANRNN_HD static State advance(const Step& f, const State& s) { return StepwiseOp::apply(f, s); }
+  SCANRNN_HD static State advance(const Step& f, const State& s) { return apply_step(f, s); }
 };
 
 }  // namespace scanrnn::scan

@@ -91,7 +91,7 @@ struct LogOp {
   SCANRNN_HD static Element identity() { return {V(0), log_of_zero<V>(), V(1)}; }
   SCANRNN_HD static Local then(const Local& f, const Step& g) { return Linear::then(f, g); }
   SCANRNN_HD static Local join(const Local& f, const Local& g) { return Linear::join(f, g); }
-  SCANRNN_HD static Local alone(const Step& f) { return f; }
+  SCANRNN_HD static Local alone(const Step& f) { return Linear::alone(f); }
   SCANRNN_HD static Local append(const Local& f, const Local& g) { return then(f, g); }
   SCANRNN_HD static Element promote(const Local& f) {
     return {select(less(f.z, V(0.5)), log1p(-f.z), log(f.a)), log(abs(f.b)),
@@ -130,16 +130,21 @@ struct LogOp {
     }
     return out;
   }
-  SCANRNN_HD static State apply(const Step& f, const State& s) { return Linear::apply(f, s); }
-  SCANRNN_HD static State advance(const Step& f, const State& s) { return Linear::advance(f, s); }
+  SCANRNN_HD static State apply(const Local& f, const State& s) { return Linear::apply(f, s); }
   SCANRNN_HD static State apply(const Element& f, const State& s) { return apply(linear(f), s); }
+  SCANRNN_HD static State apply_step(const Step& f, const State& s) {
+    return Linear::apply_step(f, s);
+  }
+  SCANRNN_HD static State advance(const Step& f, const State& s) { return Linear::advance(f, s); }
 
  private:
   SCANRNN_HD static auto is_log_of_zero(V log_a) { return less(log_a, V(-3e38)); }
-  // The logarithm of a product with a decay.
+  // The logarithm of a product with a decay; kAny: of 0 it is 0.
   SCANRNN_HD static V through(V log_a, V log_x) {
-    if constexpr (kCuts) return select(is_log_of_zero(log_a), log_a, log_a + log_x);
-    return log_a + log_x;
+    V sum = log_a + log_x;
+    if constexpr (kAny) sum = select(is_log_of_zero(log_x), log_x, sum);
+    if constexpr (kCuts) sum = select(is_log_of_zero(log_a), log_a, sum);
+    return sum;
   }
 };
 template <class V>

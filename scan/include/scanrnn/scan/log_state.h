@@ -248,6 +248,7 @@ struct LogStateOp {
     const State after = advance(f, s);
     return {after.m, after.c, settled(after.e)};
   }
+  SCANRNN_HD static State apply_step(const Step& f, const State& s) { return apply(f, s); }
   template <class Exponents>
   SCANRNN_HD static State advance(const ScaledAffine<V, Exponents>& f, const State& s) {
     const Scales<V> to = to_larger<V>(s.e + f.ea, whole(f.eb));

@@ -14,8 +14,9 @@
 //   combine(Element f, Element g)        "first f, then g": associative, not commutative
 //   combine_all<n>(get) -> Element       get(0), then get(1) ... get(n - 1); on CUDA's device scan
 //   linear(Element) -> Affine            the map itself, or what apply() takes in its place
-//   apply(Step | Local | Element, State) -> State
-//   advance(Step, State) -> State        apply, where at most kLocalSteps of them follow an apply
+//   apply(Local | Element, State) -> State
+//   apply_step(Step, State) -> State
+//   advance(Step, State) -> State        the same, where at most kLocalSteps follow an apply
 // combine and then take identities: local_identity(), identity(). One that knows cuts has besides
 //   Uncut                                the Op of the same Local for steps between cuts
 //   settle(Local) -> Local               of such steps: what only underflows is no cut

@@ -191,15 +191,15 @@ struct Closes : std::false_type {};
 template <class Sink>
 struct Closes<Sink, std::void_t<decltype(std::declval<Sink&>().close())>> : std::true_type {};
 
-// Walks the chunks that say something by apply(), as nothing else carries what rounding takes from
-// one to the next.
+// Walks the chunks that say something by apply_step(), as nothing else carries what rounding takes
+// from one to the next.
 template <class Op>
 struct Carrying {
   using State = typename Op::State;
   struct Uncut : Op::Uncut {
     template <class Step>
     SCANRNN_HD static State advance(const Step& f, const State& s) {
-      return Op::Uncut::apply(f, s);
+      return Op::Uncut::apply_step(f, s);
     }
   };
 };
