@@ -204,14 +204,10 @@ Tensor from_interface(const std::string& name, const py::object& given) {
                       std::to_string(fields.sizes.size()) + " axes, got " +
                       std::to_string(strides->size()));
   }
-  try {
-    const Device device = fields.data ? scanrnn::device_of(fields.data) : Device::cuda();
-    return {make_view(name, fields.data, element, device, fields.sizes.size(), fields.sizes.data(),
-                      strides ? strides->data() : nullptr),
-            {}};
-  } catch (const type_error& e) {
-    throw type_error(name + ": " + e.what());
-  }
+  const Device device = fields.data ? scanrnn::device_of(fields.data, name) : Device::cuda();
+  return {make_view(name, fields.data, element, device, fields.sizes.size(), fields.sizes.data(),
+                    strides ? strides->data() : nullptr),
+          {}};
 }
 
 // ---- DLPack's functions in C: https://dmlc.github.io/dlpack/latest/python_spec.html

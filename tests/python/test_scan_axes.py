@@ -254,7 +254,7 @@ def test_a_reset_is_a_new_sequence():
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_a_matrix_of_numpys():
-    a = np.matrix(normal(9, 4)) if DEVICE == "cpu" else pytest.skip("of NumPy's, on the CPU")
+    a = np.matrix(normal(9, 4))
     np.testing.assert_array_equal(scanrnn.scan(a, a), scanrnn.scan(np.asarray(a), np.asarray(a)))
 
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "scanrnn/context.h"
 
@@ -46,8 +47,9 @@ class Buffer {
 // nothing.
 void order_streams(const Context& context, void* before, void* after);
 
-// The device on which memory lies that CUDA knows of; type_error for any other.
-Device device_of(const void* pointer);
+// The device on which memory lies that CUDA knows of; type_error for any other, which calls it by
+// this name.
+Device device_of(const void* pointer, const std::string& name = "pointer");
 
 // Waits for everything that was enqueued on the context's stream. Nothing else in the library waits
 // for a device, but for Buffer's copies.

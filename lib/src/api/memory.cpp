@@ -57,12 +57,12 @@ void order_streams(const Context& context, void* before, void* after) {
   context.impl().runtime->order({context.options().device.index, before}, after);
 }
 
-Device device_of(const void* pointer) {
+Device device_of(const void* pointer, const std::string& name) {
   const Runtime* cuda = find_runtime(Device::Kind::cuda);
   const std::optional<Device> found = cuda ? cuda->device_of(pointer) : std::nullopt;
   if (!found) {
-    throw type_error(
-        "pointer: expected memory of a CUDA device, got memory that CUDA does not know of");
+    throw type_error(name +
+                     ": expected memory of a CUDA device, got memory that CUDA does not know of");
   }
   return *found;
 }

@@ -140,7 +140,11 @@ struct LinearOp {
   SCANRNN_HD static Local alone(const Step& f) {
     return kAny ? Local{f.a, f.z, fma(f.a, V(0), f.b)} : f;
   }
-  SCANRNN_HD static Local append(const Local& f, const Local& g) { return then(f, g); }
+  SCANRNN_HD static Local append(const Local& f, const Local& g) {
+    Local both = then(f, g);
+    if constexpr (kAny) both.b = select(is_zero(f.b), g.b, both.b);  // as in apply()
+    return both;
+  }
   SCANRNN_HD static Element promote(const Local& f) { return f; }
   SCANRNN_HD static Local join(const Local& f, const Local& g) {
     if constexpr (kAny) {

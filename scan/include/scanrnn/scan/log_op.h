@@ -92,7 +92,7 @@ struct LogOp {
   SCANRNN_HD static Local then(const Local& f, const Step& g) { return Linear::then(f, g); }
   SCANRNN_HD static Local join(const Local& f, const Local& g) { return Linear::join(f, g); }
   SCANRNN_HD static Local alone(const Step& f) { return Linear::alone(f); }
-  SCANRNN_HD static Local append(const Local& f, const Local& g) { return then(f, g); }
+  SCANRNN_HD static Local append(const Local& f, const Local& g) { return Linear::append(f, g); }
   SCANRNN_HD static Element promote(const Local& f) {
     return {select(less(f.z, V(0.5)), log1p(-f.z), log(f.a)), log(abs(f.b)),
             select(less(f.b, V(0)), V(-1), V(1))};

@@ -163,7 +163,7 @@ struct PackedWarp {
       b = fma(step[k].a, b, step[k].b);
       a = a * step[k].a;
     }
-    if (lane == 0 && !has_start) b = fma(a, before, b);
+    if (lane == 0 && !has_start && before != V(0)) b = fma(a, before, b);
     compose(a, b, has_start);
     State state = carried(__shfl_up_sync(~0u, b, 1));
     if (lane == 0) state = carried(before);
@@ -213,7 +213,8 @@ struct PackedWarp {
       return __shfl_down_sync(~0u, value, 1);
     }
   }
-  // b: what the lane's steps and those before them in the tile give, from the last cut on.
+  // b: what the lane's steps and those before them in the tile give, from the last cut on. A product
+  // of decays that is beyond every number leaves 0 as it is.
   __device__ __forceinline__ void compose(V a, V& b, bool has_start) const {
     const unsigned heads = __ballot_sync(~0u, has_start) | 1u;
     const unsigned up_to = heads & (~0u >> (kLanes - 1 - lane));
@@ -221,10 +222,8 @@ struct PackedWarp {
 #pragma unroll
     for (int apart = 1; apart < kLanes; apart *= 2) {
       const V earlier_a = __shfl_up_sync(~0u, a, apart), earlier_b = __shfl_up_sync(~0u, b, apart);
-      if (apart <= reach) {
-        b = fma(a, earlier_b, b);
-        a = a * earlier_a;
-      }
+      if (apart <= reach && earlier_b != V(0)) b = fma(a, earlier_b, b);
+      if (apart <= reach) a = a * earlier_a;
     }
   }
   __device__ __forceinline__ void send(const T (&results)[Sink::kStreams][kSteps]) const {
