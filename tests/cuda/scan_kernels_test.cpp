@@ -18,6 +18,23 @@ struct SmallScan {
   std::int64_t steps, rows;
   bool along_lanes = false;
   bool packed = false;  // each row's steps, and then the next row's
+
+  std::vector<std::int64_t> sizes() const { return {steps, rows}; }
+  TensorView laid(TensorView view) const {
+    if (packed) view.strides = {1, steps, 0};
+    return view;
+  }
+  // The step of an element in memory.
+  std::int64_t step_of(std::size_t i) const {
+    const auto at = static_cast<std::int64_t>(i);
+    return packed ? at % steps : at / rows;
+  }
+  Plan plan(Context& context, Dtype dtype, ScanForm form) const {
+    Plan out = linear_scan_plan(context, {steps, 1, rows, dtype, form, true, packed}, strategy);
+    out.across_blocks = across_blocks;
+    out.along_lanes = along_lanes;
+    return out;
+  }
 };
 std::ostream& operator<<(std::ostream& out, const SmallScan& s) { return out << s.kernel; }
 
@@ -30,36 +47,23 @@ TEST_P(CudaScanKernelsTest, OnASmallCase) {
     for (const ScanForm form : {ScanForm::linear, ScanForm::log, ScanForm::log_output}) {
       const bool log_form = form != ScanForm::linear, log_states = form == ScanForm::log_output;
       Unset memory(context);
-      const std::vector<std::int64_t> sizes{s.steps, s.rows};
       const auto count = static_cast<std::size_t>(s.steps * s.rows);
-      const auto laid = [&](TensorView view) {
-        if (s.packed) view.strides = {1, s.steps, 0};
-        return view;
-      };
       const auto given = [&](double value) {
-        return laid(memory.given(dtype, sizes, Values(count, value)));
+        return s.laid(memory.given(dtype, s.sizes(), Values(count, value)));
       };
-      const auto unset = [&] { return laid(memory.unset(dtype, sizes)); };
-      // The step of an element in memory.
-      const auto step_of = [&](std::size_t i) {
-        const auto at = static_cast<std::int64_t>(i);
-        return s.packed ? at % s.steps : at / s.rows;
-      };
+      const auto unset = [&] { return s.laid(memory.unset(dtype, s.sizes())); };
       ScanArgs args;
       args.a = given(log_form ? std::log(0.5) : 0.5);
       args.b = given(log_form ? 0.0 : 1.0);
       args.h = unset();
       if (log_states) args.sign_h = unset();
       args.form = form;
-      Plan plan =
-          linear_scan_plan(context, {s.steps, 1, s.rows, dtype, form, true, s.packed}, s.strategy);
-      plan.across_blocks = s.across_blocks;
-      plan.along_lanes = s.along_lanes;
+      const Plan plan = s.plan(context, dtype, form);
       args.workspace = memory.span(linear_scan_workspace(plan));
       linear_scan(context, plan, args);
       const Values got = memory.values(args.h);
       for (std::size_t i = 0; i < got.size(); ++i) {
-        const double t = static_cast<double>(step_of(i)) + 1;
+        const double t = static_cast<double>(s.step_of(i)) + 1;
         const double h = log_states ? std::exp(got[i]) : got[i];
         ASSERT_NEAR(h, 2 - std::exp2(1 - t), 0.02) << name(dtype) << " at " << i;
       }
@@ -77,14 +81,42 @@ TEST_P(CudaScanKernelsTest, OnASmallCase) {
       linear_scan_backward(context, plan, back);
       const Values db = memory.values(back.db), da = memory.values(back.da);
       for (std::size_t i = 0; i < db.size(); ++i) {
-        const bool last = step_of(i) + 1 == s.steps;
-        const double t = static_cast<double>(step_of(i)) + 1;
+        const bool last = s.step_of(i) + 1 == s.steps;
+        const double t = static_cast<double>(s.step_of(i)) + 1;
         const double share = log_states ? 2 - std::exp2(1 - t) : 1;
         if (last) {
           ASSERT_NEAR(db[i], 1 / share, 0.02) << name(dtype) << " at " << i;
         }
         ASSERT_TRUE(std::isfinite(da[i])) << name(dtype) << " at " << i;
       }
+    }
+  }
+}
+// Zeros behind decays whose product is beyond every number, then the same h.
+TEST_P(CudaScanKernelsTest, ZerosStay) {
+  const SmallScan& s = GetParam();
+  Context& context = shared_context(1);
+  const std::int64_t first = s.steps * 3 / 4;
+  for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+    Unset memory(context);
+    const auto given = [&](const auto& at_step) {
+      Values values(static_cast<std::size_t>(s.steps * s.rows));
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = at_step(s.step_of(i));
+      return s.laid(memory.given(dtype, s.sizes(), values));
+    };
+    ScanArgs args;
+    args.a = given([&](std::int64_t t) {
+      return t < first ? (t % 2 ? 1e30 : -1e30) : t == first ? 0.0 : 0.5;
+    });
+    args.b = given([&](std::int64_t t) { return t < first ? 0.0 : 1.0; });
+    args.h = s.laid(memory.unset(dtype, s.sizes()));
+    const Plan plan = s.plan(context, dtype, ScanForm::linear);
+    args.workspace = memory.span(linear_scan_workspace(plan));
+    linear_scan(context, plan, args);
+    const Values got = memory.values(args.h);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const auto t = static_cast<double>(s.step_of(i) - first);
+      ASSERT_NEAR(got[i], t < 0 ? 0 : 2 - std::exp2(-t), 0.02) << name(dtype) << " at " << i;
     }
   }
 }
