@@ -213,8 +213,8 @@ struct PackedWarp {
       return __shfl_down_sync(~0u, value, 1);
     }
   }
-  // b: what the lane's steps and those before them in the tile give, from the last cut on. A product
-  // of decays that is beyond every number leaves 0 as it is.
+  // b: what the lane's steps and those before them in the tile give, from the last cut on. A
+  // product of decays that is beyond every number leaves 0 as it is.
   __device__ __forceinline__ void compose(V a, V& b, bool has_start) const {
     const unsigned heads = __ballot_sync(~0u, has_start) | 1u;
     const unsigned up_to = heads & (~0u >> (kLanes - 1 - lane));
