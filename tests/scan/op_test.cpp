@@ -170,7 +170,7 @@ TYPED_TEST(OperatorTest, InfiniteStatesStay) {
 TYPED_TEST(OperatorTest, ZeroThroughProductsBeyondTheRange) {
   using V = TypeParam;
   using Op = scan::AnyAffineOp<V>;
-  const V large = std::numeric_limits<V>::max() / 2, nan = std::numeric_limits<V>::quiet_NaN();
+  const V large = std::numeric_limits<V>::max() / 2, nan = kNan<V>;
   const scan::Affine<V> grows{large, V(1) - large, V(0)}, ends{V(0), V(1), V(3)};
   const auto through = [&](const scan::Affine<V>& f) { return Op::join(Op::join(grows, f), ends); };
   const auto all = through(Op::join(grows, grows));
