@@ -105,13 +105,25 @@ void walk_scan(const CpuSchedule& s, const Source& source, const Sink& sink, con
   each([&](Index line, Index row, const State& state) { ends.last(line, row, state); });
 }
 
+// Without resets a decay of zero multiplies, as any does.
+template <class V, bool kLogForm, class Args, class Use>
+void with_op(const Args& a, const Use& use) {
+  using Op = std::conditional_t<kLogForm, scan::AnyLogAffineOp<V>, scan::AnyAffineOp<V>>;
+  using ResetOp = std::conditional_t<kLogForm, scan::AnyLogResetOp<V>, scan::AnyResetOp<V>>;
+  if (a.reset.data) {
+    use(ResetOp());
+  } else {
+    use(Op());
+  }
+}
+
 template <class Memory, bool kLogForm>
 void bare_forward(const CpuSchedule& s, const ScanKernelArgs<typename Memory::T>& a) {
-  using V = typename Memory::V;
-  using Op = std::conditional_t<kLogForm, scan::AnyLogResetOp<V>, scan::AnyResetOp<V>>;
-  walk_scan<Op, Memory>(
-      s, BareSource<Memory, kLogForm>{a.a, a.b, a.sign_b, {a.reset, s.steps}, s.hidden},
-      BareSink<Memory>{a.h, s.hidden}, BareEnds<Memory>{a.h0, {}, s.hidden});
+  with_op<typename Memory::V, kLogForm>(a, [&](auto op) {
+    walk_scan<decltype(op), Memory>(
+        s, BareSource<Memory, kLogForm>{a.a, a.b, a.sign_b, {a.reset, s.steps}, s.hidden},
+        BareSink<Memory>{a.h, s.hidden}, BareEnds<Memory>{a.h0, {}, s.hidden});
+  });
 }
 
 template <class Memory, bool kLogForm>
@@ -125,10 +137,11 @@ BareBackwardSource<Memory, kLogForm> backward_source(
 // Cotangents are signed and decay: they are walked in the linear domain whatever the form.
 template <class Memory, bool kLogForm>
 void bare_backward(const CpuSchedule& s, const ScanBackwardKernelArgs<typename Memory::T>& a) {
-  walk_scan<scan::AnyResetOp<typename Memory::V>, Memory>(
-      s, backward_source<Memory, kLogForm>(s, a),
-      BareBackwardSink<Memory, kLogForm>{a.da, a.db, s.hidden},
-      BareEnds<Memory>{{}, a.dh0, s.hidden});
+  with_op<typename Memory::V, false>(a, [&](auto op) {
+    walk_scan<decltype(op), Memory>(s, backward_source<Memory, kLogForm>(s, a),
+                                    BareBackwardSink<Memory, kLogForm>{a.da, a.db, s.hidden},
+                                    BareEnds<Memory>{{}, a.dh0, s.hidden});
+  });
 }
 
 template <class Memory>
