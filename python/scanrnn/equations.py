@@ -109,14 +109,17 @@ def _rglru(u: Parts, x: Any, vectors: Parts, own: Own) -> tuple[Array, Array]:
     f, v = own.f, vectors[0]
     s = 8 * _softplus(f, v) * f.sigmoid(u[0])
     a = f.exp(-s)
-    # The root of 1 - a^2 = tanh(s) (1 + a^2) is that of s times that of the rest. At 0, where a
-    # closed gate brings s, the slope of a root has no end, but that of e^(log(s) / 2) has.
+    # The root of 1 - a^2, as it stands where most is forgotten. Elsewhere 1 - a^2 is
+    # tanh(s) (1 + a^2), whose root is that of s times that of the rest: at 0, where a closed gate
+    # brings s, the slope of a root has no end, but that of e^(log(s) / 2) has.
+    forgets, small = s > 1, s < 1e-4
+    left = f.where(forgets, a, 0)
     low = f.where(v > _CLOSED, v, _CLOSED)
     root = f.sqrt(8 * _softplus(f, low)) * f.exp((v - low + f.logsigmoid(u[0])) / 2)
-    small = s < 1e-4
-    wide = f.where(small, 1, s)
+    wide = f.where(small | forgets, 1, s)
     rest = f.where(small, 1 - s * s / 3, f.tanh(wide) / wide) * (1 + a * a)
-    return a, root * f.sqrt(rest) * f.sigmoid(u[1]) * x
+    share = f.where(forgets, f.sqrt(1 - left * left), root * f.sqrt(rest))
+    return a, share * f.sigmoid(u[1]) * x
 
 
 def _state_itself(h: Array, u: Parts, x: Any, own: Own) -> Array:

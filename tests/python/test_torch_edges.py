@@ -90,7 +90,7 @@ def test_no_derivative_crosses_a_reset_within_a_packed_sequence(cell):
     same(of_states(later), of_states(x))
 
 
-@pytest.mark.parametrize("weight", [-40.0, -36.9, -30.0, -18.0, -12.0, 0.0, 3.0, 30.0])
+@pytest.mark.parametrize("weight", [-40.0, -36.9, -30.0, -18.0, -12.0, -2.0, 0.0, 3.0, 8.0, 16.0, 30.0])
 def test_second_derivatives_by_the_decays_of_rglru(weight):
     """Against differences of the library's own first derivatives."""
     rnn = module("RGLRU", 1, 1)
