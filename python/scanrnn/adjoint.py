@@ -46,8 +46,9 @@ class _Slopes:
         values = self.kept(values)
         if self.call.form == LOG_OUTPUT:
             return values * self.decay
-        out = values * conj(self.before(self.h, self.call.h_0, 0.0))
-        return out if self.call.form == LINEAR else out * self.decay
+        slope = conj(self.before(self.h, self.call.h_0, 0.0))
+        # A term of h: values times the state may be beyond the range where this is not.
+        return values * (slope if self.call.form == LINEAR else slope * self.decay)
 
     def by_b(self, values: Any) -> Any:
         return values if self.share is None else values * self.share

@@ -172,6 +172,17 @@ void check_infinite_gate() {
   const auto both = LSTM::lift<V>({kInfinity, kInfinity, 3});
   EXPECT_EQ(both.a, V(0.5));
   EXPECT_EQ(both.b, V(1.5));
+  const auto neither = LSTM::lift<V>({-kInfinity, -kInfinity, 3});
+  EXPECT_EQ(neither.a, V(0.5));
+  EXPECT_EQ(neither.b, V(1.5));
+  for (const V other : {V(0), V(-1e4), V(1e4), kInfinity}) {
+    const auto anew = LSTM::lift<V>({-kInfinity, other, 3});
+    EXPECT_NEAR(anew.a, 0, floor);
+    EXPECT_EQ(anew.b, V(3));
+    const auto kept = LSTM::lift<V>({other, -kInfinity, 3});
+    EXPECT_EQ(kept.a, V(1));
+    EXPECT_NEAR(kept.b, 0, 3 * floor);
+  }
 }
 TEST(Cells, InfiniteGateFloat) { check_infinite_gate<float>(); }
 TEST(Cells, InfiniteGateDouble) { check_infinite_gate<double>(); }

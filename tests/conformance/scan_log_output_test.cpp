@@ -228,6 +228,16 @@ TEST(ScanLogOutput, TheEndsOfTheRange) {
         const double want = 1 + (i % 5 == 0 ? 20 : -20) * t;
         ASSERT_NEAR(static_cast<double>(far.h[i].real()), want, allowed(c, want)) << text(c);
       }
+      // What becomes infinite stays so, behind numbers beyond the dtype and before others.
+      for (std::size_t i = 0; i < c.count(); ++i) {
+        n.a[i] = i % 5 < 3 ? -0.1L : -200.0L;
+        n.b[i] = i / 5 == 0 ? 2000.0L : i / 5 == 100 ? INFINITY : 0.0L;
+      }
+      const ScanNumbers infinite = run(c, n, context, false);
+      for (std::size_t i = 0; i < c.count(); ++i) {
+        ASSERT_EQ(infinite.h[i] == Wide(INFINITY), i / 5 >= 100) << text(c) << " at " << i;
+        ASSERT_EQ(infinite.sign_h[i], Wide(1)) << text(c) << " at " << i;
+      }
     }
   }
 }

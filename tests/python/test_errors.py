@@ -271,9 +271,9 @@ def test_too_large_for_the_device_is_a_memory_error():
     assert make("MinGRU")(normal(4, 3))[0].shape == (4, 5)  # and all goes on
 
 
-def said_with(**isa):
+def said_with(code="print(scanrnn.devices()[0].architecture)", **isa):
     """What a process says that has this SCANRNN_ISA, or none."""
-    code = "import scanrnn; print(scanrnn.devices()[0].architecture)"
+    code = "import numpy as np, scanrnn; " + code
     rest = {name: value for name, value in os.environ.items() if name != "SCANRNN_ISA"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=rest | isa, capture_output=True, text=True, check=False
@@ -284,8 +284,10 @@ def said_with(**isa):
 def test_instruction_sets():
     told = dict(line.split(": ", 1) for line in scanrnn.build_info().strip().splitlines())
     sets = told["instruction sets"]
-    assert said_with(SCANRNN_ISA="mmx").endswith(
-        f"Error: SCANRNN_ISA: expected a set of this build ({sets}) that this processor runs, got "
-        "mmx"
-    )
+    by_threads = "scanrnn.scan(*2 * [np.ones((100_000, 8), 'f')])"
+    for said in (said_with(SCANRNN_ISA="mmx"), said_with(by_threads, SCANRNN_ISA="mmx")):
+        assert said.endswith(
+            f"Error: SCANRNN_ISA: expected a set of this build ({sets}) that this processor runs, "
+            "got mmx"
+        )
     assert said_with(SCANRNN_ISA="") == said_with()

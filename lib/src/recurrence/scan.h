@@ -365,9 +365,9 @@ struct BareBackwardSink {
     using scan::conj;
     const V lambda = item.dh + before.h;
     if (da.data) {
-      V d = lambda * conj(item.previous);
-      if constexpr (kLogForm) d = d * item.f.a;
-      write<Memory>(da, row, t, width, d);
+      V slope = conj(item.previous);
+      if constexpr (kLogForm) slope = item.f.a * slope;  // a term of h, and in its range
+      write<Memory>(da, row, t, width, lambda * slope);
     }
     if (db.data) write<Memory>(db, row, t, width, kLogForm ? lambda * item.f.b : lambda);
   }

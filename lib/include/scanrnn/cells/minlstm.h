@@ -47,12 +47,15 @@ struct MinLSTM : LinearCell {
     V forget, input;
   };
   // f / (f + i) = (1 + e^-q) / ((1 + e^-p) + (1 + e^-q)): a sum of positive terms, so no epsilon
-  // and no cancellation. Where an exponential would overflow, every term is lowered by e^-shift.
+  // and no cancellation. Where an exponential would overflow, every term is lowered by e^-shift,
+  // for an infinite gate by that of the largest number.
   template <class V>
   SCANRNN_HD static Shares<V> shares(const Gates<V>& g) {
-    const V shift = max(V(-scan::kLargestExponent<V>) - min(g.p, g.q), V(0));
-    V one(1);
-    if (any(less(V(0), shift))) one = bounded_exp(-shift);
+    V shift = max(V(-scan::kLargestExponent<V>) - min(g.p, g.q), V(0)), one(1);
+    if (any(less(V(0), shift))) {
+      shift = min(shift, V(scan::kLargestNumber<V>));
+      one = bounded_exp(-shift);
+    }
     const V not_f = one + bounded_exp(-g.p - shift);
     const V not_i = one + bounded_exp(-g.q - shift);
     const V scale = reciprocal(not_f + not_i);

@@ -13,6 +13,15 @@
 namespace scanrnn::HWY_NAMESPACE {
 namespace {
 
+// So many levels of twos that they hold `together`: 1 to those of a vector.
+template <Index kLanes, int kLevels = 1, class Use>
+void with_levels(Index together, const Use& use) {
+  if constexpr (Index{1} << kLevels < kLanes) {
+    if (together > Index{1} << kLevels) return with_levels<kLanes, kLevels + 1>(together, use);
+  }
+  use(std::integral_constant<int, kLevels>());
+}
+
 // Few rows whose steps are adjacent lie several steps to a vector.
 template <class Op, class Memory, class Source, class Sink, class Ends>
 void walk_arranged(const CpuSchedule& s, const Source& source, const Sink& sink, const Ends& ends,
@@ -27,14 +36,8 @@ void walk_arranged(const CpuSchedule& s, const Source& source, const Sink& sink,
   };
   if (together < 2) {
     walk_scan<Op, Memory>(s, source, sink, ends);
-  } else if (together == 2) {
-    abreast(std::integral_constant<int, 1>());
-  } else if (together <= 4) {
-    abreast(std::integral_constant<int, 2>());
-  } else if (together <= 8) {
-    abreast(std::integral_constant<int, 3>());
   } else {
-    abreast(std::integral_constant<int, 4>());
+    with_levels<V::kLanes>(together, abreast);
   }
 }
 

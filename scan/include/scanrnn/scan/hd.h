@@ -21,7 +21,10 @@ template <class V>
 inline constexpr double kLargestExponent = 703;
 template <>
 inline constexpr double kLargestExponent<float> = 86;
-// The smallest normal number of V.
+// The largest number of V, and the smallest normal one.
+template <class V>
+inline constexpr double kLargestNumber =
+    kLargestExponent<V> < 100 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023;
 template <class V>
 inline constexpr double kSmallestNormal = kLargestExponent<V> < 100 ? 0x1p-126 : 0x1p-1022;
 

@@ -12,6 +12,8 @@ namespace scanrnn::scan {
 
 // The exponent of zero, or near it: below that of all numbers.
 inline constexpr double kNoExponent = -1e37;
+// That of an infinity, or near it: above that of all numbers.
+inline constexpr double kEveryExponent = 1e35;
 
 // A whole number as a sum, of which lo is what hi has no digits for: logarithms add up without
 // drift, however large they become. Few sums may be made of others before they are settled.
@@ -155,7 +157,7 @@ SCANRNN_HD Scaled<V, V> scaled_exp(V x) {
   const V left = fma(bounded, V(kLog2ELow<V>), fma(bounded, V(kLog2EHigh<V>), -n));
   const V power = fast_exp2(max(min(left, V(100)), V(-100)));
   return {select(finite, power, max(x * V(kBeyond<V>), V(0))),
-          select(less(V(-1e30), x), n, V(kNoExponent))};
+          select(less(V(-1e30), x), select(finite, n, V(kEveryExponent)), V(kNoExponent))};
 }
 
 // A step that is given by logarithms.
@@ -253,7 +255,7 @@ struct LogStateOp {
   SCANRNN_HD static State advance(const ScaledAffine<V, Exponents>& f, const State& s) {
     const Scales<V> to = to_larger<V>(s.e + f.ea, whole(f.eb));
     const Affine<V> map{f.a, f.z, f.b * to.y};
-    const Carried<V> after = ResetOp<V>::apply(map, {s.m * to.x, s.c * to.x});
+    const Carried<V> after = AnyResetOp<V>::apply_step(map, {s.m * to.x, s.c * to.x});
     const auto out = normalised<V>(after.h, to.e);
     return {out.m, after.c * power_of_two(-shift_of(after.h)), out.e};
   }
