@@ -98,16 +98,9 @@ def _qrnn_output(c: Array, u: Parts, x: Any, own: Own) -> Array:
 _CLOSED = -37.0  # log(1 + e^x) is e^x below
 
 
-def _softplus(f: Functions, v: Array) -> Array:
-    """log(1 + e^v), whose derivatives do not cancel where v is far from 0."""
-    below = v < 0
-    small, large = f.where(below, v, 0), f.where(below, 0, v)
-    return f.where(below, f.log1p(f.exp(small)), large + f.log1p(f.exp(-large)))
-
-
 def _rglru(u: Parts, x: Any, vectors: Parts, own: Own) -> tuple[Array, Array]:
     f, v = own.f, vectors[0]
-    s = 8 * _softplus(f, v) * f.sigmoid(u[0])
+    s = 8 * f.softplus(v) * f.sigmoid(u[0])
     a = f.exp(-s)
     # The root of 1 - a^2, as it stands where most is forgotten. Elsewhere 1 - a^2 is
     # tanh(s) (1 + a^2), whose root is that of s times that of the rest: at 0, where a closed gate
@@ -115,7 +108,7 @@ def _rglru(u: Parts, x: Any, vectors: Parts, own: Own) -> tuple[Array, Array]:
     forgets, small = s > 1, s < 1e-4
     left = f.where(forgets, a, 0)
     low = f.where(v > _CLOSED, v, _CLOSED)
-    root = f.sqrt(8 * _softplus(f, low)) * f.exp((v - low + f.logsigmoid(u[0])) / 2)
+    root = f.sqrt(8 * f.softplus(low)) * f.exp((v - low + f.logsigmoid(u[0])) / 2)
     wide = f.where(small | forgets, 1, s)
     rest = f.where(small, 1 - s * s / 3, f.tanh(wide) / wide) * (1 + a * a)
     share = f.where(forgets, f.sqrt(1 - left * left), root * f.sqrt(rest))

@@ -232,3 +232,26 @@ def test_closed_gates_of_rglru_have_derivatives():
         x = jnp.full((3, 1, 1), scale)
         slope = jax.grad(lambda x: (jax.grad(lambda x: rnn(params, x)[0].sum())(x)).sum())
         assert jnp.isfinite(slope(x)).all()
+
+
+@pytest.mark.parametrize("cell", ["RNN", "IndRNN", "SLSTM"])
+def test_slopes_at_zero(cell):
+    """A gate that is 0, and a unit that is: inside lax.scan as elsewhere."""
+    options = {} if cell == "SLSTM" else {"nonlinearity": "relu"}
+    rnn = getattr(sj, cell)(1, 1, dtype="float64", **options)
+    params = jax.tree.map(jnp.zeros_like, rnn.init(jax.random.key(0)))
+    params["weight_ih_l0"] = params["weight_ih_l0"] + (0.3 if cell == "SLSTM" else 0.5)
+    params["weight_hh_l0"] = params["weight_hh_l0"] + 0.25
+    x = jnp.asarray([0.0, 1.0, -0.5 if cell == "SLSTM" else 1.0])[:, None, None]
+
+    def loss(bias, weight):
+        told = {**params, "bias_ih_l0": bias, "weight_ih_l0": weight}
+        return rnn(told, x)[0].sum()
+
+    at = params["bias_ih_l0"], params["weight_ih_l0"]
+    one = jax.jacobian(jax.grad(loss, 1), 0)(*at)
+    other = jax.jacobian(jax.grad(loss, 0), 1)(*at)
+    with jax.disable_jit():
+        same_as = jax.jacobian(jax.grad(loss, 1), 0)(*at)
+    np.testing.assert_allclose(one[:, 0], np.moveaxis(other[:, :, 0], 0, 1), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(one, same_as, rtol=1e-9, atol=1e-12)

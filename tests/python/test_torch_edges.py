@@ -90,7 +90,9 @@ def test_no_derivative_crosses_a_reset_within_a_packed_sequence(cell):
     same(of_states(later), of_states(x))
 
 
-@pytest.mark.parametrize("weight", [-40.0, -36.9, -30.0, -18.0, -12.0, -2.0, 0.0, 3.0, 8.0, 16.0, 30.0])
+@pytest.mark.parametrize(
+    "weight", [-40.0, -36.9, -30.0, -18.0, -12.0, -2.0, 0.0, 3.0, 8.0, 16.0, 30.0]
+)
 def test_second_derivatives_by_the_decays_of_rglru(weight):
     """Against differences of the library's own first derivatives."""
     rnn = module("RGLRU", 1, 1)
@@ -234,3 +236,44 @@ def test_what_numpy_brings_is_on_the_host():
     wanted = rnn(x, lengths=lengths, reset=reset)[0]
     with torch.device("meta"):
         same([rnn(x, lengths=lengths, reset=reset)[0]], [wanted])
+
+
+def test_slopes_of_gates_keep_their_digits():
+    from scanrnn.torch import functions as f
+
+    at = [-80.0, -20.0, -9.0, -1.0, -0.5, -0.1, 0.0, 0.1, 0.5, 1.0, 9.0, 20.0, 40.0]
+    x = torch.tensor(at, device=tensor(1).device, dtype=torch.float32, requires_grad=True)
+    there = x.detach().double()
+    up, down = torch.sigmoid(there), torch.sigmoid(-there)
+    steep = 4 * torch.sigmoid(2 * there) * torch.sigmoid(-2 * there)
+    wanted = {
+        "sigmoid": (up, up * down, up * down * (down - up)),
+        "tanh": (there.tanh(), steep, -2 * there.tanh() * steep),
+        "softplus": (torch.log1p(torch.exp(there)), up, up * down),
+        "logsigmoid": (-torch.log1p(torch.exp(-there)), down, -up * down),
+    }
+    for name, (value, slope, curve) in wanted.items():
+        y = getattr(f, name)(x)
+        (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        for got, right in ((y, value), (first, slope), (second, curve)):
+            torch.testing.assert_close(
+                got.detach().double(), right, rtol=2e-6, atol=1e-37, msg=f"{name}: {got}, {right}"
+            )
+    (first,) = torch.autograd.grad(f.relu(x).sum(), x)
+    assert first.tolist() == [float(value > 0) for value in at]
+    assert f.relu(torch.tensor(float("nan"))).isnan()
+
+
+def test_derivatives_by_logarithms_in_the_range_of_states():
+    """The state before times its cotangent is beyond float32, and what is left of it is not."""
+    a, b = (torch.tensor(v, device=tensor(1).device) for v in ([0.0, -80.0], [85.0, 0.0]))
+
+    def loss(a):
+        return 1e4 * st.scan_log(a, b)[1]
+
+    wanted = torch.tensor([1e4 * np.exp(5.0)] * 2, device=a.device, dtype=a.dtype)
+    wanted[0] = 0
+    torch.testing.assert_close(torch.func.grad(loss)(a), wanted, rtol=1e-5, atol=0)
+    curves = torch.func.hessian(loss)(a)
+    torch.testing.assert_close(curves, wanted.diag(), rtol=1e-5, atol=0)

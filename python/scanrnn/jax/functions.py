@@ -6,17 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from ..grid import Ways
 from ..scan_call import LINEAR, ScanCall
+from ..smooth import smooth
 from . import scans
 
-sigmoid, logsigmoid, relu = jax.nn.sigmoid, jax.nn.log_sigmoid, jax.nn.relu
-tanh, exp, log1p, sqrt = jnp.tanh, jnp.exp, jnp.log1p, jnp.sqrt
-maximum, where = jnp.maximum, jnp.where
+exp, sqrt, maximum, where = jnp.exp, jnp.sqrt, jnp.maximum, jnp.where
+sigmoid, logsigmoid, softplus, tanh, relu = smooth(where, exp, jnp.log1p, jnp.tanh)
 concatenate, stack, zeros_like, constant = (
     jnp.concatenate, jnp.stack, jnp.zeros_like, lax.stop_gradient,
 )  # fmt: skip

@@ -8,16 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from ..grid import Ways
 from ..scan_call import LINEAR, ScanCall
+from ..smooth import smooth
 from . import scan_op
 
-__all__ = ["logsigmoid"]
-sigmoid, tanh, relu = torch.sigmoid, torch.tanh, torch.relu
-exp, log1p, sqrt = torch.exp, torch.log1p, torch.sqrt
-maximum, where = torch.maximum, torch.where
+exp, sqrt, maximum, where = torch.exp, torch.sqrt, torch.maximum, torch.where
+sigmoid, logsigmoid, softplus, tanh, relu = smooth(where, exp, torch.log1p, torch.tanh)
 concatenate, stack, zeros_like = torch.cat, torch.stack, torch.zeros_like
 
 

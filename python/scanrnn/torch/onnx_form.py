@@ -6,6 +6,7 @@ these names, one for each layer; all else is the operator Scan over what formula
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from . import functions
 # Options that the operators have, and what only training draws by.
 _OF_OPERATORS = {"reset_after", "draws", "dropconnect", "input_dropout"}
 _ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu"}
+# Operators of ONNX, since nothing here is differentiated.
+_PLAIN = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu}
+_FUNCTIONS = SimpleNamespace(**{**vars(functions), **_PLAIN})
 
 
 def run(
@@ -46,7 +50,7 @@ def run(
         # torch 2.13 cuts a scan that wants derivatives in two, which fails where sizes are symbols.
         x, *values = (value.detach() for value in (x, *h_0, *params))
         h_0, params = values[: len(h_0)], values[len(h_0) :]
-        return formulas.run(functions, x, h_0, params, ragged, 0, told, Ways(_scanned))
+        return formulas.run(_FUNCTIONS, x, h_0, params, ragged, 0, told, Ways(_scanned))
     return _operators(x, h_0, params, ragged.lengths, told)
 
 
