@@ -162,7 +162,7 @@ def _rnn(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> 
 
 
 def _lstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
-    sigmoid, tanh = own.f.sigmoid, own.f.tanh
+    sigmoid, tanh = own.f.walked.sigmoid, own.f.walked.tanh
     i, f, g, o = (of_x + of_h for of_x, of_h in zip(u, m, strict=True))
     if vectors:
         i, f = i + vectors[0] * state[1], f + vectors[1] * state[1]
@@ -176,17 +176,20 @@ def _lstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) ->
 def _slstm(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
     i, f, z, o = (of_x + of_h for of_x, of_h in zip(u, m, strict=True))
     h, c, n, largest = state
-    kept = own.f.logsigmoid(f) + own.f.constant(largest)
+    gates = own.f.walked
+    kept = gates.logsigmoid(f) + own.f.constant(largest)
     new = own.f.constant(own.f.maximum(kept, i))  # only what keeps exponents in range
     forget, take = own.f.exp(kept - new), own.f.exp(i - new)
-    c, n = forget * c + take * own.f.tanh(z), forget * n + take
-    h = own.moved(own.f.sigmoid(o) * c / n, h)
+    c, n = forget * c + take * gates.tanh(z), forget * n + take
+    h = own.moved(gates.sigmoid(o) * c / n, h)
     return h, h, c, n, new
 
 
 def _gru(u: Parts, m: Parts, state: Parts, x: Any, vectors: Parts, own: Own) -> Any:
-    n = own.f.tanh(u[2] + (m[2] if own.resets else own.f.sigmoid(u[0] + m[0]) * m[2]))
-    h = own.moved(own.mix(u[1] + m[1], state[0], n), state[0])
+    gates = own.f.walked
+    n = gates.tanh(u[2] + (m[2] if own.resets else gates.sigmoid(u[0] + m[0]) * m[2]))
+    z = u[1] + m[1]
+    h = own.moved(gates.sigmoid(z) * state[0] + gates.sigmoid(-z) * n, state[0])
     return h, h
 
 

@@ -153,7 +153,7 @@ def _walked(
         rows = [recurrent[at : at + hidden] for at in range(0, 3 * hidden, hidden)]
         bias = _blocks(own["bias_hh"], hidden) if told.bias else (0, 0, 0)
         r, z = (h @ part.T + b for part, b in zip(rows[:2], bias[:2], strict=True))
-        return r, z, (f.sigmoid(gates[0] + r) * h) @ rows[2].T + bias[2]
+        return r, z, (f.walked.sigmoid(gates[0] + r) * h) @ rows[2].T + bias[2]
 
     def step(state: Parts, inputs: Parts) -> tuple[list[Array], Array]:
         (sums, skip), marks = inputs[:2], list(inputs[2:])

@@ -22,32 +22,32 @@ class Smooth(NamedTuple):
     relu: Function
 
 
-def smooth(where: Function, exp: Function, log1p: Function, tanh: Function) -> Smooth:
-    """Those of the library that these are of."""
+def smooth(where: Function, exp: Function, log1p: Function, s: Function, t: Function) -> Smooth:
+    """Made of a library's functions; `s` is its sigmoid and `t` its tanh."""
 
-    def of_exp(x: Any) -> tuple[Any, Any]:
-        """Whether x is below 0, and e^-|x|."""
+    def negative(x: Any) -> tuple[Any, Any, Any]:
+        """Whether x is below 0, its sign, and -|x|, where 1 - s is close to 1."""
         below = x < 0
-        return below, exp(where(below, x, -x))
+        sign = where(below, -1, 1)
+        return below, sign, -sign * x
 
     def sigmoid(x: Any) -> Any:
-        below, e = of_exp(x)
-        return where(below, e, 1) / (1 + e)
+        below, sign, least = negative(x)
+        return where(below, 0, 1) - sign * s(least)
 
     def softplus(x: Any) -> Any:
-        below = x < 0
-        small, large = where(below, x, 0), where(below, 0, x)
-        return where(below, log1p(exp(small)), large + log1p(exp(-large)))
+        below, _, least = negative(x)
+        return where(below, 0, x) + log1p(exp(least))
 
-    def hyperbolic_tangent(x: Any) -> Any:
+    def tanh(x: Any) -> Any:
         near = (x < 0.5) & (x > -0.5)
-        below, e = of_exp(2 * x)
-        return where(near, tanh(where(near, x, 0)), where(below, e - 1, 1 - e) / (1 + e))
+        _, sign, least = negative(x)
+        return where(near, t(where(near, x, 0)), sign - 2 * sign * s(2 * least))
 
     return Smooth(
         sigmoid,
         lambda x: -softplus(-x),
         softplus,
-        hyperbolic_tangent,
+        tanh,
         lambda x: where((x > 0) | (x != x), x, 0),
     )
