@@ -18,8 +18,8 @@ exp, sqrt, maximum, where = torch.exp, torch.sqrt, torch.maximum, torch.where
 sigmoid, logsigmoid, softplus, tanh, relu = gates = smooth(
     where, exp, torch.log1p, torch.sigmoid, torch.tanh
 )
-# For cells that are walked one step after another in any case: torch's own, as torch.nn's cells have
-# them. The others would take three times as long there.
+# For cells that are walked one step after another in any case: torch's own, as torch.nn has them.
+# The others would take three times as long there.
 walked = gates._replace(
     sigmoid=torch.sigmoid, logsigmoid=torch.nn.functional.logsigmoid, tanh=torch.tanh
 )
