@@ -272,8 +272,7 @@ def test_derivatives_by_logarithms_in_the_range_of_states():
     def loss(a):
         return 1e4 * st.scan_log(a, b)[1]
 
-    wanted = torch.tensor([1e4 * np.exp(5.0)] * 2, device=a.device, dtype=a.dtype)
-    wanted[0] = 0
+    wanted = torch.tensor([0.0, 1e4 * np.exp(5.0)], device=a.device, dtype=a.dtype)
     torch.testing.assert_close(torch.func.grad(loss)(a), wanted, rtol=1e-5, atol=0)
     curves = torch.func.hessian(loss)(a)
     torch.testing.assert_close(curves, wanted.diag(), rtol=1e-5, atol=0)

@@ -21,7 +21,10 @@ sigmoid, logsigmoid, softplus, tanh, relu = gates = smooth(
 # For cells that are walked one step after another in any case: torch's own, as torch.nn has them.
 # The others would take three times as long there.
 walked = gates._replace(
-    sigmoid=torch.sigmoid, logsigmoid=torch.nn.functional.logsigmoid, tanh=torch.tanh
+    sigmoid=torch.sigmoid,
+    logsigmoid=torch.nn.functional.logsigmoid,
+    tanh=torch.tanh,
+    relu=torch.relu,
 )
 concatenate, stack, zeros_like = torch.cat, torch.stack, torch.zeros_like
 

@@ -23,9 +23,8 @@ from . import functions
 # Options that the operators have, and what only training draws by.
 _OF_OPERATORS = {"reset_after", "draws", "dropconnect", "input_dropout"}
 _ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu"}
-# Operators of ONNX, since nothing here is differentiated.
-_PLAIN = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu}
-_FUNCTIONS = SimpleNamespace(**{**vars(functions), **_PLAIN})
+# torch's own gates are operators of ONNX, and nothing here is differentiated.
+_FUNCTIONS = SimpleNamespace(**{**vars(functions), **functions.walked._asdict()})
 
 
 def run(
