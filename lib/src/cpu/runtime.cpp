@@ -96,7 +96,6 @@ class CpuRuntime final : public Runtime {
   }
   std::string code() const override { return names(); }
   std::unique_ptr<Backend> make_backend(const ContextOptions& options) const override {
-    cpu_kernels();  // an error of the instruction set comes here, and not on a thread of a team
     return make_cpu_backend(options);
   }
   Backend& counting_backend() const override { return cpu_counting_backend(); }

@@ -16,6 +16,7 @@ namespace scanrnn {
 template <class F>
 void run_team(Index threads, F&& work) {
   if (threads <= 1) return work(scan::Team{});  // OpenMP takes a microsecond for it
+  cpu_kernels();  // an instruction set that is not there is an error here, and not on a thread
 #pragma omp parallel num_threads(static_cast<int>(threads))
   work(scan::Team{omp_get_thread_num(), omp_get_num_threads()});
 }
