@@ -21,10 +21,12 @@ from .registry import (
     classes,
     cuda_available,
     devices,
+    version,
 )
 from .run import Pullback
 from .scans import scan, scan_log
 
+__version__ = version()
 _classes = classes(make_class)
 globals().update(_classes)
 
