@@ -42,12 +42,6 @@ const CpuTypeKernels<T>& kernels_of() {
   }
 }
 
-// So many values of memory to work in.
-template <class T>
-T* take(Arena& arena, Index count) {
-  return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T)));
-}
-
 // Tokens that one product adds up for a weight gradient. Rounding grows with the root of the terms
 // of a sum: of this many sums of this many, each level costs the same at the longest sequence
 // (2^20).

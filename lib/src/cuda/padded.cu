@@ -67,21 +67,7 @@ struct Speed {
 constexpr Speed kHalves{80e6, 300e6}, kTf32{48e6, 130e6};
 constexpr double kCopied = 3e6, kLaunch = 2.5, kSurelyFaster = 0.85;
 
-// The copies of one product in memory.
-class Copies {
- public:
-  explicit Copies(void* memory) : next_(static_cast<char*>(memory)) {}
-  template <class T>
-  T* take(Index count) {
-    void* const out = next_;
-    next_ += whole(count * static_cast<Index>(sizeof(T)), 256);
-    return static_cast<T*>(out);
-  }
-
- private:
-  char* next_;
-};
-constexpr Index kMostBetween = 4 * 256;  // bytes that Copies leave between them
+constexpr Index kMostBetween = 4 * Index{Arena::kAlignment};  // bytes between copies in memory
 
 // How large the copies are; 0 rows: as many as a part has.
 struct CopySizes {
@@ -133,16 +119,16 @@ struct Run {
     const bool along_k = padded.along_k;
     const Index count = along_k ? p.k : p.m, most = padded.rows;
     const CopySizes sizes(p, padded);
-    Copies copies(memory);
+    Arena copies(memory);
     const auto rows_or = [most](Index rows) { return rows > 0 ? rows : most; };
-    T* const a_copy = padded.a ? copies.take<T>(most * sizes.a_columns) : nullptr;
-    T* const b_copy = padded.b ? copies.take<T>(rows_or(sizes.b_rows) * sizes.b_columns) : nullptr;
-    C* const c_copy = padded.c ? copies.take<C>(rows_or(sizes.c_rows) * padded.n) : nullptr;
+    T* const a_copy = padded.a ? take<T>(copies, most * sizes.a_columns) : nullptr;
+    T* const b_copy = padded.b ? take<T>(copies, rows_or(sizes.b_rows) * sizes.b_columns) : nullptr;
+    C* const c_copy = padded.c ? take<C>(copies, rows_or(sizes.c_rows) * padded.n) : nullptr;
     CudaProduct part = p;
     part.n = padded.n;
     if (p.bias && padded.n != p.n) {
       part.bias =
-          pad(static_cast<const T*>(p.bias), p.n, 1, p.n, copies.take<T>(padded.n), 1, padded.n);
+          pad(static_cast<const T*>(p.bias), p.n, 1, p.n, take<T>(copies, padded.n), 1, padded.n);
     }
     const auto of_b = [&](Index first, Index rows, Index to_rows) {
       if (!padded.b) return Factor{b(first), p.b.stride, p.b.transposed};

@@ -40,6 +40,12 @@ class Arena {
   std::size_t used_ = 0, peak_ = 0;
 };
 
+// So many values of memory to work in.
+template <class T>
+T* take(Arena& arena, Index count) {
+  return static_cast<T*>(arena.take(static_cast<std::size_t>(count) * sizeof(T)));
+}
+
 // A row-major matrix of a product, or its transpose.
 struct Factor {
   const void* data;

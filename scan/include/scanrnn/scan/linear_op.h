@@ -103,15 +103,15 @@ SCANRNN_HD Carried<V> advance(const Affine<V>& f, const Carried<V>& s) {
   return {fma(f.a, s.h, f.b), V(0)};
 }
 
-// get(first), then those behind it, kCount in all, as a tree: its latency is that of few
-// combinations.
-template <class Op, int kCount, class Get>
-SCANRNN_HD typename Op::Element combine_tree(const Get& get, int first = 0) {
+// get(first), then those behind it, kCount in all, put together as a tree: its latency is that of
+// few compositions, and it rounds little.
+template <int kCount, class Both, class Get>
+SCANRNN_HD auto as_tree(const Both& both, const Get& get, int first = 0) {
   if constexpr (kCount == 1) {
     return get(first);
   } else {
-    return Op::combine(combine_tree<Op, kCount / 2>(get, first),
-                       combine_tree<Op, kCount - kCount / 2>(get, first + kCount / 2));
+    return both(as_tree<kCount / 2>(both, get, first),
+                as_tree<kCount - kCount / 2>(both, get, first + kCount / 2));
   }
 }
 
@@ -159,7 +159,7 @@ struct LinearOp {
   SCANRNN_HD static Element combine(const Element& f, const Element& g) { return join(f, g); }
   template <int kCount, class Get>
   SCANRNN_HD static Element combine_all(const Get& get) {
-    return combine_tree<LinearOp, kCount>(get);
+    return as_tree<kCount>([](const Element& f, const Element& g) { return combine(f, g); }, get);
   }
   SCANRNN_HD static Affine<V> linear(const Element& f) { return f; }
   // A product of decays that is beyond every number leaves 0 as it is, as they do one by one.

@@ -242,7 +242,7 @@ struct LogStateOp {
   SCANRNN_HD static Element combine(const Element& f, const Element& g) { return join(f, g); }
   template <int kCount, class Get>
   SCANRNN_HD static Element combine_all(const Get& get) {
-    return combine_tree<LogStateOp, kCount>(get);
+    return as_tree<kCount>([](const Element& f, const Element& g) { return combine(f, g); }, get);
   }
   SCANRNN_HD static Element linear(const Element& f) { return f; }
   template <class Exponents>

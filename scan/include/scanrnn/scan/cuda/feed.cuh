@@ -81,6 +81,15 @@ __device__ __forceinline__ void copy_part(void* to, const void* from, int bytes)
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(bytes)
                : "memory");
 }
+// One of 16 bits is waited for.
+template <class T>
+__device__ __forceinline__ void copy_element(T* to, const T* from) {
+  if constexpr (sizeof(T) >= 4) {
+    copy_async<sizeof(T)>(to, from);
+  } else {
+    *to = *from;
+  }
+}
 // Whether a 16-bit element is the second one of its word.
 __device__ __forceinline__ int begins_inside(const void* element) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(element) / 2 % 2);
@@ -135,7 +144,7 @@ __device__ __forceinline__ void copy_halves(const T* from, Index step, int steps
     to += 2 * kLanes;
   }
 }
-// Element by element: any alignment. 16 bits are waited for.
+// Element by element: any alignment.
 template <class T>
 __device__ __forceinline__ void copy_singly(const T* from, Index step, Index row, int steps,
                                             int rows, T* to) {
@@ -145,11 +154,7 @@ __device__ __forceinline__ void copy_singly(const T* from, Index step, Index row
   to += lane;
 #pragma unroll 4
   for (int k = 0; k < steps; ++k) {
-    if constexpr (sizeof(T) >= 4) {
-      copy_async<sizeof(T)>(to + k * kLanes, from);
-    } else {
-      to[k * kLanes] = *from;
-    }
+    copy_element(to + k * kLanes, from);
     from += step;
   }
 }

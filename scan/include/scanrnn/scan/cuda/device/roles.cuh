@@ -72,7 +72,7 @@ __device__ __forceinline__ void publish_totals(Shared<Op, kParts, kWarps>& share
     typename Op::Local total[kWarps];
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) total[w] = shared.totals[i % kKept][w][row];
-    const auto own = Op::promote(fold<Op, kWarps>([&](int w) { return total[w]; }));
+    const auto own = Op::promote(join_all<Op, kWarps>([&](int w) { return total[w]; }));
     if (now.tile + 1 < tickets.tiles) {
       exchange.publish(0, now.tile, tickets.column(now, kParts, part), lane, own);
     }

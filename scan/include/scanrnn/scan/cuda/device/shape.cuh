@@ -14,15 +14,11 @@ struct Place {
   unsigned tile, line, block;
 };
 
-// total(0), then total(1) ...: composed as a tree, which is short and rounds little.
+// total(0), then total(1) ...
 template <class Op, int kCount, class Totals>
-__device__ __forceinline__ typename Op::Local fold(const Totals& total, int first = 0) {
-  if constexpr (kCount == 1) {
-    return total(first);
-  } else {
-    return Op::join(fold<Op, kCount / 2>(total, first),
-                    fold<Op, kCount - kCount / 2>(total, first + kCount / 2));
-  }
+__device__ __forceinline__ typename Op::Local join_all(const Totals& total) {
+  using Local = typename Op::Local;
+  return as_tree<kCount>([](const Local& f, const Local& g) { return Op::join(f, g); }, total);
 }
 
 // A block walks a tile after it has composed the next one, so that other blocks have that long to

@@ -109,7 +109,7 @@ __device__ __forceinline__ void serve(LaneShared<Op>& shared, const LaneTickets&
     const bool exists = first + half < rows;
     const int row = exists ? first + half : first;
     const auto own =
-        Op::promote(fold<Op, kLaneWarps>([&](int worker) { return totals[worker][row]; }));
+        Op::promote(join_all<Op, kLaneWarps>([&](int worker) { return totals[worker][row]; }));
     const auto state = exchange.resolve(all.tile(ticket), all.tiles, line * rows + row, exists, own,
                                         [&] { return ends.first(line, row); });
     if (exists && lane % kLaneGroup == 0) shared.before[i % 2][row] = state;

@@ -40,15 +40,6 @@ struct Piece {
   }
 };
 
-template <class T>
-__device__ __forceinline__ void copy_element(T* to, const T* from) {
-  if constexpr (sizeof(T) >= 4) {
-    copy_async<sizeof(T)>(to, from);
-  } else {
-    *to = *from;
-  }
-}
-
 // The elements of a piece one by one, where it is no run: use(place in the tile, step, row).
 template <class T, class F>
 __device__ __forceinline__ void for_elements(const Piece<T>& piece, int rows, F&& use) {
