@@ -88,6 +88,13 @@ struct Moves {
   Lanes last(const Lanes& x) const {
     return by_lane([&](std::size_t lane) { return at(x, steps() - 1, lane); });
   }
+  Lanes every_other(int odd, const Lanes& x, const Lanes& y) const {
+    return by_lane([&](std::size_t lane) {
+      if (!holds(lane)) return kPoison;
+      const Index step = 2 * step_of(lane) + odd;
+      return step < steps() ? at(x, step, lane) : at(y, step - steps(), lane);
+    });
+  }
 };
 
 // One line whose steps are adjacent: at `step` = -rows time runs down from `data`.
@@ -202,8 +209,8 @@ void run(Index lines, Index rows, Index steps, int team_size, Index chunk, bool 
 TEST(StepsAbreast, EveryLengthTeamAndDirection) {
   omp_set_dynamic(0);
   for (const Index rows : {1, 2, 3, 4}) {
-    for (const Index chunk : {0, 16, 24, 37}) {
-      for (const Index steps : {0, 1, 2, 3, 7, 8, 9, 16, 17, 31, 61, 203}) {
+    for (const Index chunk : {0, 16, 24, 37, 300}) {
+      for (const Index steps : {0, 1, 2, 3, 7, 8, 9, 16, 17, 31, 61, 203, 1201}) {
         for (const int team_size : {1, 3}) {
           for (const bool reverse : {false, true}) {
             if (steps == 0 && reverse) continue;  // there is no last step to begin at

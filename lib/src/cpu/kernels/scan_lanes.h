@@ -127,7 +127,8 @@ class StepMoves {
   StepMoves(scan::Index rows, scan::Index steps, bool reverse) : steps_(steps) {
     using Lane = hn::TFromD<hn::RebindToSigned<D>>;
     Lane first[V::kLanes], last[V::kLanes], earlier[kLevels][V::kLanes];
-    T later[kLevels][V::kLanes];
+    Lane pair[2][V::kLanes];
+    T later[kLevels][V::kLanes], second[2][V::kLanes];
     for (scan::Index lane = 0; lane < V::kLanes; ++lane) {
       const scan::Index row = lane % rows, place = lane / rows;
       const scan::Index step = reverse ? steps_ - 1 - place : place;  // < 0: no step's lane
@@ -140,12 +141,22 @@ class StepMoves {
         earlier[level][lane] =
             static_cast<Lane>(found ? lane + (reverse ? back : -back) * rows : lane);
       }
+      for (int odd = 0; odd < 2; ++odd) {
+        const scan::Index of_two = std::max<scan::Index>(2 * step + odd, 0),
+                          of_one = of_two % steps_;
+        pair[odd][lane] = static_cast<Lane>(row + (reverse ? steps_ - 1 - of_one : of_one) * rows);
+        second[odd][lane] = of_two < steps_ ? T(0) : T(1);
+      }
     }
     first_ = hn::SetTableIndices(D(), first);
     last_ = hn::SetTableIndices(D(), last);
     for (int level = 0; level < kLevels; ++level) {
       earlier_[level] = hn::SetTableIndices(D(), earlier[level]);
       later_[level] = hn::Ne(hn::LoadU(D(), later[level]), hn::Zero(D()));
+    }
+    for (int odd = 0; odd < 2; ++odd) {
+      pair_[odd] = hn::SetTableIndices(D(), pair[odd]);
+      second_[odd] = hn::Ne(hn::LoadU(D(), second[odd]), hn::Zero(D()));
     }
   }
   scan::Index steps() const { return steps_; }
@@ -157,13 +168,17 @@ class StepMoves {
   }
   SCANRNN_INLINE V first(V x) const { return hn::TableLookupLanes(x.raw, first_); }
   SCANRNN_INLINE V last(V x) const { return hn::TableLookupLanes(x.raw, last_); }
+  SCANRNN_INLINE V every_other(int odd, V x, V y) const {
+    return hn::IfThenElse(second_[odd], hn::TableLookupLanes(y.raw, pair_[odd]),
+                          hn::TableLookupLanes(x.raw, pair_[odd]));
+  }
 
  private:
   using D = typename V::D;
   using Indices = decltype(hn::IndicesFromVec(D(), hn::Zero(hn::RebindToSigned<D>())));
   scan::Index steps_;
-  Indices first_, last_, earlier_[kLevels];
-  Mask<T> later_[kLevels];
+  Indices first_, last_, earlier_[kLevels], pair_[2];
+  Mask<T> later_[kLevels], second_[2];
 };
 
 }  // namespace scanrnn::HWY_NAMESPACE

@@ -25,7 +25,9 @@ struct Vec {
   using D = hn::ScalableTag<T>;
   using Raw = hn::Vec<D>;
   static constexpr std::int64_t kLanes = hn::MaxLanes(D());
-  Raw raw;
+  // Nothing changes it in a constant. GCC keeps a constant that is a structure of vectors in
+  // memory, not in registers, unless it has a part that may change.
+  mutable Raw raw;
 
   Vec() = default;
   SCANRNN_INLINE Vec(Raw r) : raw(r) {}

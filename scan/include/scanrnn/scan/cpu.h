@@ -39,8 +39,8 @@ inline constexpr bool
 
 // Moves one row's state on by one step.
 template <class Op, class Cursor, class Output>
-void advance(const Cursor& source, const Output& sink, Index row, Index t,
-             typename Op::State& state) {
+SCANRNN_HD void advance(const Cursor& source, const Output& sink, Index row, Index t,
+                        typename Op::State& state) {
   const auto item = source.load(row, t);
   const auto before = state;
   const auto after = Op::apply_step(source.step(item), before);
@@ -53,8 +53,10 @@ void advance(const Cursor& source, const Output& sink, Index row, Index t,
 // ahead: where a step's piece ends, no processor guesses where the next begins. The state of a lone
 // row stays in registers: there is no other row to work on while it comes back from memory.
 template <class Op, class Cursor, class Output>
-void walk(const Cursor& source, const Output& sink, Range rows, Range steps,
+void walk(const Cursor& line, const Output& to, Range rows, Range steps,
           typename Op::State* carry) {
+  const Cursor source = line;  // copies, which no store of a vector may change: in registers
+  const Output sink = to;
   constexpr Index kBlock = 128, kAhead = 32;
   if (rows.end - rows.begin == 1) {
     auto state = carry[rows.begin];

@@ -14,6 +14,8 @@
 //     choose(level, yes, no)    `no` where there is no such step
 //     first(x), last(x)         to all steps' lanes those of the lone step that a carry holds, or
 //                               of a vector's last step
+//     every_other(odd, x, y)    of the steps of x and then of y every other one, from the first
+//                               (odd 0) or second on
 #pragma once
 
 #include "scanrnn/scan/cpu.h"
@@ -48,23 +50,33 @@ struct StepsAbreast {
   template <class Op, class Cursor>
   void reduce(const Cursor& source, Range rows, Range steps, typename Op::Element* total) const {
     if (rows.begin == rows.end) return;
-    const Range rest{steps.end - (steps.end - steps.begin) % moves.steps(), steps.end};
     const auto wide = source.abreast(moves.steps());
-    const Index run = kLocalSteps / moves.steps() * moves.steps();
+    const auto vector_at = [&](Index t) {
+      return from_start(moves, Op::alone(wide.step(wide.load(0, t))), appended<Op>);
+    };
+    // Two steps of a vector are composed where they are: to move them would take as long.
+    constexpr bool kByRuns = Moves::kLevels > 1;
+    const Index block = kByRuns ? kLocalSteps * moves.steps() : kLocalSteps;
     auto chunk = Op::local_identity();
-    for (Index first = steps.begin; first < rest.begin; first += run) {
-      const Index end = std::min(first + run, rest.begin);
-      auto local = from_start<Op>(moves, Op::alone(wide.step(wide.load(0, first))));
-      for (Index t = first + moves.steps(); t < end; t += moves.steps()) {
-        local = Op::append(local, from_start<Op>(moves, Op::alone(wide.step(wide.load(0, t)))));
+    Index t = steps.begin;
+    for (; t + block <= steps.end; t += block) {
+      if constexpr (kByRuns) {
+        const auto joined = [](const auto& f, const auto& g) { return Op::join(f, g); };
+        chunk = Op::join(chunk, from_start(moves, runs<Op>(wide, t), joined));
+      } else {
+        auto local = vector_at(t);
+        for (Index i = moves.steps(); i < block; i += moves.steps()) {
+          local = Op::append(local, vector_at(t + i));
+        }
+        chunk = Op::join(chunk, local);
       }
-      chunk = Op::join(chunk, local);
+    }
+    for (; t + moves.steps() <= steps.end; t += moves.steps()) {
+      chunk = Op::join(chunk, vector_at(t));
     }
     chunk = last(moves, chunk);
     auto local = Op::local_identity();
-    for (Index t = rest.begin; t < rest.end; ++t) {
-      local = Op::then(local, source.step(source.load(0, t)));
-    }
+    for (; t < steps.end; ++t) local = Op::then(local, source.step(source.load(0, t)));
     *total = Op::promote(Op::join(chunk, local));
   }
 
@@ -77,7 +89,8 @@ struct StepsAbreast {
     auto state = each(carry, [&](const auto& x) { return moves.first(x); });
     for (Index t = steps.begin; t < steps.end; t += moves.steps()) {
       const auto item = wide.load(0, t);
-      const auto after = Op::apply(from_start<Op>(moves, Op::alone(wide.step(item))), state);
+      const auto f = from_start(moves, Op::alone(wide.step(item)), appended<Op>);
+      const auto after = Op::apply(f, state);
       const auto before = each(
           state,
           [&](const auto& s, const auto& x) { return moves.choose(0, moves.earlier(0, x), s); },
@@ -91,16 +104,41 @@ struct StepsAbreast {
   static Values last(const Moves& moves, const Values& f) {
     return each(f, [&](const auto& x) { return moves.last(x); });
   }
-  // Each step's map from the start of the vector.
   template <class Op>
-  static typename Op::Local from_start(const Moves& moves, typename Op::Local f) {
+  static constexpr auto appended = [](const auto& f, const auto& g) { return Op::append(f, g); };
+  // Each step's map from the start of the vector; both(f, g) is "first f, then g".
+  template <class Local, class Both>
+  static Local from_start(const Moves& moves, Local f, const Both& both) {
     for (int level = 0; level < Moves::kLevels; ++level) {
       const auto earlier = each(f, [&](const auto& x) { return moves.earlier(level, x); });
       f = each(
           f, [&](const auto& x, const auto& y) { return moves.choose(level, y, x); },
-          Op::append(earlier, f));
+          both(earlier, f));
     }
     return f;
+  }
+  // The maps of runs of kLocalSteps steps from `t` on, as many runs as a vector holds steps:
+  // neighbours are composed until as many are left, which takes an eighth of what the map from a
+  // vector's start to each of its steps does.
+  template <class Op, class Wide>
+  typename Op::Local runs(const Wide& wide, Index t) const {
+    constexpr int kPairings = 4;
+    static_assert(1 << kPairings == kLocalSteps);
+    typename Op::Local first[kPairings];  // of two, whose second is to come
+    for (int i = 0;; ++i, t += moves.steps()) {
+      auto f = Op::alone(wide.step(wide.load(0, t)));
+      int k = 0;
+      for (; i >> k & 1; ++k) {
+        const auto half = [&](int odd) {
+          return each(
+              first[k], [&](const auto& x, const auto& y) { return moves.every_other(odd, x, y); },
+              f);
+        };
+        f = Op::append(half(0), half(1));
+      }
+      if (k == kPairings) return f;
+      first[k] = f;
+    }
   }
 };
 
