@@ -55,6 +55,39 @@ TEST_P(RaggedTest, EveryWay) {
   }
 }
 
+void expect_same_in_place(const LayerOptions& options, Random& random) {
+  for (const Way& way : ways_of(options)) {
+    for (int bits = 0; bits < 8; ++bits) {
+      RaggedCase c = ragged_case(options, {70, 0, 12, 1, 120, 3}, bits & 1);
+      c.whole.way = way;
+      c.whole.layer.bidirectional = bits & 2;
+      fit(c.whole.layer);
+      c.whole.threads = 1 + bits % 3;
+      if (bits & 4) reset_some(c, 0.1, random);
+      const Data data = random_data(c.whole, random);
+      const Result apart = with_states(c, data, false), got = with_states(c, data, true);
+      SCOPED_TRACE(text(c.whole));
+      EXPECT_EQ(got.y, apart.y);
+      EXPECT_EQ(got.hn, apart.hn);
+      EXPECT_EQ(got.moren, apart.moren);
+      EXPECT_EQ(got.dx, apart.dx);
+      EXPECT_EQ(got.dh0, apart.dh0);
+      EXPECT_EQ(got.dmore0, apart.dmore0);
+      EXPECT_EQ(got.dparams, apart.dparams);
+    }
+  }
+}
+TEST_P(RaggedTest, StatesInPlace) {
+  Random random(1520);
+  expect_same_in_place(GetParam(), random);
+}
+TEST(Ragged, StatesOfLinesInPlace) {
+  Random random(1521);
+  for (const LayerOptions& options : layers_by_lines_and_more()) {
+    expect_same_in_place(options, random);
+  }
+}
+
 TEST_P(RaggedTest, ResetsAlone) {
   Random random(1512);
   const LayerOptions& options = GetParam();

@@ -113,6 +113,9 @@ def test_malformed_steps():
         step((h[0], h[0]))
     with raises(ValueError, "c: expected memory of its own, got that of h"):
         step((h, h))
+    both = np.zeros((1, 6, 5), np.float32)
+    with raises(ValueError, "c: expected memory of its own, got that of h"):
+        step((both[:, :4], both[:, 2:]))
     with raises(ValueError, r"state_indices: expected integers in \[-1, 3\]", f"got {2**63 - 1}"):
         step(pool(), np.uint64([1, 2**64 - 1]))  # which is -1 to whoever drops the sign
     with raises(ValueError, "state_indices: expected shape", r"got \(3,\)"):

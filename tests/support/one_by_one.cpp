@@ -164,6 +164,31 @@ Result forward_alone(const RaggedCase& c, const Data& data) {
   return buffers.result();
 }
 
+Result with_states(const RaggedCase& c, const Data& data, bool in_place) {
+  Context& context = shared_context(c.whole.threads);
+  const Arguments arguments(c, false, context);
+  Buffers ahead(c.whole, data), back(c.whole, data);
+  const auto enter = [&](auto& args) { args.ragged = arguments.ragged(); };
+  ahead.forward(context, Mode::training, 0, [&](ForwardArgs& args) {
+    enter(args);
+    if (in_place) args.hn = args.h0;
+  });
+  back.forward(context, Mode::training, 0, enter);
+  back.backward(context, 0, [&](BackwardArgs& args) {
+    enter(args);
+    if (in_place) args.dh0 = args.dhn;
+  });
+  Result out = back.result();
+  out.y = ahead.result().y;
+  out.hn = (in_place ? ahead.h0 : ahead.hn).values();
+  out.dh0 = (in_place ? back.dhn : back.dh0).values();
+  for (std::size_t i = 0; i < c.whole.more_states(); ++i) {
+    out.moren[i] = (in_place ? ahead.more0 : ahead.moren)[i].values();
+    out.dmore0[i] = (in_place ? back.dmoren : back.dmore0)[i].values();
+  }
+  return out;
+}
+
 void expect_alike(const RaggedCase& c, const Result& got, const Result& want) {
   const Dtype dtype = c.whole.layer.dtype;
   const double forward = forward_bound(c);

@@ -40,6 +40,17 @@ class Run {
     if (!counting()) stack_.backend.copy(view, out);
     return out;
   }
+  // What sequences enter with, or a copy of it where they leave states in the same memory: of a
+  // ragged batch a state may be written before all are read, and where h is projected, too.
+  TensorView entering(const TensorView& view, const TensorView& leaving) {
+    const TensorView out = inner(view);
+    const bool ragged = stack_.plan.problem.layout != dispatch::Batch::rectangular;
+    if (!present(out) || (!ragged && o_.proj_size == 0)) return out;
+    const TensorView copy = like(out);  // memory in any case: sizes know no addresses
+    if (counting() || out.data != leaving.data) return out;
+    stack_.backend.copy(out, copy);
+    return copy;
+  }
   // Memory to write `view` from with outer(); the tensor itself when it is right.
   TensorView target(const TensorView& view) {
     return present(view) && !fits(view) ? like(view) : view;

@@ -36,7 +36,7 @@ void Stack::forward(const ForwardArgs& args) {
   State h0, hn;
   for (const auto part : kStateTensors) {
     if (!args.state_indices)
-      h0.*part = run.inner(args.h0.*part), hn.*part = run.target(args.hn.*part);
+      h0.*part = run.entering(args.h0.*part, args.hn.*part), hn.*part = run.target(args.hn.*part);
     if (args.state_indices && as_one) h0.*part = hn.*part = args.h0.*part;
     if (pooled) h0.*part = hn.*part = run.rows_of(args.h0.*part, args.state_indices);
   }
@@ -121,7 +121,8 @@ class WayBack {
     const TensorView y = run_.inner(args.y);
     for (const auto part : kStateTensors) {
       h0_.*part = run_.inner(args.h0.*part);
-      dhn_.*part = run_.inner(args.dhn.*part), dh0_.*part = run_.target(args.dh0.*part);
+      dhn_.*part = run_.entering(args.dhn.*part, args.dh0.*part);
+      dh0_.*part = run_.target(args.dh0.*part);
     }
     dx_ = run_.target(args.dx);
     // Where h is projected, a product over tokens reads it.
