@@ -65,43 +65,9 @@ constexpr int tile_elements() {
   return Source::kStreams * kSteps * kLanes + (IsMarked<Source>::value ? kMarks : 0);
 }
 
-template <int kBytes>
-__device__ __forceinline__ void copy_async(void* to, const void* from) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(kBytes)
-                 : "memory");
-  }
-}
-// The first `bytes` of a word.
-__device__ __forceinline__ void copy_part(void* to, const void* from, int bytes) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(bytes)
-               : "memory");
-}
-// One of 16 bits is waited for.
-template <class T>
-__device__ __forceinline__ void copy_element(T* to, const T* from) {
-  if constexpr (sizeof(T) >= 4) {
-    copy_async<sizeof(T)>(to, from);
-  } else {
-    *to = *from;
-  }
-}
 // Whether a 16-bit element is the second one of its word.
 __device__ __forceinline__ int begins_inside(const void* element) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(element) / 2 % 2);
-}
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits until at most kPending of this warp's latest groups are on their way.
-template <int kPending>
-__device__ __forceinline__ void await_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-  __syncwarp();
 }
 
 // By words of 4 or 8 bytes. One loop for both: they take as long to ask for as to come.
