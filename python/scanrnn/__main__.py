@@ -201,11 +201,10 @@ def chosen_profile(name: str | None, content: dict[str, Any]) -> _core.Profile:
     if name is not None and Path(name).exists():
         return profile.parse(measure.load(Path(name)), name)
     names = [name] if name else [content["architecture"], f"{content['device']}-generic"]
-    for wanted in names:
-        found = _core.built_in_profile(wanted)
-        if found is not None:
-            return found
-    raise SystemExit(f"--profile: there is no file and no built-in profile {names[0]!r}")
+    found = next(filter(None, map(_core.built_in_profile, names)), None)
+    if found is None:
+        raise SystemExit(f"--profile: there is no file and no built-in profile {names[0]!r}")
+    return found
 
 
 def sweep_of(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -230,6 +229,8 @@ def main(arguments: list[str] | None = None) -> None:
             run(parser().parse_args(arguments))
         finally:
             sys.stdout.flush()
+    except (MemoryError, ValueError) as problem:  # a size that is not there, or has no room
+        raise SystemExit(str(problem) or "there is not enough memory") from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None  # as a shell says it
@@ -266,6 +267,8 @@ def run(chosen: argparse.Namespace) -> None:
         if chosen.out is not None:
             measure.ready(chosen.out)
             optional.need("matplotlib")
+        if chosen.profile is not None:
+            chosen_profile(chosen.profile, {})  # an error of its own before anything is measured
         content = sweep_of(chosen)
         regret.run(content, chosen_profile(chosen.profile, content), chosen.out)
     elif chosen.kind in ("calls", "memory"):

@@ -103,6 +103,6 @@ def scan_vjp(
     cuts = None if call.reset is None else slopes.later(call.reset)
     against = LINEAR, not call.reverse, call.axis
     adjoint = scan(ScanCall(*against, slopes.later(back), dh, reset=cuts))
-    first = (*slopes.cut, -1 if call.reverse else 0)
-    dh_0 = back[first] * slopes.kept(adjoint)[first]
+    first = (*slopes.cut, slice(-1, None) if call.reverse else slice(0, 1))
+    dh_0 = (back[first] * slopes.kept(adjoint)[first]).sum(call.axis)  # zeros of no steps
     return slopes.by_a(adjoint, conj), slopes.by_b(adjoint), dh_0

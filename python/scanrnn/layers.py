@@ -67,6 +67,8 @@ class Layer:
     device: str
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if type(self) is Layer:
+            raise TypeError("Layer: expected the class of a cell, such as scanrnn.MinGRU")
         signature = inspect.signature(type(self))
         arguments.refuse_others(type(self), signature.parameters, kwargs)
         bound = signature.bind(*args, **kwargs)

@@ -163,6 +163,20 @@ def test_what_cannot_be_written_is_said_before_the_work(tmp_path, command):
             __main__.main([*command, "--out", str(out)])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["demo", "--out", "x.foo"], r"x\.foo: expected a picture, \..*\.png"),
+        (["demo", "--hidden", "99999999999999999999"], "hidden_size: expected an integer"),
+        (["bench", "regret", "--random", "9", "--profile", "mine"], "no built-in profile 'mine'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_the_work(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=words):
+        __main__.main(arguments)
+
+
 @pytest.mark.skipif(scanrnn.cuda_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there(capsys):
     with pytest.raises(SystemExit):

@@ -68,6 +68,13 @@ def refused(kind, message, weights, layout, cell="LSTM", **options):
         ("kernel: expected shape (3, 16), as LSTM", LSTM | zeros(kernel=(3, 18)), "keras", "LSTM"),
         ("kernel: expected 2 axes, got shape (3,)", LSTM | zeros(kernel=(3,)), "keras", "LSTM"),
         ("W: expected 3 axes, got shape (16, 3)", NODE | zeros(W=(16, 3)), "onnx", "LSTM"),
+        ("W: expected 3 axes, got shape (16, 3)", NODE | zeros(W=(16, 3)), "onnx peephole", "LSTM"),
+        ("weights: missing ['W']", {n: v for n, v in NODE.items() if n != "W"}, "onnx peephole",
+         "LSTM"),
+        ("linear_before_reset: expected 0 or 1, got [1, 0]",
+         GRU_NODE | {"linear_before_reset": np.array([1, 0])}, "onnx", "GRU"),
+        ("linear_before_reset: expected 0 or 1, got 'yes'",
+         GRU_NODE | {"linear_before_reset": "yes"}, "onnx", "GRU"),
         ("bias: expected shape (2, 12), as GRU of input_size 3 and hidden_size 4 has it, got (2, ",
          GRU | zeros(bias=(11,)), "keras", "GRU"),
         ("reset_after: expected True, since one layer says so, got False",
@@ -110,7 +117,8 @@ def refused(kind, message, weights, layout, cell="LSTM", **options):
 )  # fmt: skip
 def test_values(message, weights, layout, cell):
     layout, _, more = layout.partition(" ")
-    options = {"bidirectional": {"bidirectional": True}, "biased": {"bias": True}}.get(more, {})
+    option = {"biased": "bias"}.get(more, more)
+    options = {option: True} if option else {}
     refused(ValueError, message, weights, layout, cell, **options)
 
 

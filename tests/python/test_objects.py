@@ -341,6 +341,11 @@ def test_a_forced_strategy_is_the_one_that_runs(cell, strategy, capfd, monkeypat
     assert f"scanrnn: {strategy} for T=40 B=2 H=5" in capfd.readouterr().err
 
 
+def test_a_layer_is_one_of_a_cell():
+    with pytest.raises(TypeError, match=r"^Layer: expected the class of a cell, such as"):
+        scanrnn.Layer(3, 4)
+
+
 def test_registry():
     linear = ["MinGRU", "MinLSTM", "SRU", "QRNN", "RGLRU"]
     assert DIAGONAL == ["PeepholeSRU", "IndRNN"]

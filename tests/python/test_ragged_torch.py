@@ -122,6 +122,24 @@ def test_a_packed_sequence_enters_forward_once():
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([6, -1], r"none below 1, 5 in all as input\.data has tokens, got \[6, -1\]"),
+        ([3, 0, 2], r"got \[3, 0, 2\]"),
+        ([2, 1, 2], r"expected numbers that do not rise, .* got \[2, 1, 2\]"),
+        ([1] * 11, r"5 in all as input\.data has tokens, got 11 in all"),
+        ([], r"expected a number for each step, got shape \(0,\)"),
+    ],
+)
+def test_a_packed_sequence_of_other_sizes(sizes, words):
+    sizes = torch.tensor(sizes, dtype=torch.int64)
+    with pytest.raises(ValueError, match=rf"^input\.batch_sizes: .*{words}$"):
+        module("GRU", 4, 6)(rnn_utils.PackedSequence(tensor(5, 4), sizes))
+    with raises(TypeError, "input.batch_sizes: expected int64 on cpu, got torch.float32 on cpu"):
+        module("GRU", 4, 6)(rnn_utils.PackedSequence(tensor(5, 4), torch.tensor([5.0])))
+
+
 def test_what_a_packed_sequence_cannot_have():
     rnn, given = module("LSTM", 4, 6), packed(tensor(9, 4, 4), LENGTHS)
     with raises(ValueError, "lengths: expected None with a PackedSequence"):

@@ -105,6 +105,26 @@ def test_few_steps(form, steps):
             same_as_loop(form, shape, axis, steps % 2 == 0, reset)
 
 
+@COMPILES
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("scan", [st.scan, lambda a, b, h, *how: st.scan_log(a, b, None, h, *how)])
+def test_derivatives_of_no_steps(scan, reverse):
+    a = torch.zeros(0, 3, device=DEVICE, requires_grad=True)
+    h = torch.ones(3, device=DEVICE, requires_grad=True)
+    given = torch.autograd.grad(scan(a, a, h, reverse).sum(), [a, h], create_graph=True)
+    same(given, [torch.zeros_like(a), torch.zeros_like(h)])
+    of_h = torch.autograd.grad(given[1].sum(), [a, h], allow_unused=True)
+    assert all(found is None or not found.any() for found in of_h)
+    moved = torch.func.jvp(lambda x: scan(x, x, h.detach(), reverse), (a.detach(),), (a.detach(),))
+    assert [tuple(found.shape) for found in moved] == [(0, 3), (0, 3)]
+
+
+def test_a_reset_of_numpy_may_run_backwards():
+    a, reset = torch.rand(4, 3, device=DEVICE), np.array([True, False, False, True])
+    there = torch.tensor(reset[::-1].copy(), device=DEVICE)
+    same([st.scan(a, a, reset=reset[::-1])], [st.scan(a, a, reset=there)])
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("shape", "axis", "reverse"), [((5, 2), 0, True), ((2, 4), -1, False)])
 def test_gradcheck(form, shape, axis, reverse):

@@ -199,8 +199,14 @@ def test_errors():
         rnn(normal(9, 3, 4))
     pair = module("LSTM", 4, 6, dtype=torch.float32)
     for nothing in ((), []):
-        with raises((TypeError, RuntimeError), "h_0: expected the pair"):
+        with raises(TypeError, r"h_0: expected the pair \(h_0, c_0\), got 0 of them"):
             pair(x, nothing)
+    with raises(TypeError, r"c_0: expected a tensor, got NoneType"):
+        pair(x, (tensor(1, 3, 6, dtype=torch.float32), None))
+    sparse = module("LSTM", 4, 6, dtype=torch.float32)
+    sparse.weight_hh_l0 = torch.nn.Parameter(sparse.weight_hh_l0.detach().to_sparse())
+    with raises(TypeError, "weight_hh_l0: expected a dense tensor, got layout torch.sparse_coo"):
+        sparse(x)
     pair.bias_ih_l0 = None
     with raises(TypeError, "bias_ih_l0: expected a parameter, got None"):
         pair(x)

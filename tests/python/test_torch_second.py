@@ -6,9 +6,11 @@ from scanrnn import formulas
 from scanrnn.grid import Ways
 from scanrnn.ragged import Ragged
 from scanrnn.torch import functions
-from support import ALL_CELLS, ALL_VARIANTS, INFO
+from support import ALL_CELLS, ALL_VARIANTS, DEVICE, INFO
 from test_errors import raises
 from torch_support import FORMS, flat, input_of, module, options_of, same, st, state, tensor, torch
+
+FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
 
 
 def shares(cell):
@@ -239,3 +241,15 @@ def test_what_needs_no_gradient_is_a_constant():
         return (v.sum() * y).sum()
 
     same([torch.func.grad(constant)(x)], [torch.ones_like(x) * rnn(x)[0].sum()])
+
+
+def test_tensors_without_values_have_second_derivatives():
+    """Nobody can look at a seed there, nor at lengths."""
+    packed = {"cu_seqlens": torch.tensor([0, 3, 7], device=DEVICE)}
+    for cell, options, told in (("MinGRU", {"dropout": 0.3}, {}), ("LSTM", {}, packed)):
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            rnn, x = module(cell, 3, 4, 2, **options), tensor(7, 3)
+            x.requires_grad_()
+            (dx,) = torch.autograd.grad(rnn(x, **told)[0].sum(), x, create_graph=True)
+            dx.square().sum().backward()
+            assert x.grad.shape == x.shape

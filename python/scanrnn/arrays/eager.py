@@ -13,7 +13,8 @@ from ..arguments import Array
 from ..scan_call import checks_devices
 
 _PLAIN = (torch.nn.Parameter, Tensor)
-# Found once, since they run in every call.
+# Found once, since they are looked at in every call.
+_strided = torch.strided
 _is_compiling = torch.compiler.is_compiling
 _is_tracing = torch._C._is_tracing
 _transforms = torch._C._are_functorch_transforms_active
@@ -23,7 +24,8 @@ _function_modes = torch._C._len_torch_function_stack
 
 def is_eager(values: Iterable[Tensor]) -> bool:
     """Whether nobody looks on: a compiler, a tracer, a transformation, forward mode, a mode, a kind
-    of tensor. And whether the memory holds the values, without a bit that turns their signs."""
+    of tensor. And whether the memory holds the values, all of them, without a bit that turns their
+    signs."""
     if (
         _is_compiling()
         or _is_tracing()
@@ -34,7 +36,9 @@ def is_eager(values: Iterable[Tensor]) -> bool:
     ):
         return False
     for value in values:
-        if type(value) not in _PLAIN or value.is_meta or value.is_neg():
+        if type(value) not in _PLAIN or value.layout is not _strided:
+            return False
+        if value.is_meta or value.is_neg():
             return False
     return True
 
@@ -42,7 +46,7 @@ def is_eager(values: Iterable[Tensor]) -> bool:
 def signs_of(value: Tensor) -> Array | None:
     """Those to check before a scan, on the host; None where nobody looks."""
     value = value.resolve_neg()
-    if not is_eager([value]) or value.layout != torch.strided:
+    if not is_eager([value]):
         return None
     if not value.is_cpu:
         looks = value.is_cuda and checks_devices()

@@ -115,7 +115,9 @@ def _onnx(path: str, cell: str) -> Read:
                 )
             weights[f"{layer}.{name}"] = values[value]
     if any(found != options[0] for found in options):
-        raise ValueError(f"weights: expected one activation in all nodes {cell}, got several")
+        directions = {found["bidirectional"] for found in options}
+        what = "activation" if len(directions) == 1 else "direction"
+        raise ValueError(f"weights: expected one {what} in all nodes {cell}, got several")
     return weights, options[0]
 
 

@@ -306,14 +306,18 @@ def _before_by_attribute(arrays: Arrays, cell: CellInfo) -> dict[str, Any]:
     """Where the attribute is not there it is 0."""
     if cell.name != "GRU":
         return {}
-    return {"reset_after": bool(np.asarray(arrays.get("linear_before_reset", 0)).item())}
+    told = np.asarray(arrays.get("linear_before_reset", 0))
+    if told.size != 1 or told.item() not in (0, 1):
+        raise ValueError(f"linear_before_reset: expected 0 or 1, got {told.tolist()!r}")
+    return {"reset_after": bool(told.item())}
 
 
 def _of_its_kind(arrays: Arrays, unit: Unit) -> Arrays:
-    peepholes = arrays.get("P")
+    peepholes, weight = arrays.get("P"), arrays.get("W")
     if unit.cell.vectors:
-        shape = len(arrays["W"]), arrays["W"].shape[1] // 4 * 3
-        return {"P": np.zeros(shape, arrays["W"].dtype)} | arrays
+        fits = weight is not None and weight.ndim == 3  # else there is an error later
+        shape = (len(weight), weight.shape[1] // 4 * 3) if fits else ()
+        return {"P": np.zeros(shape, next(iter(arrays.values())).dtype)} | arrays
     if peepholes is not None and np.any(peepholes != 0):
         raise ValueError(
             f"{unit.label('P')}: its values are not 0, so the gates read c: expected scanrnn.LSTM "

@@ -117,7 +117,9 @@ def draw(found: Race, ways: Ways, path: Path) -> None:
 
 def run(seconds: float, hidden: int, steps: int, out: Path, seed: int, device: str = "cpu") -> Race:
     measure.ready(out)
-    need("matplotlib")
+    pictures = need("matplotlib.backends.backend_agg").FigureCanvasAgg.get_supported_filetypes()
+    if out.suffix[1:] not in pictures:
+        raise SystemExit(f"{out}: expected a picture, .{' .'.join(pictures)}")
     begin, gap = time.perf_counter(), recall.gap_of(steps)
     rnn = scanrnn.MinGRU(2, hidden, device=device, seed=seed)
     print(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
 
 from ..grid import Ways
 from ..scan_call import LINEAR, ScanCall
@@ -74,8 +75,8 @@ def is_mapped(value: Tensor) -> bool:
 
 
 def longest(lengths: Tensor, most: int) -> int:
-    """Where vmap maps over them, what none is longer than."""
-    if is_mapped(lengths):
+    """Where vmap maps over them, and where they have no values, what none is longer than."""
+    if is_mapped(lengths) or is_fake(lengths):
         return most
     return int(lengths.max()) if lengths.shape[0] else 0
 

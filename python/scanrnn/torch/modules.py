@@ -55,6 +55,8 @@ class Base(WithOptions):
         for parameter in params:  # an operator on one without data would give none, either
             if parameter.device != device:
                 raise self._other_device(self._name_of(parameter), parameter, params[0])
+            if parameter.layout != torch.strided:
+                tensors.check_dense(self._name_of(parameter), parameter)
         for name, value in zip(_STATES, states, strict=False):
             self._check_like(name, value, params[0])
         given = x, *states, *params
@@ -273,11 +275,15 @@ class Recurrent(Base):
         count = self._cell.states
         if hx is None:
             return []
-        states = [hx] if count == 1 else list(hx) if isinstance(hx, (tuple, list)) else None
-        if states is None or len(states) != count or not all(isinstance(s, Tensor) for s in states):
-            wanted = state_words("h_0", count, "a tensor")
-            raise TypeError(f"h_0: expected {wanted}, got {type(hx).__name__}")
+        several = count > 1 and isinstance(hx, (tuple, list))
+        states = list(hx) if several else [hx]
+        if len(states) != count:
+            got = f"{len(states)} of them" if several else type(hx).__name__
+            raise TypeError(f"h_0: expected {state_words('h_0', count)}, got {got}")
         for index, (state, shape) in enumerate(zip(states, shapes, strict=True)):
+            if not isinstance(state, Tensor):
+                name = state_names("h_0", count)[index]
+                raise TypeError(f"{name}: expected a tensor, got {type(state).__name__}")
             tensors.check_dense(_STATES[index], state)
             self._check_state(index, state, (shape[0], shape[2]) if single else shape)
         return [state.unsqueeze(1) for state in states] if single else states
@@ -316,10 +322,10 @@ def any_requires_grad(values: Sequence[Tensor]) -> bool:
 
 
 def alike(values: Sequence[Tensor], parameter: Tensor) -> bool:
-    """Whether they are dense, and of the parameter's dtype and device."""
-    dtype, device, layout = parameter.dtype, parameter.device, torch.strided
+    """Whether those, which are eager, are dense, and of the parameter's dtype and device."""
+    dtype, device = parameter.dtype, parameter.device
     for value in values:
-        if value.dtype is not dtype or value.layout is not layout or value.device != device:
+        if value.dtype is not dtype or value.device != device:
             return False
         if value.is_nested:  # whose layout says nothing
             return False

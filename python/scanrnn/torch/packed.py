@@ -52,6 +52,9 @@ def run(
             f"{name}: expected None with a PackedSequence, which has lengths of its own"
         )
     data, batch_sizes, sorted_indices, unsorted_indices = given
+    eager = is_eager([data, batch_sizes])
+    if eager:
+        _check(batch_sizes, data.shape[0])
     sequences = int(batch_sizes[0]) if sorted_indices is None else sorted_indices.shape[0]
     order = order_of(sequences, batch_sizes, data.device, data.shape[0])
     y, states = forward(
@@ -59,11 +62,28 @@ def run(
         _permuted(hx, sorted_indices),
         cu_seqlens=order.cu_seqlens,
         # A compiled function would be one for this number.
-        longest=batch_sizes.shape[0] if is_eager([data, batch_sizes]) else None,
+        longest=batch_sizes.shape[0] if eager else None,
     )
     y = y.index_select(0, order.by_step)
     packed = PackedSequence(y, batch_sizes, sorted_indices, unsorted_indices)
     return packed, _permuted(states, unsorted_indices)
+
+
+def _check(batch_sizes: Tensor, tokens: int) -> None:
+    """A PackedSequence takes any tensors."""
+    name, dtype = "input.batch_sizes", batch_sizes.dtype
+    if dtype != torch.int64 or batch_sizes.device.type != "cpu":
+        raise TypeError(f"{name}: expected int64 on cpu, got {dtype} on {batch_sizes.device}")
+    if batch_sizes.dim() != 1 or not len(batch_sizes):
+        got = tuple(batch_sizes.shape)
+        raise ValueError(f"{name}: expected a number for each step, got shape {got}")
+    sizes = batch_sizes.numpy()
+    if (sizes[1:] > sizes[:-1]).any() or sizes[-1] < 1 or sizes.sum() != tokens:
+        got = f"{sizes.tolist()}" if len(sizes) <= 10 else f"{sizes.sum()} in all"
+        raise ValueError(
+            f"{name}: expected numbers that do not rise, none below 1, {tokens} in all as "
+            f"input.data has tokens, got {got}"
+        )
 
 
 def _permuted(states: Any, indices: Tensor | None) -> Any:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import formulas
+from ..arrays.eager import is_eager
 from ..description import Description
 from ..ragged import Ragged
 from . import functions as f
@@ -42,7 +43,7 @@ def backward_vjp(
     formulas.check(call.told, "a second derivative")
     seed: int | Tensor = 0
     if call.seed is not None:
-        seed = call.seed.to(call.x.device) if f.is_mapped(call.seed) else int(call.seed)
+        seed = int(call.seed) if is_eager([call.seed]) else call.seed.to(call.x.device)
     states, outputs = len(call.h_0), [call.dy] if call.dy is not None else []
     cotangents = (*outputs, *call.dh_n)
 

@@ -84,9 +84,8 @@ class Operands:
 
     def bools(self, name: str, value: Any) -> Tensor:
         if isinstance(value, np.ndarray):
-            value = self._moved(
-                torch.tensor(arguments.checked(name, value, ("bool",)), device="cpu")
-            )
+            value = arguments.forwards(arguments.checked(name, value, ("bool",)))
+            value = self._moved(torch.tensor(value, device="cpu"))
         return self.operand(name, value, ("bool",))
 
     def _moved(self, value: Tensor) -> Tensor:
