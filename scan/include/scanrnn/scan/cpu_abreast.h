@@ -118,8 +118,8 @@ struct StepsAbreast {
     return f;
   }
   // The maps of runs of kLocalSteps steps from `t` on, as many runs as a vector holds steps:
-  // neighbours are composed until as many are left, which takes an eighth of what the map from a
-  // vector's start to each of its steps does.
+  // neighbours are composed, two vectors to one, until as many are left. That is one composition a
+  // vector, where the map from its start to each of its steps takes one for each level.
   template <class Op, class Wide>
   typename Op::Local runs(const Wide& wide, Index t) const {
     constexpr int kPairings = 4;
