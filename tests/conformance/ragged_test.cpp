@@ -55,6 +55,15 @@ TEST_P(RaggedTest, EveryWay) {
   }
 }
 
+void expect_same(const Result& got, const Result& wanted) {
+  EXPECT_EQ(got.y, wanted.y);
+  EXPECT_EQ(got.hn, wanted.hn);
+  EXPECT_EQ(got.moren, wanted.moren);
+  EXPECT_EQ(got.dx, wanted.dx);
+  EXPECT_EQ(got.dh0, wanted.dh0);
+  EXPECT_EQ(got.dmore0, wanted.dmore0);
+  EXPECT_EQ(got.dparams, wanted.dparams);
+}
 void expect_same_in_place(const LayerOptions& options, Random& random) {
   for (const Way& way : ways_of(options)) {
     for (int bits = 0; bits < 8; ++bits) {
@@ -65,21 +74,33 @@ void expect_same_in_place(const LayerOptions& options, Random& random) {
       c.whole.threads = 1 + bits % 3;
       if (bits & 4) reset_some(c, 0.1, random);
       const Data data = random_data(c.whole, random);
-      const Result apart = with_states(c, data, false), got = with_states(c, data, true);
       SCOPED_TRACE(text(c.whole));
-      EXPECT_EQ(got.y, apart.y);
-      EXPECT_EQ(got.hn, apart.hn);
-      EXPECT_EQ(got.moren, apart.moren);
-      EXPECT_EQ(got.dx, apart.dx);
-      EXPECT_EQ(got.dh0, apart.dh0);
-      EXPECT_EQ(got.dmore0, apart.dmore0);
-      EXPECT_EQ(got.dparams, apart.dparams);
+      expect_same(with_states(c, data, true), with_states(c, data, false));
     }
   }
 }
 TEST_P(RaggedTest, StatesInPlace) {
   Random random(1520);
   expect_same_in_place(GetParam(), random);
+}
+TEST_P(RaggedTest, StatesOfAllLinesInPlace) {
+  Random random(1522);
+  for (const Way& way : ways_of(GetParam())) {
+    for (const std::int64_t steps : {0, 1, 130, 3000}) {
+      Case c;
+      c.layer = GetParam();
+      c.layer.input_size = 3;
+      c.layer.hidden_size = 4;
+      fit(c.layer);
+      c.steps = steps;
+      c.batch = 1;
+      c.way = way;
+      c.threads = 2;
+      const Data data = random_data(c, random);
+      SCOPED_TRACE(text(c));
+      expect_same(with_states(c, data, {}, true), with_states(c, data, {}, false));
+    }
+  }
 }
 TEST(Ragged, StatesOfLinesInPlace) {
   Random random(1521);

@@ -165,10 +165,13 @@ Result forward_alone(const RaggedCase& c, const Data& data) {
 }
 
 Result with_states(const RaggedCase& c, const Data& data, bool in_place) {
-  Context& context = shared_context(c.whole.threads);
-  const Arguments arguments(c, false, context);
-  Buffers ahead(c.whole, data), back(c.whole, data);
-  const auto enter = [&](auto& args) { args.ragged = arguments.ragged(); };
+  const Arguments arguments(c, false, shared_context(c.whole.threads));
+  return with_states(c.whole, data, arguments.ragged(), in_place);
+}
+Result with_states(const Case& c, const Data& data, const Ragged& ragged, bool in_place) {
+  Context& context = shared_context(c.threads);
+  Buffers ahead(c, data), back(c, data);
+  const auto enter = [&](auto& args) { args.ragged = ragged; };
   ahead.forward(context, Mode::training, 0, [&](ForwardArgs& args) {
     enter(args);
     if (in_place) args.hn = args.h0;
@@ -182,7 +185,7 @@ Result with_states(const RaggedCase& c, const Data& data, bool in_place) {
   out.y = ahead.result().y;
   out.hn = (in_place ? ahead.h0 : ahead.hn).values();
   out.dh0 = (in_place ? back.dhn : back.dh0).values();
-  for (std::size_t i = 0; i < c.whole.more_states(); ++i) {
+  for (std::size_t i = 0; i < c.more_states(); ++i) {
     out.moren[i] = (in_place ? ahead.more0 : ahead.moren)[i].values();
     out.dmore0[i] = (in_place ? back.dmoren : back.dmore0)[i].values();
   }

@@ -29,6 +29,7 @@ Result at_once(const RaggedCase& c, const Data& data, bool wide);
 Result forward_alone(const RaggedCase& c, const Data& data);
 
 // Forward and backward, where `in_place` with h_n in the memory of h_0 and dh_0 in that of dh_n.
+Result with_states(const Case& c, const Data& data, const Ragged& ragged, bool in_place);
 Result with_states(const RaggedCase& c, const Data& data, bool in_place);
 
 // Forward and backward, of values that may be no numbers.

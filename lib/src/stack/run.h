@@ -40,12 +40,15 @@ class Run {
     if (!counting()) stack_.backend.copy(view, out);
     return out;
   }
-  // What sequences enter with, or a copy of it where they leave states in the same memory: of a
-  // ragged batch a state may be written before all are read, and where h is projected, too.
+  // What sequences enter with, or a copy of it where they leave states in the same memory and one
+  // may be written before all are read: in ragged batches, where h is projected, and where blocks
+  // that share the time of a line all read what it enters with.
   TensorView entering(const TensorView& view, const TensorView& leaving) {
     const TensorView out = inner(view);
-    const bool ragged = stack_.plan.problem.layout != dispatch::Batch::rectangular;
-    if (!present(out) || (!ragged && o_.proj_size == 0)) return out;
+    const dispatch::Plan& plan = stack_.plan;
+    const bool ragged = plan.problem.layout != dispatch::Batch::rectangular;
+    const bool may_be_late = ragged || o_.proj_size > 0 || plan.across_blocks;
+    if (!present(out) || !may_be_late) return out;
     const TensorView copy = like(out);  // memory in any case: sizes know no addresses
     if (counting() || out.data != leaving.data) return out;
     stack_.backend.copy(out, copy);
