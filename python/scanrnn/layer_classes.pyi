@@ -23,12 +23,13 @@ class MinGRU(Layer):
         dropout: float = 0.0,
         bidirectional: bool = False,
         candidate: Literal["g", "linear", "tanh"] = "g",
-        input_dropout: float = 0.0,
-        zoneout: float = 0.0,
         domain: Literal["log", "linear"] = "log",
         dtype: Any = "float32",
         device: str = "auto",
         seed: int | None = None,
+        *,
+        input_dropout: float = 0.0,
+        zoneout: float = 0.0,
     ) -> None: ...
 
 class MinLSTM(Layer):
@@ -49,12 +50,13 @@ class MinLSTM(Layer):
         dropout: float = 0.0,
         bidirectional: bool = False,
         candidate: Literal["g", "linear", "tanh"] = "g",
-        input_dropout: float = 0.0,
-        zoneout: float = 0.0,
         domain: Literal["log", "linear"] = "log",
         dtype: Any = "float32",
         device: str = "auto",
         seed: int | None = None,
+        *,
+        input_dropout: float = 0.0,
+        zoneout: float = 0.0,
     ) -> None: ...
 
 class SRU(Layer):
@@ -81,6 +83,11 @@ class SRU(Layer):
         dropout: float = 0.0,
         bidirectional: bool = False,
         activation: Literal["identity", "tanh", "relu"] = "identity",
+        domain: Literal["log", "linear"] = "log",
+        dtype: Any = "float32",
+        device: str = "auto",
+        seed: int | None = None,
+        *,
         peephole: bool = False,
         input_dropout: float = 0.0,
         state_dropout: float = 0.0,
@@ -88,10 +95,6 @@ class SRU(Layer):
         projection_size: int = 0,
         rescale: bool = False,
         highway_bias: float = 0.0,
-        domain: Literal["log", "linear"] = "log",
-        dtype: Any = "float32",
-        device: str = "auto",
-        seed: int | None = None,
     ) -> None: ...
 
 class QRNN(Layer):
@@ -109,13 +112,14 @@ class QRNN(Layer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        input_dropout: float = 0.0,
-        state_dropout: float = 0.0,
-        zoneout: float = 0.0,
         domain: Literal["log", "linear"] = "log",
         dtype: Any = "float32",
         device: str = "auto",
         seed: int | None = None,
+        *,
+        input_dropout: float = 0.0,
+        state_dropout: float = 0.0,
+        zoneout: float = 0.0,
     ) -> None: ...
 
 class RGLRU(Layer):
@@ -134,12 +138,13 @@ class RGLRU(Layer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        input_dropout: float = 0.0,
-        zoneout: float = 0.0,
         domain: Literal["log", "linear"] = "log",
         dtype: Any = "float32",
         device: str = "auto",
         seed: int | None = None,
+        *,
+        input_dropout: float = 0.0,
+        zoneout: float = 0.0,
     ) -> None: ...
 
 class IndRNN(Layer):
@@ -161,12 +166,13 @@ class IndRNN(Layer):
         dropout: float = 0.0,
         bidirectional: bool = False,
         nonlinearity: Literal["relu", "tanh"] = "relu",
-        input_dropout: float = 0.0,
-        zoneout: float = 0.0,
-        layer_norm: bool = False,
         dtype: Any = "float32",
         device: str = "auto",
         seed: int | None = None,
+        *,
+        input_dropout: float = 0.0,
+        zoneout: float = 0.0,
+        layer_norm: bool = False,
     ) -> None: ...
 
 class RNN(Layer):
@@ -188,14 +194,15 @@ class RNN(Layer):
         dropout: float = 0.0,
         bidirectional: bool = False,
         nonlinearity: Literal["tanh", "relu"] = "tanh",
+        dtype: Any = "float32",
+        device: str = "auto",
+        seed: int | None = None,
+        *,
         input_dropout: float = 0.0,
         dropconnect: float = 0.0,
         zoneout: float = 0.0,
         num_heads: int = 1,
         layer_norm: bool = False,
-        dtype: Any = "float32",
-        device: str = "auto",
-        seed: int | None = None,
     ) -> None: ...
 
 class LSTM(Layer):
@@ -219,6 +226,10 @@ class LSTM(Layer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        dtype: Any = "float32",
+        device: str = "auto",
+        seed: int | None = None,
+        *,
         peephole: bool = False,
         input_dropout: float = 0.0,
         dropconnect: float = 0.0,
@@ -226,9 +237,6 @@ class LSTM(Layer):
         num_heads: int = 1,
         layer_norm: bool = False,
         proj_size: int = 0,
-        dtype: Any = "float32",
-        device: str = "auto",
-        seed: int | None = None,
     ) -> None: ...
 
 class GRU(Layer):
@@ -249,15 +257,16 @@ class GRU(Layer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        dtype: Any = "float32",
+        device: str = "auto",
+        seed: int | None = None,
+        *,
         input_dropout: float = 0.0,
         dropconnect: float = 0.0,
         zoneout: float = 0.0,
         num_heads: int = 1,
         reset_after: bool = True,
         layer_norm: bool = False,
-        dtype: Any = "float32",
-        device: str = "auto",
-        seed: int | None = None,
     ) -> None: ...
 
 class SLSTM(Layer):
@@ -276,11 +285,12 @@ class SLSTM(Layer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        dtype: Any = "float32",
+        device: str = "auto",
+        seed: int | None = None,
+        *,
         input_dropout: float = 0.0,
         dropconnect: float = 0.0,
         zoneout: float = 0.0,
         num_heads: int = 1,
-        dtype: Any = "float32",
-        device: str = "auto",
-        seed: int | None = None,
     ) -> None: ...
