@@ -44,16 +44,24 @@ def picker(content: dict[str, Any], profile: _core.Profile) -> Callable[[Problem
     return pick
 
 
+def timed(found: list[Problem], pick: Callable[[Problem], str]) -> list[Problem]:
+    """Those whose pick has a time: a file may have left out what other kernels run by now."""
+    return [p for p in found if pick(p) in p.ms]
+
+
 def summary(found: list[Problem], pick: Callable[[Problem], str]) -> str:
     """One line for each of the points on the grid and those held out."""
     lines = []
     for held_out, title in ((False, "on the grid"), (True, "held out")):
-        regrets = np.array([p.regret(pick(p)) for p in found if p.held_out == held_out])
+        points = [p for p in found if p.held_out == held_out]
+        regrets = np.array([p.regret(pick(p)) for p in timed(points, pick)])
         if len(regrets):
+            without = len(points) - len(regrets)
             lines.append(
                 f"{title}: {len(regrets)} points, the pick within 5 % of the best at "
                 f"{np.mean(regrets <= CLOSE):.1%}, within 20 % at {np.mean(regrets <= FAR):.1%}, "
                 f"worst {regrets.max():.0%}, mean {regrets.mean():.1%}"
+                + (f"; {without} whose pick has no time are left out" if without else "")
             )
     return "\n".join(lines)
 
@@ -62,7 +70,7 @@ def report(content: dict[str, Any], profile: _core.Profile) -> str:
     """Markdown: the summary, and a line for each cell, pass, dtype and kind of point."""
     found, pick = problems(content), picker(content, profile)
     groups: dict[tuple[str, ...], list[Problem]] = {}
-    for p in found:
+    for p in timed(found, pick):
         key = (p.cell, PASSES[p.direction], p.dtype, p.domain, "held out" if p.held_out else "grid")
         groups.setdefault(key, []).append(p)
     titles = ["cell", "pass", "dtype", "domain", "points", "number", "within 5 %", "within 20 %"]
@@ -95,7 +103,7 @@ def draw(content: dict[str, Any], profile: _core.Profile, cell: str, path: Path)
     """A heat map: the regret over T and B*H, and a letter for what is picked."""
     plt = optional.plots()
     pick = picker(content, profile)
-    found = [p for p in problems(content) if p.cell == cell]
+    found = [p for p in timed(problems(content), pick) if p.cell == cell]
     domain = "log" if any(p.domain == "log" for p in found) else "linear"
     found = [p for p in found if p.domain == domain]
     dtypes = sorted({p.dtype for p in found}, reverse=True)
