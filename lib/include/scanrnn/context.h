@@ -65,8 +65,8 @@ struct DeviceInfo {
   std::string architecture;        // "sm_90", "AVX3"
 };
 
-// The CPU, then every CUDA device that can be used: without a driver there are none. Throws
-// value_error where the environment's SCANRNN_ISA names no instruction set of this build.
+// The CPU, then every CUDA device that can be used: without a driver there are none. Throws error
+// where the environment's SCANRNN_ISA names no instruction set of this build.
 std::vector<DeviceInfo> devices();
 bool cuda_available();
 // One "key: value" line each: version, compiler, BLAS, SIMD targets, CUDA architectures.
