@@ -23,13 +23,12 @@ class MinGRU(Layer):
         dropout: float = 0.0,
         bidirectional: bool = False,
         candidate: Literal["g", "linear", "tanh"] = "g",
+        input_dropout: float = 0.0,
+        zoneout: float = 0.0,
         domain: Literal["log", "linear"] = "log",
         dtype: Any = "float32",
         device: str = "auto",
         seed: int | None = None,
-        *,
-        input_dropout: float = 0.0,
-        zoneout: float = 0.0,
     ) -> None: ...
 
 class MinLSTM(Layer):
@@ -50,13 +49,12 @@ class MinLSTM(Layer):
         dropout: float = 0.0,
         bidirectional: bool = False,
         candidate: Literal["g", "linear", "tanh"] = "g",
+        input_dropout: float = 0.0,
+        zoneout: float = 0.0,
         domain: Literal["log", "linear"] = "log",
         dtype: Any = "float32",
         device: str = "auto",
         seed: int | None = None,
-        *,
-        input_dropout: float = 0.0,
-        zoneout: float = 0.0,
     ) -> None: ...
 
 class SRU(Layer):
@@ -83,11 +81,6 @@ class SRU(Layer):
         dropout: float = 0.0,
         bidirectional: bool = False,
         activation: Literal["identity", "tanh", "relu"] = "identity",
-        domain: Literal["log", "linear"] = "log",
-        dtype: Any = "float32",
-        device: str = "auto",
-        seed: int | None = None,
-        *,
         peephole: bool = False,
         input_dropout: float = 0.0,
         state_dropout: float = 0.0,
@@ -95,6 +88,10 @@ class SRU(Layer):
         projection_size: int = 0,
         rescale: bool = False,
         highway_bias: float = 0.0,
+        domain: Literal["log", "linear"] = "log",
+        dtype: Any = "float32",
+        device: str = "auto",
+        seed: int | None = None,
     ) -> None: ...
 
 class QRNN(Layer):
@@ -112,14 +109,13 @@ class QRNN(Layer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        input_dropout: float = 0.0,
+        state_dropout: float = 0.0,
+        zoneout: float = 0.0,
         domain: Literal["log", "linear"] = "log",
         dtype: Any = "float32",
         device: str = "auto",
         seed: int | None = None,
-        *,
-        input_dropout: float = 0.0,
-        state_dropout: float = 0.0,
-        zoneout: float = 0.0,
     ) -> None: ...
 
 class RGLRU(Layer):
@@ -138,13 +134,12 @@ class RGLRU(Layer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        input_dropout: float = 0.0,
+        zoneout: float = 0.0,
         domain: Literal["log", "linear"] = "log",
         dtype: Any = "float32",
         device: str = "auto",
         seed: int | None = None,
-        *,
-        input_dropout: float = 0.0,
-        zoneout: float = 0.0,
     ) -> None: ...
 
 class IndRNN(Layer):
@@ -166,13 +161,12 @@ class IndRNN(Layer):
         dropout: float = 0.0,
         bidirectional: bool = False,
         nonlinearity: Literal["relu", "tanh"] = "relu",
-        dtype: Any = "float32",
-        device: str = "auto",
-        seed: int | None = None,
-        *,
         input_dropout: float = 0.0,
         zoneout: float = 0.0,
         layer_norm: bool = False,
+        dtype: Any = "float32",
+        device: str = "auto",
+        seed: int | None = None,
     ) -> None: ...
 
 class RNN(Layer):
@@ -194,15 +188,14 @@ class RNN(Layer):
         dropout: float = 0.0,
         bidirectional: bool = False,
         nonlinearity: Literal["tanh", "relu"] = "tanh",
-        dtype: Any = "float32",
-        device: str = "auto",
-        seed: int | None = None,
-        *,
         input_dropout: float = 0.0,
         dropconnect: float = 0.0,
         zoneout: float = 0.0,
         num_heads: int = 1,
         layer_norm: bool = False,
+        dtype: Any = "float32",
+        device: str = "auto",
+        seed: int | None = None,
     ) -> None: ...
 
 class LSTM(Layer):
@@ -226,10 +219,6 @@ class LSTM(Layer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        dtype: Any = "float32",
-        device: str = "auto",
-        seed: int | None = None,
-        *,
         peephole: bool = False,
         input_dropout: float = 0.0,
         dropconnect: float = 0.0,
@@ -237,6 +226,9 @@ class LSTM(Layer):
         num_heads: int = 1,
         layer_norm: bool = False,
         proj_size: int = 0,
+        dtype: Any = "float32",
+        device: str = "auto",
+        seed: int | None = None,
     ) -> None: ...
 
 class GRU(Layer):
@@ -257,16 +249,15 @@ class GRU(Layer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        dtype: Any = "float32",
-        device: str = "auto",
-        seed: int | None = None,
-        *,
         input_dropout: float = 0.0,
         dropconnect: float = 0.0,
         zoneout: float = 0.0,
         num_heads: int = 1,
         reset_after: bool = True,
         layer_norm: bool = False,
+        dtype: Any = "float32",
+        device: str = "auto",
+        seed: int | None = None,
     ) -> None: ...
 
 class SLSTM(Layer):
@@ -285,12 +276,11 @@ class SLSTM(Layer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        dtype: Any = "float32",
-        device: str = "auto",
-        seed: int | None = None,
-        *,
         input_dropout: float = 0.0,
         dropconnect: float = 0.0,
         zoneout: float = 0.0,
         num_heads: int = 1,
+        dtype: Any = "float32",
+        device: str = "auto",
+        seed: int | None = None,
     ) -> None: ...

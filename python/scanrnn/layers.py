@@ -295,19 +295,12 @@ def _restore(kind: type[Layer], options: dict[str, Any], params: dict[str, Array
 
 def make_class(cell: CellInfo) -> type[Layer]:
     """The class of a cell: its constructor is torch's, plus the cell's own options and ours."""
-    own = cell.own_options()
-    options = dict(_TORCHS)
-    if cell.variant_option:
-        options[cell.variant_option] = own.pop(cell.variant_option)
+    options = _TORCHS | cell.own_options()
     if cell.takes("domain"):
         options["domain"] = "log"
     options |= {"dtype": "float32", "device": "auto", "seed": None}
-    placed, named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter(name, kind, default=value)
-        for kind, values in ((placed, options), (named, own))
-        for name, value in values.items()
-    ]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind, default=options[name]) for name in options]
     doc = f"{cell.name} ({cell.recurrence} recurrence), {cell.words()}\n\n{Layer.__doc__}"
     return type(
         cell.name,

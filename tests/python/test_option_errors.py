@@ -4,7 +4,6 @@
 import importlib
 import re
 
-import numpy as np
 import pytest
 import scanrnn
 from support import make
@@ -37,21 +36,11 @@ def test_an_option_that_a_cell_has_not(library, cell, option, words):
         heir(6, 6, **{option: None})
 
 
-def test_arguments_come_in_torchs_order():
-    """Then what all layers have besides; a cell's own options by keyword alone."""
-    rnn = scanrnn.MinGRU(4, 6, 1, True, False, 0.0, True, "tanh", "linear", "float64", "cpu", 3)
-    assert (rnn.bidirectional, rnn.candidate, rnn.domain) == (True, "tanh", "linear")
-    assert (str(rnn.dtype), rnn.device) == ("float64", "cpu")
-    assert scanrnn.LSTM(4, 6, 1, True, False, 0.0, False, "float16", "cpu").dtype == np.float16
-    with pytest.raises(TypeError, match="positional"):
-        scanrnn.LSTM(4, 6, 1, True, False, 0.0, False, "float16", "cpu", 3, True)
-
-
 def test_options_that_not_all_libraries_have():
     words = "it is an option of MinGRU, MinLSTM, SRU, QRNN, RGLRU$"
     with pytest.raises(TypeError, match=rf"^IndRNN: unexpected argument 'domain': {words}"):
         scanrnn.IndRNN(6, 6, domain="log")
-    words = "expected one of 'num_layers', .*'device', 'seed', .*'proj_size'$"
+    words = "expected one of 'num_layers', .*'device', 'seed'$"
     with pytest.raises(TypeError, match=rf"^LSTM: unexpected argument 'strategy': {words}"):
         scanrnn.LSTM(6, 6, strategy="step_loop")
     pytest.importorskip("torch")
