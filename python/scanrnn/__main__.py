@@ -201,10 +201,11 @@ def chosen_profile(name: str | None, content: dict[str, Any]) -> _core.Profile:
     if name is not None and Path(name).exists():
         return profile.parse(measure.load(Path(name)), name)
     names = [name] if name else [content["architecture"], f"{content['device']}-generic"]
-    found = next(filter(None, map(_core.built_in_profile, names)), None)
-    if found is None:
-        raise SystemExit(f"--profile: there is no file and no built-in profile {names[0]!r}")
-    return found
+    for wanted in names:
+        found = _core.built_in_profile(wanted)
+        if found is not None:
+            return found
+    raise SystemExit(f"--profile: there is no file and no built-in profile {names[0]!r}")
 
 
 def sweep_of(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -229,8 +230,6 @@ def main(arguments: list[str] | None = None) -> None:
             run(parser().parse_args(arguments))
         finally:
             sys.stdout.flush()
-    except (MemoryError, ValueError) as problem:  # a size that is not there, or has no room
-        raise SystemExit(str(problem) or "there is not enough memory") from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None  # as a shell says it
@@ -245,9 +244,12 @@ def run(chosen: argparse.Namespace) -> None:
     elif chosen.command == "demo":
         from .tools import demo
 
-        demo.run(
-            chosen.seconds, chosen.hidden, chosen.steps, chosen.out, chosen.seed, chosen.device
-        )
+        try:
+            demo.run(
+                chosen.seconds, chosen.hidden, chosen.steps, chosen.out, chosen.seed, chosen.device
+            )
+        except (MemoryError, ValueError) as problem:  # of sizes that the caller chose
+            raise SystemExit(str(problem) or "there is not enough memory") from None
     elif chosen.command == "tune":
         from .tools import tune
 
@@ -267,10 +269,10 @@ def run(chosen: argparse.Namespace) -> None:
         if chosen.out is not None:
             measure.ready(chosen.out)
             optional.need("matplotlib")
-        if chosen.profile is not None:
-            chosen_profile(chosen.profile, {})  # an error of its own before anything is measured
+        # One that is told is found, or not, before anything is measured.
+        rules = None if chosen.profile is None else chosen_profile(chosen.profile, {})
         content = sweep_of(chosen)
-        regret.run(content, chosen_profile(chosen.profile, content), chosen.out)
+        regret.run(content, rules or chosen_profile(None, content), chosen.out)
     elif chosen.kind in ("calls", "memory"):
         from .tools import calls, memory
 

@@ -118,7 +118,7 @@ def draw(found: Race, ways: Ways, path: Path) -> None:
 def run(seconds: float, hidden: int, steps: int, out: Path, seed: int, device: str = "cpu") -> Race:
     measure.ready(out)
     pictures = need("matplotlib.backends.backend_agg").FigureCanvasAgg.get_supported_filetypes()
-    if out.suffix[1:] not in pictures:
+    if out.suffix and out.suffix[1:].lower() not in pictures:  # without one it is a PNG
         raise SystemExit(f"{out}: expected a picture, .{' .'.join(pictures)}")
     begin, gap = time.perf_counter(), recall.gap_of(steps)
     rnn = scanrnn.MinGRU(2, hidden, device=device, seed=seed)
