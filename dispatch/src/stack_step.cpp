@@ -15,6 +15,9 @@ bool fuses_steps(const Problem& p, const DeviceLimits& device) {
 // the second level cache in less time than blocks take to meet, and a block that makes more than
 // one piece of a layer asks for the first alone before it waits.
 constexpr std::int64_t kLeastUnits = 768, kUnitsOfBlock = 8;
+// One by one, layers that step in place copy their states first. Up to so many lines they are
+// faster where they need not, and so is a layer of one gate at any number.
+constexpr std::int64_t kLinesApart = 8;
 
 bool step_as_one(Plan& plan) {
   const Problem& p = plan.problem;
@@ -26,8 +29,10 @@ bool step_as_one(Plan& plan) {
 }
 
 void consider_step_as_one(Plan& plan) {
-  const std::int64_t units = plan.problem.hidden_size;
-  if (units >= kLeastUnits && units <= kUnitsOfBlock * plan.device.units) step_as_one(plan);
+  const Problem& p = plan.problem;
+  const bool pays = p.layout == Batch::ragged || (p.batch > kLinesApart && p.gates > 1);
+  const std::int64_t most = kUnitsOfBlock * plan.device.units;
+  if (pays && p.hidden_size >= kLeastUnits && p.hidden_size <= most) step_as_one(plan);
 }
 
 }  // namespace scanrnn::dispatch

@@ -31,7 +31,6 @@ Plan planned(const Problem& problem) {
 TEST(StackStepPlans, AsManyLayersAsALaunchTakes) {
   for (const auto& [layers, want] : {std::pair{2, 2}, {4, 4}, {5, 3}, {6, 3}, {8, 4}, {9, 3}}) {
     Plan step = planned(step_of(layers));
-    EXPECT_TRUE(steps_as_one(step));  // as the planner picks
     ASSERT_TRUE(step_as_one(step)) << layers << " layers";
     EXPECT_TRUE(steps_as_one(step));
     EXPECT_EQ(step.at_once, want) << layers << " layers";
@@ -56,8 +55,19 @@ TEST(StackStepPlans, PickedWhereItIsFaster) {
   for (const std::int64_t hidden : {512, 768, 1056, 2048}) {
     Problem problem = step_of(4);
     problem.hidden_size = hidden;
-    EXPECT_EQ(steps_as_one(planned(problem)), hidden == 768 || hidden == 1056) << hidden;
+    for (const std::int64_t batch : {1, 8, 9, 16}) {
+      problem.batch = batch;
+      for (const auto layout : {Batch::rectangular, Batch::ragged}) {  // ragged: states in a pool
+        problem.layout = layout;
+        const bool pays = batch > 8 || layout == Batch::ragged;
+        EXPECT_EQ(steps_as_one(planned(problem)), pays && (hidden == 768 || hidden == 1056))
+            << hidden << " units, " << batch << " lines";
+      }
+    }
   }
+  Problem plain = step_of(4);
+  plain.gates = 1, plain.batch = 16;
+  EXPECT_FALSE(steps_as_one(planned(plain)));
 }
 
 TEST(StackStepPlans, StepsThatCannot) {

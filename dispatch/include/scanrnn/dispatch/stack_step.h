@@ -19,7 +19,7 @@ inline bool steps_as_one(const Plan& plan) {
 // where it has one layer or more than one step, where backward will follow, where the step of a
 // layer is not one kernel, and where something is made around a layer.
 bool step_as_one(Plan& plan);
-// The same where it was measured to be faster with the state in place.
+// The same where it was measured to be faster: from states to others, and in a pool in place.
 void consider_step_as_one(Plan& plan);
 
 }  // namespace scanrnn::dispatch
