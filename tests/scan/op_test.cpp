@@ -122,65 +122,6 @@ TYPED_TEST(OperatorTest, AffineIsAssociativeAndRight) {
   }
 }
 
-// Maps whose decays are of any size and sign, composed as kernels do it: runs of a few steps, which
-// are joined. z is what a leaves of 1, whatever cancels on its way there.
-TYPED_TEST(OperatorTest, DecaysOfAnySize) {
-  using V = TypeParam;
-  using Op = scan::AnyAffineOp<V>;
-  Random random(11);
-  for (int i = 0; i < 3000; ++i) {
-    const double spread = i % 3 == 0 ? 0.3 : i % 3 == 1 ? 3 : 9;
-    auto joined = Op::local_identity(), appended = Op::local_identity();
-    Real want = 1;
-    for (int part = 0; part < 6; ++part) {
-      auto run = Op::no_steps();
-      for (int k = 0; k < scan::kLocalSteps; ++k) {
-        // Back towards 1, so that what was lost of z would count.
-        const double size = std::exp(spread * random.uniform(-1, 1)) *
-                            std::pow(static_cast<double>(std::fabs(want)), -0.5);
-        const V a = static_cast<V>(random.uniform(-1, 3) < 0 ? -size : size);
-        const scan::Affine<V> step{a, V(1) - a, V(0)};
-        want *= static_cast<Real>(a);
-        run = Op::then(run, step);
-        appended = Op::then(appended, step);
-      }
-      joined = Op::join(joined, Op::whole(run));
-    }
-    for (const auto& got : {joined, appended}) {
-      ASSERT_LE(std::fabs(got.a - want), 100 * kEpsilon<V> * std::fabs(want));
-      ASSERT_LE(std::fabs(got.z - (1 - want)),
-                100 * kEpsilon<V> * std::max<Real>(1, std::fabs(want)));
-    }
-  }
-}
-
-TYPED_TEST(OperatorTest, InfiniteStatesStay) {
-  using V = TypeParam;
-  using Op = scan::AnyAffineOp<V>;
-  const V a = V(0.9);
-  const scan::Affine<V> keeps{a, V(1) - a, V(1)}, jumps{a, V(1) - a, kInfinity<V>};
-  auto state = Op::apply(keeps, scan::carried(V(3)));
-  state = Op::apply(keeps, Op::apply(jumps, state));
-  EXPECT_EQ(state.h, kInfinity<V>);
-  const auto all = Op::join(Op::join(keeps, jumps), keeps);
-  EXPECT_EQ(all.b, kInfinity<V>);
-  EXPECT_EQ(Op::apply(keeps, Op::apply(all, scan::carried(V(-3)))).h, kInfinity<V>);
-}
-
-TYPED_TEST(OperatorTest, ZeroThroughProductsBeyondTheRange) {
-  using V = TypeParam;
-  using Op = scan::AnyAffineOp<V>;
-  const V large = std::numeric_limits<V>::max() / 2, nan = kNan<V>;
-  const scan::Affine<V> grows{large, V(1) - large, V(0)}, ends{V(0), V(1), V(3)};
-  const auto through = [&](const scan::Affine<V>& f) { return Op::join(Op::join(grows, f), ends); };
-  const auto all = through(Op::join(grows, grows));
-  EXPECT_EQ(all.b, V(3));
-  EXPECT_EQ(Op::apply(all, scan::carried(V(0))).h, V(3));
-  const auto lost = through(Op::alone({nan, nan, V(0)}));
-  EXPECT_TRUE(std::isnan(Op::apply(lost, scan::carried(V(0))).h));
-  EXPECT_TRUE(std::isnan(Op::apply_step({nan, nan, V(0)}, scan::carried(V(0))).h));
-}
-
 TYPED_TEST(OperatorTest, LogIsAssociativeAndRight) {
   using V = TypeParam;
   using Op = scan::LogAffineOp<V>;

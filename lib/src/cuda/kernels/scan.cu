@@ -33,7 +33,7 @@ ScanKernelArgs<T> as_lines(const ScanKernelArgs<T>& a) {
 // Inside a block a state is walked linearly; what crosses blocks is by logarithms where the form
 // is.
 template <class V, bool kLogForm>
-using AcrossOp = std::conditional_t<kLogForm, scan::AnyLogAffineOp<V>, scan::AnyAffineOp<V>>;
+using AcrossOp = std::conditional_t<kLogForm, scan::AnyLogAffineOp<V>, BareOp<V, kLogForm>>;
 template <class V, bool kLogForm>
 using AcrossResetOp = std::conditional_t<kLogForm, scan::AnyLogResetOp<V>, scan::AnyResetOp<V>>;
 
@@ -72,7 +72,7 @@ cudaError_t run_by(const CudaSchedule& units, const ScanKernelArgs<T>& a) {
                          kKernelsOf<Memory>>(s, logs, sink, ends);
     }
   }
-  return launch_bare<scan::AnyAffineOp<V>, AcrossOp<Scalar, kLogForm>, kKernelsOf<Memory>>(
+  return launch_bare<BareOp<V, kLogForm>, AcrossOp<Scalar, kLogForm>, kKernelsOf<Memory>>(
       s, source(NoResets()), sink, ends);
 }
 template <class Memory, bool kLogForm>

@@ -61,6 +61,10 @@ bool has_pairs(const Grid<U>& x) {
                      x.line % 2 == 0 && x.step % 2 == 0 && x.row == 1);
 }
 
+// What composes steps: z of a logarithm has digits that 1 - a has not.
+template <class V, bool kLogForm>
+using BareOp = std::conditional_t<kLogForm, scan::AnyAffineOp<V>, scan::AnyPlainOp<V>>;
+
 // The same tensor by the rows of Memory: a unit, or a pair of them.
 template <class Memory, class U>
 auto rows_of(const Grid<U>& x) {

@@ -75,7 +75,7 @@ cudaError_t run_bare(const CudaSchedule& units, const ScanBackwardKernelArgs<T>&
           s, source(Resets<Memory>{a.reset, s.extent.steps}), sink, ends);
     }
   }
-  return launch_bare<scan::AnyAffineOp<V>, scan::AnyAffineOp<Scalar>, kKernelsOf<Memory>>(
+  return launch_bare<BareOp<V, kLogForm>, BareOp<Scalar, kLogForm>, kKernelsOf<Memory>>(
       s, source(NoResets()), sink, ends);
 }
 template <class Memory>
@@ -114,7 +114,7 @@ template <class Memory, bool kLogForm>
 std::size_t workspace_of_form(const CudaSchedule& units) {
   using Scalar = scan::Scalar<typename Memory::V>;
   const CudaSchedule s = rows_of<Memory>(units);
-  return std::max(workspace_by<scan::AnyAffineOp<Scalar>, BareBackwardSource<Memory, kLogForm>,
+  return std::max(workspace_by<BareOp<Scalar, kLogForm>, BareBackwardSource<Memory, kLogForm>,
                                BareBackwardSink<Memory, kLogForm>, kKernelsOf<Memory>>(s),
                   workspace_by<scan::AnyResetOp<Scalar>, Marked<Memory, kLogForm>,
                                MarkedSink<Memory, kLogForm>, Kernels::general>(s));

@@ -211,37 +211,11 @@ struct AffineOp : LinearOp<V, false> {};
 template <class V>
 struct ResetOp : LinearOp<V, true> {};
 
-// A run of a few steps. Its z is a plain sum, right as long as no decay was so small that what it
-// lost of z grew again: `least`, of the decays up to each step, tells that for all of them at once.
+// Those of decays of any size (any_op.h).
 template <class V>
-struct AnyRun {
-  Affine<V> all;
-  V least;
-};
+struct AnyAffineOp;
 template <class V>
-struct AnyAffineOp : LinearOp<V, false, true> {
-  using Base = LinearOp<V, false, true>;
-  using Run = AnyRun<V>;
-  using Uncut = AnyAffineOp;
-  using Base::then;
-
-  SCANRNN_HD static Run no_steps() { return {Base::local_identity(), V(1)}; }
-  SCANRNN_HD static Run then(const Run& f, const typename Base::Step& g) {
-    const Affine<V> all = scan::then(f.all, g);
-    return {all, min(f.least, abs(all.a))};
-  }
-  SCANRNN_HD static typename Base::Local whole(const Run& f) {
-    return {f.all.a, select(less(f.least, V(0.25)), V(1) - f.all.a, f.all.z), f.all.b};
-  }
-};
-template <class V>
-struct Complex;
-template <class V>
-struct AnyAffineOp<Complex<V>> : LinearOp<Complex<V>, false, true> {};
-template <class V>
-struct AnyResetOp : LinearOp<V, true, true> {
-  using Uncut = AnyAffineOp<V>;
-};
+struct AnyPlainOp;
 
 // For steps that do not compose: a Step is what apply(step, state) takes.
 template <class V, class Step_>

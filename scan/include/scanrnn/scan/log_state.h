@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "scanrnn/scan/any_op.h"
 #include "scanrnn/scan/op.h"
 
 namespace scanrnn::scan {

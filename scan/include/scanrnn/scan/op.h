@@ -25,11 +25,11 @@
 //
 // One whose Local is empty composes nothing: then() gives nothing, and steps are only walked.
 //
-// AffineOp and LogAffineOp are for cells, whose decays are between 0 and 1; AnyAffineOp and
-// AnyLogAffineOp are for decays and states of any size. ResetOp and LogResetOp, AnyResetOp and
-// AnyLogResetOp are the same for sequences that are cut: a decay that is exactly zero forgets
-// whatever came before, infinities and NaN too. A product of decays that only underflows is no zero
-// to them.
+// AffineOp and LogAffineOp are for cells, whose decays are between 0 and 1; AnyAffineOp (any_op.h)
+// and AnyLogAffineOp are for decays and states of any size, AnyPlainOp where z of a step is 1 - a.
+// ResetOp and LogResetOp, AnyResetOp and AnyLogResetOp are the same for sequences that are cut: a
+// decay that is exactly zero forgets whatever came before, infinities and NaN too. A product of
+// decays that only underflows is no zero to them.
 #pragma once
 
 #include <type_traits>

@@ -89,7 +89,7 @@ bool vectors_fit(const Extent& extent, const Source& source, const Sink& sink, c
 // would be local memory.
 template <class Op, class Source>
 inline constexpr bool kPacks =
-    (std::is_same<Op, AnyAffineOp<float>>::value ||
+    (std::is_same<Op, AnyAffineOp<float>>::value || std::is_same<Op, AnyPlainOp<float>>::value ||
      std::is_same<Op, LoggedAffineOp<float>>::value) &&
     sizeof(typename Source::T) <= 4 && Source::kStreams <= (Source::kLifts ? 2 : 3);
 
