@@ -276,6 +276,9 @@ class Handles {
 
 }  // namespace
 
+// Some megabytes: a program may meet any number of sizes. Then all are prepared anew, as before.
+constexpr std::size_t kMostPrepared = 4096;
+
 struct CudaGemm::Impl {
   cublasLtHandle_t handle = nullptr;
   bool owned = false;
@@ -330,6 +333,7 @@ void CudaGemm::multiply(const CudaProduct& p, void* workspace, std::size_t bytes
                 bytes};
   auto found = impl_->prepared.find(key);
   if (found == impl_->prepared.end()) {
+    if (impl_->prepared.size() >= kMostPrepared) impl_->prepared.clear();
     found = impl_->prepared.try_emplace(key).first;
     try {
       found->second.prepare(impl_->handle, p, impl_->precision, bytes);
