@@ -16,7 +16,7 @@ bool fuses_steps(const Problem& p, const DeviceLimits& device) {
 // one piece of a layer asks for the first alone before it waits.
 constexpr std::int64_t kLeastUnits = 768, kUnitsOfBlock = 8;
 // One by one, layers that step in place copy their states first. Up to so many lines they are
-// faster where they need not, and so is a layer of one gate at any number.
+// faster where they need not, and so, in 16 bits, is a layer of one gate at any number.
 constexpr std::int64_t kLinesApart = 8;
 
 bool step_as_one(Plan& plan) {

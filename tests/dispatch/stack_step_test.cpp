@@ -30,7 +30,10 @@ Plan planned(const Problem& problem) {
 
 TEST(StackStepPlans, AsManyLayersAsALaunchTakes) {
   for (const auto& [layers, want] : {std::pair{2, 2}, {4, 4}, {5, 3}, {6, 3}, {8, 4}, {9, 3}}) {
-    Plan step = planned(step_of(layers));
+    Problem problem = step_of(layers);
+    problem.batch = 16;
+    Plan step = planned(problem);
+    EXPECT_TRUE(steps_as_one(step));  // as the planner picks
     ASSERT_TRUE(step_as_one(step)) << layers << " layers";
     EXPECT_TRUE(steps_as_one(step));
     EXPECT_EQ(step.at_once, want) << layers << " layers";

@@ -8,19 +8,11 @@
 
 #include "scanrnn/scan/op.h"
 #include "support/compare.h"
+#include "support/limits.h"
 #include "support/random.h"
 
 namespace scanrnn::test {
 namespace {
-
-using Real = long double;
-
-template <class V>
-constexpr V kInfinity = std::numeric_limits<V>::infinity();
-template <class V>
-constexpr V kNan = std::numeric_limits<V>::quiet_NaN();
-template <class V>
-constexpr Real kEpsilon = std::numeric_limits<V>::epsilon();
 
 // With z = 1 - a of its own: near a = 1 even a long double has lost its digits.
 struct Map {

@@ -8,7 +8,6 @@
 
 #include "recurrence/linear.h"
 #include "scanrnn/linear_scan.h"
-#include "scanrnn/scan/any_op.h"
 #include "scanrnn/scan/complex.h"
 
 namespace scanrnn {

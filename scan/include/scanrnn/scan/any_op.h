@@ -2,7 +2,6 @@
 // The scan operators (op.h) of decays and states of any size, held linearly.
 #pragma once
 
-#include "scanrnn/scan/complex.h"
 #include "scanrnn/scan/linear_op.h"
 
 namespace scanrnn::scan {
@@ -57,6 +56,8 @@ template <class V>
 struct AnyPlainOp : AnyRunsOp<V, true> {
   using Uncut = AnyPlainOp;
 };
+template <class V>
+struct Complex;
 template <class V>
 struct AnyAffineOp<Complex<V>> : LinearOp<Complex<V>, false, true> {};
 template <class V>

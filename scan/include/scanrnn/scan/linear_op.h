@@ -211,12 +211,6 @@ struct AffineOp : LinearOp<V, false> {};
 template <class V>
 struct ResetOp : LinearOp<V, true> {};
 
-// Those of decays of any size (any_op.h).
-template <class V>
-struct AnyAffineOp;
-template <class V>
-struct AnyPlainOp;
-
 // For steps that do not compose: a Step is what apply(step, state) takes.
 template <class V, class Step_>
 struct StepwiseOp {

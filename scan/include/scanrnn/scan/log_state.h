@@ -6,7 +6,6 @@
 
 #include <type_traits>
 
-#include "scanrnn/scan/any_op.h"
 #include "scanrnn/scan/op.h"
 
 namespace scanrnn::scan {

@@ -34,6 +34,7 @@
 
 #include <type_traits>
 
+#include "scanrnn/scan/any_op.h"
 #include "scanrnn/scan/linear_op.h"
 #include "scanrnn/scan/log_op.h"
 
