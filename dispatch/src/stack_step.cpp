@@ -16,7 +16,7 @@ bool fuses_steps(const Problem& p, const DeviceLimits& device) {
 // one piece of a layer asks for the first alone before it waits.
 constexpr std::int64_t kLeastUnits = 768, kUnitsOfBlock = 8;
 // One by one, layers that step in place copy their states first. Up to so many lines they are
-// faster where they need not, and so, in 16 bits, is a layer of one gate at any number.
+// faster where they need not; layers of one gate are at any number in 16 bits, at none in float32.
 constexpr std::int64_t kLinesApart = 8;
 
 bool step_as_one(Plan& plan) {
@@ -30,7 +30,8 @@ bool step_as_one(Plan& plan) {
 
 void consider_step_as_one(Plan& plan) {
   const Problem& p = plan.problem;
-  const bool pays = p.layout == Batch::ragged || (p.batch > kLinesApart && p.gates > 1);
+  const bool pays =
+      p.layout == Batch::ragged || (p.gates > 1 ? p.batch > kLinesApart : p.storage_bytes > 2);
   const std::int64_t most = kUnitsOfBlock * plan.device.units;
   if (pays && p.hidden_size >= kLeastUnits && p.hidden_size <= most) step_as_one(plan);
 }

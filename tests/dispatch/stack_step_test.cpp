@@ -69,8 +69,15 @@ TEST(StackStepPlans, PickedWhereItIsFaster) {
     }
   }
   Problem plain = step_of(4);
-  plain.gates = 1, plain.batch = 16;
-  EXPECT_FALSE(steps_as_one(planned(plain)));
+  plain.gates = 1;
+  for (const std::int64_t batch : {1, 16}) {
+    plain.batch = batch;
+    for (const int bytes : {2, 4}) {
+      plain.storage_bytes = bytes;
+      EXPECT_EQ(steps_as_one(planned(plain)), bytes == 4)
+          << batch << " lines, " << bytes << " bytes";
+    }
+  }
 }
 
 TEST(StackStepPlans, StepsThatCannot) {
