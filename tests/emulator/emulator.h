@@ -288,8 +288,8 @@ inline void ld_shared_f32(float& x, std::uint32_t p) { x = at<float>(p); }
 inline void ld_shared_u32(std::uint32_t& x, std::uint32_t p) { x = at<std::uint32_t>(p); }
 inline void rsqrt_approx_ftz_f32(float& y, float x) { y = 1.0f / std::sqrt(x); }
 
-inline void cp_async_cg_shared_global(std::uint32_t to, const void* from) {
-  begin_copy(&at<char>(to), from, 16);
+inline void cp_async_cg_shared_global(std::uint32_t to, const void* from, int bytes = 16) {
+  begin_copy(&at<char>(to), from, static_cast<std::size_t>(bytes));
 }
 inline void cp_async_ca_shared_global(std::uint32_t to, const void* from, int bytes) {
   begin_copy(&at<char>(to), from, static_cast<std::size_t>(bytes));

@@ -64,6 +64,10 @@ cudaError_t launch_by(const CudaSchedule& s, const Source& source, const Sink& s
                                                        on);
 }
 static_assert(scan::kShortSteps == dispatch::kCudaShortSteps);
+// Rows of the bare recurrence that begin anywhere are copied by vectors, without resets.
+template <Kernels kKernels, class Source>
+inline constexpr bool kMayBeUnaligned =
+    kKernels != Kernels::general && sizeof(typename Source::T) <= 4;
 // The same of the bare recurrence, of which a few steps are walked where they lie: by vectors of
 // whole lines; of rows beside one another up to kShortSteps, of rows whose steps are adjacent
 // fewer, since each result is a request of its own there.
@@ -81,10 +85,15 @@ cudaError_t launch_bare(const CudaSchedule& s, const Source& source, const Sink&
   const Index most = walks         ? scan::kShortSteps
                      : along_lanes ? dispatch::kCudaAdjacentSteps / Sink::kStreams
                                    : 0;
-  if (s.extent.steps < 1 || s.extent.steps > most) {
-    return launch_by<Op, Across, kKernels>(s, source, sink, ends);
+  if (s.extent.steps >= 1 && s.extent.steps <= most) {
+    return scan::launch_short<Op>(s.extent, source, sink, ends, on);
   }
-  return scan::launch_short<Op>(s.extent, source, sink, ends, on);
+  if constexpr (kMayBeUnaligned<kKernels, Source>) {
+    if (!s.along_lanes && scan::is_unaligned(s.extent, source)) {
+      return launch_by<Op, Across>(s, scan::Unaligned<Source>{source}, sink, ends);
+    }
+  }
+  return launch_by<Op, Across, kKernels>(s, source, sink, ends);
 }
 template <class Across, class Source, class Sink, Kernels kKernels = Kernels::lines>
 std::size_t workspace_by(const CudaSchedule& s) {
@@ -97,6 +106,15 @@ std::size_t workspace_by(const CudaSchedule& s) {
     }
   }
   return scan::device_workspace<Across, kCudaDeviceWarps, Source, Sink>(s.extent);
+}
+
+template <class Across, class Source, class Sink, Kernels kKernels>
+std::size_t bare_workspace(const CudaSchedule& s) {
+  const std::size_t bytes = workspace_by<Across, Source, Sink, kKernels>(s);
+  if constexpr (kMayBeUnaligned<kKernels, Source>) {
+    return std::max(bytes, workspace_by<Across, scan::Unaligned<Source>, Sink>(s));
+  }
+  return bytes;
 }
 
 // Walks lines whose steps do not compose.

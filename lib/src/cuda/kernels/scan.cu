@@ -80,13 +80,13 @@ std::size_t workspace_of_form(const CudaSchedule& units) {
   using Scalar = scan::Scalar<typename Memory::V>;
   const CudaSchedule s = rows_of<Memory>(units);
   std::size_t most =
-      std::max(workspace_by<AcrossOp<Scalar, kLogForm>, BareSource<Memory, kLogForm>,
-                            BareSink<Memory>, kKernelsOf<Memory>>(s),
+      std::max(bare_workspace<AcrossOp<Scalar, kLogForm>, BareSource<Memory, kLogForm>,
+                              BareSink<Memory>, kKernelsOf<Memory>>(s),
                workspace_by<AcrossResetOp<Scalar, kLogForm>, Marked<Memory, kLogForm>,
                             MarkedSink<Memory>, Kernels::general>(s));
   if constexpr (kLogForm) {
-    most = std::max(most, workspace_by<scan::LoggedLogAffineOp<Scalar>, LoggedSource<Memory>,
-                                       BareSink<Memory>, kKernelsOf<Memory>>(s));
+    most = std::max(most, bare_workspace<scan::LoggedLogAffineOp<Scalar>, LoggedSource<Memory>,
+                                         BareSink<Memory>, kKernelsOf<Memory>>(s));
   }
   return most;
 }

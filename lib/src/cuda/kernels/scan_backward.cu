@@ -114,8 +114,8 @@ template <class Memory, bool kLogForm>
 std::size_t workspace_of_form(const CudaSchedule& units) {
   using Scalar = scan::Scalar<typename Memory::V>;
   const CudaSchedule s = rows_of<Memory>(units);
-  return std::max(workspace_by<BareOp<Scalar, kLogForm>, BareBackwardSource<Memory, kLogForm>,
-                               BareBackwardSink<Memory, kLogForm>, kKernelsOf<Memory>>(s),
+  return std::max(bare_workspace<BareOp<Scalar, kLogForm>, BareBackwardSource<Memory, kLogForm>,
+                                 BareBackwardSink<Memory, kLogForm>, kKernelsOf<Memory>>(s),
                   workspace_by<scan::AnyResetOp<Scalar>, Marked<Memory, kLogForm>,
                                MarkedSink<Memory, kLogForm>, Kernels::general>(s));
 }

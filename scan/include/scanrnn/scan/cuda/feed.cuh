@@ -27,7 +27,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "scanrnn/scan/cuda/memory.cuh"
+#include "scanrnn/scan/cuda/unaligned.cuh"
 
 namespace scanrnn::scan {
 namespace cuda {
@@ -56,13 +56,18 @@ __device__ __forceinline__ bool runs(const Source& source) {
   return true;
 }
 
-// Elements of the tile of one warp: kSteps x kLanes of every stream, and where there are marks
-// kLanes words, so that the next tile begins as this one does.
+// Elements of the tile of one warp: kSteps x kLanes of every stream, or more where rows are
+// unaligned, and where there are marks kLanes words, so that the next tile begins as this one does.
+template <class Source, int kSteps>
+constexpr int stream_elements() {
+  return kUnaligned<Source> ? unaligned_elements<typename Source::T>(kSteps) : kSteps * kLanes;
+}
 template <class Source, int kSteps>
 constexpr int tile_elements() {
   static_assert(kSteps <= kLanes, "a lane copies the mark of one step");
   constexpr int kMarks = kLanes * sizeof(std::uint32_t) / sizeof(typename Source::T);
-  return Source::kStreams * kSteps * kLanes + (IsMarked<Source>::value ? kMarks : 0);
+  return Source::kStreams * stream_elements<Source, kSteps>() +
+         (IsMarked<Source>::value ? kMarks : 0);
 }
 
 // Whether a 16-bit element is the second one of its word.
@@ -160,13 +165,14 @@ __device__ __noinline__ void align_rows(void* tile, bool shifted, unsigned last)
 template <class Source, int kSteps>
 struct Feed {
   using T = typename Source::T;
-  static constexpr int kPiece = kVectorBytes / sizeof(T);  // elements of one copy
+  static constexpr int kPiece = kVector<T>;  // elements of one copy
   static constexpr int kPieces = kLanes / kPiece;
   static constexpr int kPass = kLanes / kPieces;  // steps that the warp copies at once
+  static constexpr int kStream = stream_elements<Source, kSteps>();
 
   const Extent& extent;
   const int bytes;                  // of a copy: copied_bytes()
-  const T* from[Source::kStreams];  // this lane's first vector of each
+  const T* from[Source::kStreams];  // this lane's first vector of each, or UnalignedCopy's
 
   // Takes aim at the chunk that starts at (row, t); skip() moves on in time.
   __device__ __forceinline__ void aim(const Source& line, Index row, Index t) {
@@ -174,8 +180,12 @@ struct Feed {
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
       const auto stream = line.stream(i);
-      from[i] =
-          stream.data + (t + lane / kPieces) * fresh(stream.step) + row + lane % kPieces * kPiece;
+      if constexpr (kUnaligned<Source>) {
+        from[i] = UnalignedCopy<T>::first(stream, row, t);
+      } else {
+        from[i] =
+            stream.data + (t + lane / kPieces) * fresh(stream.step) + row + lane % kPieces * kPiece;
+      }
     }
   }
   __device__ __forceinline__ void skip(const Source& line, int steps) {
@@ -193,7 +203,16 @@ struct Feed {
     if (bytes != kVectorBytes) return;
     __syncwarp();
     const int lane = fresh_lane();
-    if (row + lane % kPieces * kPiece < extent.rows) {
+    if constexpr (kUnaligned<Source>) {
+      const int rows = static_cast<int>(min(extent.rows - row, Index{kLanes}));
+#pragma unroll
+      for (int i = 0; i < Source::kStreams; ++i) {
+        const auto stream = line.stream(i);
+        if (!stream.data) continue;
+        UnalignedCopy<T>::template copy<kSteps>(from[i], fresh(stream.step), steps_left(stream, t),
+                                                rows, tile + i * kStream);
+      }
+    } else if (row + lane % kPieces * kPiece < extent.rows) {
       T* to = tile + lane * kPiece;
 #pragma unroll
       for (int i = 0; i < Source::kStreams; ++i) {
@@ -316,9 +335,16 @@ __device__ __forceinline__ DrawnOf<Source> draw(const Source& line, Index row, I
 template <int kSteps, class Source>
 __device__ __forceinline__ Source staged(const Source& line, const typename Source::T* tile,
                                          Index row, Index t, const DrawnOf<Source>& drawn) {
-  Source out = line.staged(Tiles<typename Source::T>{tile, kSteps * kLanes}, kLanes, row, t);
-  if constexpr (!std::is_empty<DrawnOf<Source>>::value) out.hold(drawn);
-  return out;
+  using T = typename Source::T;
+  constexpr int kStream = stream_elements<Source, kSteps>();
+  if constexpr (kUnaligned<Source>) {
+    const int pitch = unaligned_pitch<T>(line.stream(0).step);
+    return line.staged(UnalignedTiles<Source>{line, tile, row, kStream}, pitch, row, t);
+  } else {
+    Source out = line.staged(Tiles<T>{tile, kStream}, kLanes, row, t);
+    if constexpr (!std::is_empty<DrawnOf<Source>>::value) out.hold(drawn);
+    return out;
+  }
 }
 
 template <class Source, class = void>
@@ -346,7 +372,9 @@ __device__ __forceinline__ Source staged_inside(const Source& line, const typena
 // Looks at addresses only.
 template <class Source>
 int copied_bytes(const Extent& extent, const Source& source) {
-  if constexpr (HasOwnSteps<Source>::value) {
+  if constexpr (kUnaligned<Source>) {
+    return kVectorBytes;
+  } else if constexpr (HasOwnSteps<Source>::value) {
     return copied_bytes({source.lines(), extent.rows, extent.steps}, source.whole);
   } else {
     using T = typename Source::T;
@@ -368,4 +396,21 @@ int copied_bytes(const Extent& extent, const Source& source) {
 }
 
 }  // namespace cuda
+
+// Whether Unaligned is how to copy a Source: rows are adjacent, not all of them begin with vectors,
+// and their steps differ by whole vectors. Looks at addresses only.
+template <class Source>
+bool is_unaligned(const Extent& extent, const Source& source) {
+  using namespace cuda;
+  using T = typename Source::T;
+  const auto line = source.line(0);
+  const Index step = line.stream(0).step;
+  for (int i = 0; i < Source::kStreams; ++i) {
+    const auto stream = line.stream(i);
+    const bool fits = stream.row == 1 && (stream.step - step) % kVector<T> == 0;
+    if (stream.data && !fits) return false;
+  }
+  return copied_bytes(extent, source) != kVectorBytes;
+}
+
 }  // namespace scanrnn::scan

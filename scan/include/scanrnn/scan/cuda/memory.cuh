@@ -123,7 +123,12 @@ __device__ __forceinline__ void copy_async(void* to, const void* from) {
                  : "memory");
   }
 }
-// The first `bytes` of a word.
+// The first `bytes` of a vector, or of a word.
+__device__ __forceinline__ void copy_vector_part(void* to, const void* from, int bytes) {
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void copy_part(void* to, const void* from, int bytes) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(bytes)

@@ -58,7 +58,7 @@ struct SteadyFeed {
   using T = typename Source::T;
   using Any = Feed<Source, kSteps>;
   static_assert(kBounded || !IsMarked<Source>::value);
-  const T* from[Source::kStreams];  // this lane's next piece of each
+  const T* from[Source::kStreams];  // this lane's next piece of each, or UnalignedCopy's
   int place;                        // in a tile
   Index t;                          // of the next chunk
   const Index end;                  // of the line
@@ -69,8 +69,12 @@ struct SteadyFeed {
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
       const auto stream = line.stream(i);
-      from[i] = stream.data + (t + lane / Any::kPieces) * stream.step + row +
-                lane % Any::kPieces * Any::kPiece;
+      if constexpr (kUnaligned<Source>) {
+        from[i] = UnalignedCopy<T>::first(stream, row, t);
+      } else {
+        from[i] = stream.data + (t + lane / Any::kPieces) * stream.step + row +
+                  lane % Any::kPieces * Any::kPiece;
+      }
     }
   }
   __device__ __forceinline__ static bool serves(const Source& line) {
@@ -90,6 +94,13 @@ struct SteadyFeed {
 #pragma unroll
     for (int i = 0; i < Source::kStreams; ++i) {
       const auto stream = line.stream(i);
+      if constexpr (kUnaligned<Source>) {
+        const int left = kBounded ? Any::steps_left(stream, t) : kSteps;
+        UnalignedCopy<T>::template copy<kSteps>(from[i], stream.step, left, kLanes,
+                                                tile + i * Any::kStream);
+        from[i] += kSteps * stream.step;
+        continue;
+      }
       const Index pass = Any::kPass * stream.step;
       const int left = Any::steps_left(stream, t) - lane / Any::kPieces;
 #pragma unroll
