@@ -10,7 +10,8 @@ namespace {
 using dispatch::Plan;
 using dispatch::Strategy;
 
-// The bare scan: h_t = h_{t-1} / 2 + 1 from 0 on, which is 2 - 2^(1-t).
+// The bare scan: h_t = h_{t-1} / 2 + b from 0 on, which is b (2 - 2^(1-t)), with b of each row its
+// own.
 struct SmallScan {
   const char* kernel;
   Strategy strategy;
@@ -24,10 +25,14 @@ struct SmallScan {
     if (packed) view.strides = {1, steps, 0};
     return view;
   }
-  // The step of an element in memory.
+  // The step of an element in memory, and b of its row.
   std::int64_t step_of(std::size_t i) const {
     const auto at = static_cast<std::int64_t>(i);
     return packed ? at % steps : at / rows;
+  }
+  double b_of(std::size_t i) const {
+    const auto at = static_cast<std::int64_t>(i);
+    return 1 + static_cast<double>((packed ? at / steps : at % rows) % 7) / 8;
   }
   Plan plan(Context& context, Dtype dtype, ScanForm form) const {
     Plan out = linear_scan_plan(context, {steps, 1, rows, dtype, form, true, packed}, strategy);
@@ -47,14 +52,18 @@ TEST_P(CudaScanKernelsTest, OnASmallCase) {
     for (const ScanForm form : {ScanForm::linear, ScanForm::log, ScanForm::log_output}) {
       const bool log_form = form != ScanForm::linear, log_states = form == ScanForm::log_output;
       Unset memory(context);
-      const auto count = static_cast<std::size_t>(s.steps * s.rows);
+      const auto laid = [&](const Values& values) {
+        return s.laid(memory.given(dtype, s.sizes(), values));
+      };
       const auto given = [&](double value) {
-        return s.laid(memory.given(dtype, s.sizes(), Values(count, value)));
+        return laid(Values(static_cast<std::size_t>(s.steps * s.rows), value));
       };
       const auto unset = [&] { return s.laid(memory.unset(dtype, s.sizes())); };
+      Values b(static_cast<std::size_t>(s.steps * s.rows));
+      for (std::size_t i = 0; i < b.size(); ++i) b[i] = log_form ? std::log(s.b_of(i)) : s.b_of(i);
       ScanArgs args;
       args.a = given(log_form ? std::log(0.5) : 0.5);
-      args.b = given(log_form ? 0.0 : 1.0);
+      args.b = laid(b);
       args.h = unset();
       if (log_states) args.sign_h = unset();
       args.form = form;
@@ -65,7 +74,7 @@ TEST_P(CudaScanKernelsTest, OnASmallCase) {
       for (std::size_t i = 0; i < got.size(); ++i) {
         const double t = static_cast<double>(s.step_of(i)) + 1;
         const double h = log_states ? std::exp(got[i]) : got[i];
-        ASSERT_NEAR(h, 2 - std::exp2(1 - t), 0.02) << name(dtype) << " at " << i;
+        ASSERT_NEAR(h / s.b_of(i), 2 - std::exp2(1 - t), 0.02) << name(dtype) << " at " << i;
       }
       // The cotangents of the inputs: of the last step the given one, or its share.
       ScanBackwardArgs back;
@@ -83,9 +92,9 @@ TEST_P(CudaScanKernelsTest, OnASmallCase) {
       for (std::size_t i = 0; i < db.size(); ++i) {
         const bool last = s.step_of(i) + 1 == s.steps;
         const double t = static_cast<double>(s.step_of(i)) + 1;
-        const double share = log_states ? 2 - std::exp2(1 - t) : 1;
+        const double share = log_states ? 1 / (2 - std::exp2(1 - t)) : log_form ? s.b_of(i) : 1;
         if (last) {
-          ASSERT_NEAR(db[i], 1 / share, 0.02) << name(dtype) << " at " << i;
+          ASSERT_NEAR(db[i], share, 0.02) << name(dtype) << " at " << i;
         }
         ASSERT_TRUE(std::isfinite(da[i])) << name(dtype) << " at " << i;
       }
