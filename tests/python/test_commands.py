@@ -4,6 +4,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -356,6 +357,19 @@ def test_what_is_no_sweep(tmp_path, command):
     for text in ("{", "[]", '{"device": "cpu", "rules": []}'):
         (tmp_path / "sweep.json").write_text(text)
         with pytest.raises(SystemExit, match=r"sweep\.json: "):
+            __main__.main([*command, str(tmp_path / "sweep.json")])
+    row = {"bench": "crossover", "cell": "MinGRU", "pass": "forward", "dtype": "float32"}
+    row |= {"layout": "TBH", "B": 1, "T": 1, "H": 1, "strategy": "direct", "ms": 1.0}
+    for rows, threads, words in (
+        ({}, 2, "rows: expected a list, got {}"),
+        ([3], 2, "rows[0]: expected what a bench has measured, got 3"),
+        ([row, row | {"T": "9"}], 2, "rows[1]: T: expected int, got '9'"),
+        ([row | {"ms": None}], 2, "rows[0]: ms: expected float, got None"),
+        ([row], None, "threads: expected int, got None"),
+    ):
+        content = {"device": "cpu", "architecture": "none", "threads": threads, "rows": rows}
+        (tmp_path / "sweep.json").write_text(json.dumps(content))
+        with pytest.raises(SystemExit, match=re.escape(f"sweep.json: {words}")):
             __main__.main([*command, str(tmp_path / "sweep.json")])
 
 

@@ -85,8 +85,9 @@ def problems(content: dict[str, Any]) -> list[Problem]:
     held_out = {}
     for measured in content["rows"]:
         row = _scan(measured) if measured["bench"] == SCAN else measured
-        of_a_sweep = row.get("C", row["H"]) == row["H"] and row["pass"] in PASSES
-        if row["bench"] not in ("crossover", "layer") or not of_a_sweep:
+        if row["bench"] not in ("crossover", "layer"):
+            continue
+        if row.get("C", row["H"]) != row["H"] or row["pass"] not in PASSES:
             continue
         key = tuple(row[name] for name in ("cell", "pass", "dtype", "layout", "B", "T", "H"))
         held_out[key] = row.get("held_out", False)

@@ -207,6 +207,10 @@ def load(path: Path) -> dict[str, Any]:
 
 
 OF_A_DEVICE = ("device", "architecture", "units", "shared_bytes")
+# What a row must say, by what wrote it; a scan's is a sweep's only if it has a strategy and a time.
+OF_A_SCAN = {"pass": str, "dtype": str, "layout": str, "B": int, "T": int, "H": int}
+OF_A_LAYER = OF_A_SCAN | {"cell": str, "strategy": str, "ms": float}
+OF_A_ROW = {"crossover": OF_A_LAYER, "layer": OF_A_LAYER, "scan": OF_A_SCAN}
 
 
 def load_sweep(path: Path, beside: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -219,7 +223,26 @@ def load_sweep(path: Path, beside: dict[str, Any] | None = None) -> dict[str, An
         content = kind | {"processor": content["gpu"]} | content
     if not isinstance(content, dict) or not {"device", "architecture", "rows"} <= set(content):
         raise SystemExit(f"{path}: it is not what bench crossover writes")
+    if words := _misfit(content):
+        raise SystemExit(f"{path}: {words}")
     return content
+
+
+def _misfit(content: dict[str, Any]) -> str:
+    """What in a sweep is not as a sweep has it; nothing: all is."""
+    rows = content["rows"]
+    if not isinstance(rows, list):
+        return f"rows: expected a list, got {rows!r:.60}"
+    for i, row in enumerate(rows):
+        if not isinstance(row, dict) or not isinstance(row.get("bench"), str):
+            return f"rows[{i}]: expected what a bench has measured, got {row!r:.60}"
+        for name, kind in OF_A_ROW.get(row["bench"], {}).items():
+            if not isinstance(row.get(name), (int, float) if kind is float else kind):
+                return f"rows[{i}]: {name}: expected {kind.__name__}, got {row.get(name)!r:.60}"
+    count = "units" if content["device"] == "cuda" else "threads"
+    if rows and not isinstance(content.get(count), int):
+        return f"{count}: expected int, got {content.get(count)!r:.60}"
+    return ""
 
 
 def ready(path: Path) -> None:
