@@ -64,13 +64,13 @@ cudaError_t launch_by(const CudaSchedule& s, const Source& source, const Sink& s
                                                        on);
 }
 static_assert(scan::kShortSteps == dispatch::kCudaShortSteps);
-// Rows of the bare recurrence that begin anywhere are copied by vectors, without resets.
+// The same of the bare recurrence. A few steps are walked where they lie: by vectors of whole
+// lines; of rows beside one another up to kShortSteps, of rows whose steps are adjacent fewer,
+// since each result is a request of its own there. Rows that begin anywhere are copied by vectors
+// all the same, where there are no resets.
 template <Kernels kKernels, class Source>
 inline constexpr bool kMayBeUnaligned =
     kKernels != Kernels::general && sizeof(typename Source::T) <= 4;
-// The same of the bare recurrence, of which a few steps are walked where they lie: by vectors of
-// whole lines; of rows beside one another up to kShortSteps, of rows whose steps are adjacent
-// fewer, since each result is a request of its own there.
 template <class Op, class Across, Kernels kKernels, class Source, class Sink, class Ends>
 cudaError_t launch_bare(const CudaSchedule& s, const Source& source, const Sink& sink,
                         const Ends& ends) {

@@ -12,8 +12,6 @@ namespace scanrnn::scan {
 // A Source of such rows, adjacent ones; its streams' steps differ by whole vectors (is_unaligned).
 template <class Source>
 struct Unaligned : Source {
-  static constexpr bool kUnaligned = true;
-
   __device__ __forceinline__ Unaligned line(Index i) const { return {Source::line(i)}; }
   template <class Tiles>
   __device__ __forceinline__ Unaligned staged(const Tiles& tiles, Index step, Index row,
@@ -96,5 +94,4 @@ struct UnalignedTiles {
 };
 
 }  // namespace cuda
-
 }  // namespace scanrnn::scan
