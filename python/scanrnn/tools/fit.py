@@ -148,25 +148,27 @@ class Tree:
             splits[len(leaves) - 1] = self._far_split(high)
         return leaves
 
-    def _splits(self, leaf: Leaf) -> Iterator[tuple[str, float, float, float]]:
-        """Feature, threshold, and the losses of the two sides under one rule each."""
+    def _splits(self, leaf: Leaf) -> Iterator[tuple[str, Array, Array, Array, Array]]:
+        """Of each feature: its values in order, how many are below each split, and the losses of
+        the two sides of each under one rule.
+        """
         for name in profile.FEATURES:
             values = self.values[name][leaf.members]
             order = np.argsort(values, kind="stable")
             ordered = values[order]
             ends = np.flatnonzero(ordered[1:] > ordered[:-1]) + 1  # how many are below a split
             ends = ends[(ends >= FEWEST) & (ends <= len(ordered) - FEWEST)]
-            below = np.cumsum(self.losses[leaf.members][order], axis=0)
-            for end in ends:
-                threshold = between(name, ordered[end - 1], ordered[end])
-                yield name, threshold, below[end - 1].min(), (below[-1] - below[end - 1]).min()
+            if len(ends):
+                losses = np.cumsum(self.losses[leaf.members][order], axis=0)
+                below = losses[ends - 1]
+                yield name, ordered, ends, below.min(axis=1), (losses[-1] - below).min(axis=1)
 
     def _loss(self, leaf: Leaf) -> float:
         return float(self.losses[leaf.members].sum(axis=0).min())
 
     def _split_once(self, leaf: Leaf) -> float:
         """The loss after the best split, which costs a rule, or after none."""
-        after = (low + high + WORTH for _, _, low, high in self._splits(leaf))
+        after = (float((low + high).min()) + WORTH for *_, low, high in self._splits(leaf))
         return min(after, default=math.inf)
 
     def _far_split(self, leaf: Leaf) -> tuple[float, str, float]:
@@ -177,14 +179,16 @@ class Tree:
         here, best = self._loss(leaf), (0.0, "", 0.0)
         if here < WORTH:
             return best
-        for name, threshold, low, high in self._splits(leaf):
-            sides = self._split(leaf, name, threshold)
-            after = sum(
-                min(loss, self._split_once(side)) if loss > WORTH else loss
-                for side, loss in zip(sides, (low, high), strict=True)
-            )
-            if here - after > best[0] + 1e-9:
-                best = (here - after, name, threshold)
+        for name, ordered, ends, lows, highs in self._splits(leaf):
+            for end, *losses in zip(ends, lows, highs, strict=True):
+                threshold = between(name, ordered[end - 1], ordered[end])
+                sides = self._split(leaf, name, threshold)
+                after = sum(
+                    min(loss, self._split_once(side)) if loss > WORTH else loss
+                    for side, loss in zip(sides, losses, strict=True)
+                )
+                if here - after > best[0] + 1e-9:
+                    best = (here - after, name, threshold)
         return best
 
     def _split(self, leaf: Leaf, name: str, threshold: float) -> tuple[Leaf, Leaf]:
