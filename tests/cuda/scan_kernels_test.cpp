@@ -129,7 +129,8 @@ TEST_P(CudaScanKernelsTest, ZerosStay) {
     }
   }
 }
-// An odd number of rows has no pairs; so many as the last ones have them outside the device scan.
+// An odd number of rows has no pairs; so many as those of pairs and words have them outside the
+// device scan, and those of words do not all begin with vectors.
 const SmallScan kScans[] = {
     {"sequential", Strategy::fused_sequential, false, 37, 70},
     {"block", Strategy::parallel_scan, false, 150, 70},
@@ -140,6 +141,8 @@ const SmallScan kScans[] = {
     {"short_of_two", Strategy::fused_sequential, false, 2, 70},
     {"short_pairs", Strategy::fused_sequential, false, 3, 256 * 200},
     {"block_pairs", Strategy::parallel_scan, false, 9, 256 * 200},
+    {"sequential_words", Strategy::fused_sequential, false, 17, 256 * 200 + 2},
+    {"block_words", Strategy::parallel_scan, false, 17, 256 * 200 + 2},
     {"lanes", Strategy::parallel_scan, false, 1700, 1, true},
     {"lines", Strategy::parallel_scan, false, 30, 1, true},
     {"packed", Strategy::parallel_scan, false, 29, 90, true, true},
