@@ -189,8 +189,8 @@ profiles: .venv/installed
 	for name in sm_90 cuda-generic; do python -m scanrnn tune --from $(patsubst %, \
 	  bench/results/%.json,h200-layer h100-layer h200-scan h100-scan h200-random-tf32 \
 	  h100-random-scans h200-random-scans h200-random h200-crossover-2 h200-random-31 h200-random-33 \
-	  h200-random-halves h200-random-half-scans h200-random-66 h200-random-short h200-few-steps \
-	  h200-crossover) \
+	  h200-random-halves h200-random-half-scans h200-random-half-vectors h200-random-66 \
+	  h200-random-short h200-few-steps h200-crossover) \
 	  --out dispatch/profiles/$$name.json; done
 
 figures: .venv/installed
