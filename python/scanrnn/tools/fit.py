@@ -149,7 +149,7 @@ class Tree:
         return leaves
 
     def _splits(self, leaf: Leaf) -> Iterator[tuple[str, Array, Array, Array, Array]]:
-        """Of each feature: its values in order, how many are below each split, and the losses of
+        """For each feature: its values in order, how many are below each split, and the losses of
         the two sides of each under one rule.
         """
         for name in profile.FEATURES:
