@@ -302,9 +302,9 @@ ProblemClass class_of(const Problem& p, const DeviceLimits& device, bool across_
   out.bytes = p.storage_bytes * row_units(p, device, across_blocks);
   const std::int64_t line = p.hidden_size * p.storage_bytes;
   // Copies of less than 16 bytes take a row each, and wait where that is less than a word; products
-  // tell apart what begins at a word, and so do bare scans, whose rows may be pairs.
-  const int word = line % 4 == 0 ? 4 : 2, row = out.kind == Kind::scan ? out.bytes : 0;
-  out.alignment = line % 16 == 0 ? 16 : std::max(word, row);
+  // tell apart what begins at a word. Bare scans copy any row by vectors.
+  const int word = line % 4 == 0 ? 4 : 2;
+  out.alignment = line % 16 == 0 ? 16 : out.kind == Kind::scan ? p.storage_bytes : word;
   out.training = p.training;
   out.log_form = out.kind == Kind::scan && p.log_domain;
   out.tf32 = out.kind != Kind::scan && p.storage_bytes == 4 && !p.split_products;
