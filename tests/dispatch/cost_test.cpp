@@ -204,9 +204,9 @@ TEST(Counts, ClassesOfPairs) {
   Problem p = problem(10, 1, 1002, 0);
   p.storage_bytes = 2;
   EXPECT_EQ(class_of(p, kDevice, false).bytes, 2);
-  EXPECT_EQ(class_of(p, kDevice, false).alignment, 4) << "rows begin with words";
+  EXPECT_EQ(class_of(p, kDevice, false).alignment, 2) << "as of rows that begin anywhere";
   EXPECT_EQ(class_of(p, kDevice, true).bytes, 4);
-  EXPECT_EQ(class_of(p, kDevice, true).alignment, 4);
+  EXPECT_EQ(class_of(p, kDevice, true).alignment, 2) << "apart from float32";
   p.hidden_size = 1001;
   EXPECT_EQ(class_of(p, kDevice, false).alignment, 2);
   EXPECT_EQ(class_of(p, kDevice, true).alignment, 2);
