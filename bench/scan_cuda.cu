@@ -281,8 +281,11 @@ void measure_both(const Shape& s, Rows lie, cudaStream_t stream, const Copy& cop
                            Copy::gbps(turns.time(copying)), turns, report);
 }
 
-// Many rows for few steps, few rows for many, and rows whose steps are adjacent.
+// Many rows for few steps, few rows for many, rows that begin anywhere, and rows whose steps are
+// adjacent.
 constexpr Shape kFewSteps[] = {{1, 1, 1 << 26}, {1, 4, 1 << 24}, {1, 8, 1 << 23}};
+// In 16 bits its rows begin inside words, in float32 at words that begin no vector.
+constexpr Shape kOdd = {8, 4096, 1535};
 constexpr Shape kFewRows[] = {{1, 1 << 20, 1}, {1, 1 << 24, 1}, {1, 1 << 28, 1}, {1, 1 << 20, 8}};
 constexpr Shape kApart[] = {{8, 4096, 1536},  {1, 65536, 1024},  {1, 1 << 19, 32},
                             {1, 1, 1 << 26},  {1, 4, 1 << 24},   {1, 16, 1 << 22},
@@ -298,6 +301,10 @@ void measure_scans(cudaStream_t stream, const Copy& copy, Report& report) {
     measure_both<float>(s, Rows::adjacent, stream, copy, report);
     measure_both<__nv_bfloat16>(s, Rows::adjacent, stream, copy, report);
   }
+  measure<float>(kOdd, Rows::adjacent, false, stream, copy, report);
+  measure<__nv_bfloat16>(kOdd, Rows::adjacent, false, stream, copy, report);
+  measure_both<float>(kOdd, Rows::adjacent, stream, copy, report);
+  measure_both<__nv_bfloat16>(kOdd, Rows::adjacent, stream, copy, report);
   for (const Shape& s : kFewSteps) {
     measure<float>(s, Rows::adjacent, false, stream, copy, report);
     measure<__nv_bfloat16>(s, Rows::adjacent, false, stream, copy, report);
