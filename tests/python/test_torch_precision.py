@@ -2,12 +2,14 @@
 """scanrnn.torch: float32 products on CUDA follow torch's own switches."""
 
 import contextlib
+import os
+import threading
 
 import pytest
 from scanrnn import _core
 from scanrnn.precision import Used
 from support import ALL_CELLS, DEVICE, INFO
-from torch_support import GPU, TORCHS_OWN, flat, module, numpy, st, tensor, torch
+from torch_support import GPU, TORCHS_OWN, flat, module, numpy, same, st, tensor, torch
 
 
 @pytest.fixture(autouse=True)
@@ -117,3 +119,39 @@ def test_errors_are_those_of_the_switch(cell):
         followed_by(cell).fp32_precision = name
         errors[name] = abs(numpy(rnn(x)[0]) - exact).max() / abs(exact).max()
     assert errors["ieee"] < 1e-5 < errors["tf32"] < 2.0**-6
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_backward_reads_what_forward_kept_whatever_is_set_then(cell, batch_first):
+    """Another precision on a GPU, other threads on a CPU: plans of the two passes differ, by which
+    layers of a stack go on by parts in one of them alone."""
+    sizes = (8, 16, 2) if DEVICE == "cpu" else (32, 32, 4)
+    rnn = module(cell, *sizes, batch_first=batch_first, dtype=torch.float32)
+    shape = (4, 100, 8) if DEVICE == "cpu" else (1, 256, 32)
+    x = tensor(*shape, dtype=torch.float32, grad=True)
+
+    def gradients(y):
+        return torch.autograd.grad(y, [x, *rnn.parameters()], torch.ones_like(y))
+
+    wanted, y = gradients(rnn(x)[0]), rnn(x)[0]
+    if DEVICE == "cpu":
+        found = on_one_processor(lambda: gradients(y))
+    else:
+        followed_by(cell).fp32_precision = "tf32"
+        found = gradients(y)
+    same(found, wanted, 1e-5 if DEVICE == "cpu" else 0.02)
+
+
+def on_one_processor(work):
+    """Its result in a thread that has one of this process's processors."""
+    found = []
+
+    def run():
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        found.append(work())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0]

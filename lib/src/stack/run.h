@@ -20,12 +20,18 @@ class Run {
     const auto& p = stack_.plan.problem;
     return p.layout == dispatch::Batch::packed ? 1 : p.batch;
   }
-  // The tokens of a chain's part must be adjacent.
   bool batch_major() const {
-    return o_.batch_first && stack_.plan.problem.layout != dispatch::Batch::packed && !has_parts();
+    const bool packed = stack_.plan.problem.layout == dispatch::Batch::packed;
+    return o_.batch_first && !packed && !has_adjacent_lines();
   }
-  // Whether the layers of a pass go on by parts: what one keeps, the other reads.
-  bool has_parts() const { return stack_.plan.part_steps > 0 || stack_.plan.part_steps_vjp > 0; }
+  // Whether the tokens of a part of time must be adjacent, since layers go on by parts. Where a
+  // layer trains, what one pass keeps the other reads, whose plan may be made with other threads or
+  // another precision: so that is asked of the problem, and not of the plan.
+  bool has_adjacent_lines() const {
+    const dispatch::Problem& p = stack_.plan.problem;
+    const bool may_go_by_parts = p.chained && p.layout == dispatch::Batch::rectangular;
+    return training() ? may_go_by_parts : stack_.plan.part_steps > 0;
+  }
   // The features of one direction's output, and of h.
   Index output() const { return o_.proj_size > 0 ? o_.proj_size : o_.hidden_size; }
   Index features() const { return directions() * output(); }
@@ -323,7 +329,7 @@ class Run {
     if (view.dtype != dtype_) return false;
     const auto& p = stack_.plan.problem;
     const bool tokens = view.rank == 3 && view.sizes[0] == p.steps && view.sizes[1] == p.batch;
-    if (!has_parts() || !o_.batch_first || !tokens) return true;
+    if (!has_adjacent_lines() || !o_.batch_first || !tokens) return true;
     return !counting() && view.strides[0] >= view.strides[1];
   }
   // While counting, a tensor is present when it has a rank.
