@@ -3,6 +3,7 @@
 #include "platform.h"
 
 #include <algorithm>
+#include <atomic>
 #include <initializer_list>
 
 #ifdef _WIN32
@@ -11,6 +12,7 @@
 #endif
 #include <windows.h>
 #else
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #endif
@@ -128,6 +130,16 @@ std::string compiler_name() {
   return "Clang " __clang_version__;
 #else
   return __VERSION__;
+#endif
+}
+
+bool in_child_of_teams() {
+#ifdef _WIN32
+  return false;  // which has no forks
+#else
+  static std::atomic<bool> forked{false};
+  static const int status = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  return forked.load(std::memory_order_relaxed) || status != 0;
 #endif
 }
 

@@ -114,6 +114,10 @@ std::int64_t physical_memory();   // in bytes; 0 where the system does not say
 std::int64_t last_level_cache();  // in bytes, of one processor; 32 MiB where it does not say
 std::string compiler_name();
 
+// Whether this is the child of a fork that was made after the first such question: OpenMP would
+// wait there for threads that only the parent has.
+bool in_child_of_teams();
+
 // Asks for huge pages where there is room for some: what a training call writes is often fresh from
 // the system, and faulting it in by small pages takes a tenth of the call.
 void want_huge_pages(void* data, std::size_t bytes);

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any strides that NumPy can make give the same result; inputs stay as they are."""
 
+import mmap
+
 import numpy as np
 import pytest
 import scanrnn
 from hypothesis import given
 from hypothesis import strategies as st
 from scanrnn.arrays.in_place import InPlace
-from support import CELLS, DEVICE, make, normal
+from support import CELLS, DEVICE, assert_close, make, normal
 
 
 def strided(values, rng):
@@ -148,3 +150,30 @@ def test_tokens_that_lie_apart_are_copied_on_a_gpu():
         np.testing.assert_array_equal(copied, apart)
     there.device = "cpu"
     assert there.tokens(apart) is apart
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MAP_NORESERVE"), reason="wants memory that is not there")
+@pytest.mark.parametrize("cell", ["MinGRU", "GRU"])
+def test_tokens_beyond_32_bits_apart(cell):
+    """BLAS has 32 bits for what lies between two rows."""
+    apart = 2**31 + 64
+    memory = mmap.mmap(-1, 4 * (apart + 4096), flags=mmap.MAP_PRIVATE | mmap.MAP_NORESERVE)
+    flat = np.frombuffer(memory, np.float32)
+    rnn, dy = make(cell, 8, 4, device="cpu"), normal(2, 3, 4)
+    x, h_0 = normal(2, 3, 8), normal(1, 2, 4)
+    far = np.lib.stride_tricks.as_strided(flat, (2, 3, 8), (4 * apart, 32, 4))
+    far[...] = x
+    far_state = np.lib.stride_tricks.as_strided(flat[1024:], (1, 2, 4), (4, 4 * apart, 4))
+    far_state[...] = h_0
+    turned = x.transpose(1, 0, 2).copy()
+    for seen, whole, state, near, first in (
+        (far, x, None, None, dy),
+        (far.transpose(1, 0, 2), turned, far_state, h_0, dy.transpose(1, 0, 2)),
+    ):
+        (y, _), pullback = rnn.vjp(seen, state)
+        (wanted, _), pull = rnn.vjp(whole, near)
+        assert_close(y, wanted, 1e-6)
+        (dx, _, found), (dx_of_copy, _, params) = pullback(first), pull(first)
+        assert_close(dx, dx_of_copy, 1e-6)
+        for name, value in params.items():
+            assert_close(found[name], value, 1e-5)

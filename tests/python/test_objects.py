@@ -16,6 +16,7 @@ import scanrnn
 from support import (
     ALL_CELLS,
     CELLS,
+    CPU_PROFILE,
     DENSE,
     DEVICE,
     DIAGONAL,
@@ -113,6 +114,8 @@ def test_state_dict_of_torch(dtype):
         ours.load_state_dict(theirs | {"weight_hh_l1": theirs["weight_hh_l1"].requires_grad_()})
     with pytest.raises(TypeError, match=r"^bias_ih_l0: expected an array on cpu, got a torch"):
         ours.load_state_dict(theirs | {"bias_ih_l0": theirs["bias_ih_l0"].to("meta")})
+    with pytest.raises(ValueError, match=r"^bias_ih_l0: expected shape \(20,\).*, got \(\)"):
+        ours.load_state_dict(theirs | {"bias_ih_l0": theirs["bias_ih_l0"][0]})
 
 
 def test_state_dict_of_jax():
@@ -277,8 +280,10 @@ import numpy as np
 import scanrnn
 rnns = [kind(64, 64, device="cpu", seed=0) for kind in (scanrnn.MinGRU, scanrnn.LSTM)]
 x = np.ones((500, 8, 64), np.float32)
+pulls = [rnn.vjp(x)[1] for rnn in rnns]  # with plans for the threads that are here
 def work(_):
-    return [float(rnn(x)[0].sum()) for rnn in rnns]
+    called = [float(rnn(x)[0].sum()) for rnn in rnns]
+    return called + [float(abs(pull(x)[0]).sum()) for pull in pulls]
 here = work(0)
 warnings.simplefilter("ignore")  # Python's, of any thread
 with multiprocessing.get_context("fork").Pool(2) as pool:
@@ -303,11 +308,11 @@ def test_plan_says_what_and_why(capfd, monkeypatch):
     assert plan.workspace_bytes > 0
     assert plan.reserve_bytes == 0
     assert rnn.plan(5000, 1, training=True).reserve_bytes >= 0
-    assert plan.profile == "cpu-generic"
+    assert plan.profile == CPU_PROFILE
     words = (
         plan.strategy,
         "T=5000",
-        "cpu-generic, built in",
+        f"{CPU_PROFILE}, built in",
         "bytes",
         f"runner-up {plan.runner_up}",
     )

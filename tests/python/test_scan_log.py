@@ -172,3 +172,21 @@ def test_errors_of_logarithms():
         scan_log(a, a, None, (None, sign[0]))
     with pytest.raises(TypeError, match=r"^log_output: expected True or False, got 1"):
         scanrnn.scan_log(a, a, log_output=1)
+
+
+def test_decays_up_to_the_largest_number():
+    """float64 ends at e^709.78, wherever elements lie."""
+    for steps, log_a, log_b, h_0 in (
+        (3, -1.0, 709.0, None), (1, 708.0, -np.inf, 1e-3), (2, 709.5, -np.inf, 1e-300),
+    ):  # fmt: skip
+        a, b = np.full((steps, 24), log_a), np.full((steps, 24), -1.0)
+        b[0] = log_b
+        state = None if h_0 is None else np.full(24, h_0)
+        h = 0 if h_0 is None else h_0
+        with np.errstate(over="ignore"):
+            wanted = np.array([h := np.exp(log_a) * h + np.exp(value) for value in b[:, 0]])
+        assert np.isfinite(wanted[0])
+        for step in (1, 2):
+            start = state if state is None else state[::step]
+            found = scanrnn.scan_log(a[:, ::step], b[:, ::step], h_0=start, device=DEVICE)
+            np.testing.assert_allclose(found, np.tile(wanted[:, None], 24 // step), rtol=1e-12)

@@ -122,7 +122,8 @@ class CpuBackend : public Backend {
   }
   const dispatch::DeviceLimits& limits() const override { return limits_; }
   const dispatch::Profile& default_profile() const override {
-    return dispatch::generic_cpu_profile();
+    const dispatch::Profile* measured = dispatch::find_profile(cpu_kernels().name);
+    return measured ? *measured : dispatch::generic_cpu_profile();
   }
   Dtype inner_type(Dtype dtype) const override { return compute_type(dtype); }
 

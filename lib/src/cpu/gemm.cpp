@@ -4,6 +4,8 @@
 
 #include <cblas.h>
 
+#include <limits>
+
 #include "scanrnn/dispatch/tiles.h"
 
 #ifndef SCANRNN_BLAS_SYMBOL
@@ -77,6 +79,37 @@ bool by_columns(const scan::Team& team, scan::Index m, scan::Index n) {
   return cost(m, most(n)) < cost(most(m), n);
 }
 
+// What BLAS counts in has 32 bits in the usual build.
+constexpr scan::Index kMost = std::numeric_limits<blasint>::max();
+
+// Sizes and spacings of any size: rows that lie too far apart are taken one by one, where a matrix
+// has one its spacing is its length, and sums go on from piece to piece.
+template <class T>
+void product_of_any_size(scan::Index m, scan::Index n, scan::Index k, const Matrix<T>& a,
+                         const Matrix<T>& b, T beta, T* c, scan::Index ldc) {
+  const bool far_a = a.stride > kMost, far_b = b.stride > kMost, far_c = ldc > kMost;
+  const scan::Index rows = far_c || (far_a && !a.transposed) ? 1 : std::min(m, kMost);
+  const scan::Index columns = far_b && b.transposed ? 1 : std::min(n, kMost);
+  const bool one_term = (far_a && a.transposed) || (far_b && !b.transposed);
+  const scan::Index terms = one_term ? 1 : std::min(k, kMost);
+  const auto at = [](const Matrix<T>& matrix, scan::Index row, scan::Index column, bool far,
+                     scan::Index length) {
+    return Matrix<T>{matrix.data + (matrix.transposed ? column * matrix.stride + row
+                                                      : row * matrix.stride + column),
+                     far ? length : matrix.stride, matrix.transposed};
+  };
+  for (scan::Index i = 0; i < m; i += rows) {
+    for (scan::Index j = 0; j < n; j += columns) {
+      for (scan::Index l = 0; l < k; l += terms) {
+        product(std::min(rows, m - i), std::min(columns, n - j), std::min(terms, k - l),
+                at(a, i, l, far_a, a.transposed ? rows : terms),
+                at(b, l, j, far_b, b.transposed ? terms : columns), l == 0 ? beta : T(1),
+                c + i * ldc + j, far_c ? columns : ldc);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -94,7 +127,10 @@ void gemm(const scan::Team& team, scan::Index m, scan::Index n, scan::Index k, M
     c += mine.begin * c_stride;
   }
   if (m == 0 || n == 0 || !kOneThread) return;
-  if (k == 0 || (m == 1 && !a.transposed)) {
+  const scan::Index largest = std::max({m, n, k, a.stride, b.stride, c_stride});
+  if (k > 0 && largest > kMost) {
+    product_of_any_size(m, n, k, a, b, accumulate ? T(1) : T(0), c, c_stride);
+  } else if (k == 0 || (m == 1 && !a.transposed)) {
     for (scan::Index i = 0; !accumulate && i < m; ++i) std::fill_n(c + i * c_stride, n, T(0));
     if (k > 0) product_of_row(n, k, a.data, b, c);
   } else {

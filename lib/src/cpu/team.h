@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "cpu/kernels/table.h"
+#include "platform.h"
 #include "scanrnn/dispatch/plan.h"
 #include "scanrnn/dispatch/tiles.h"
 #include "stack/backend.h"
@@ -15,7 +16,8 @@ namespace scanrnn {
 
 template <class F>
 void run_team(Index threads, F&& work) {
-  if (threads <= 1) return work(scan::Team{});  // OpenMP takes a microsecond for it
+  // For one thread OpenMP takes a microsecond.
+  if (threads <= 1 || in_child_of_teams()) return work(scan::Team{});
   cpu_kernels();  // an instruction set that is not there is an error here, and not on a thread
 #pragma omp parallel num_threads(static_cast<int>(threads))
   work(scan::Team{omp_get_thread_num(), omp_get_num_threads()});

@@ -126,17 +126,32 @@ SCANRNN_INLINE Vec<T> keep_nan(Vec<T> x, Vec<T> y) {
   return hn::IfThenElse(hn::Eq(x.raw, x.raw), y.raw, x.raw);
 }
 template <class T>
-constexpr double kMaxExp = sizeof(T) == 4 ? 88.722839 : 706.0;
+constexpr double kMaxExp = sizeof(T) == 4 ? 88.722839 : 709.782712893384;
 template <class T>
 SCANRNN_INLINE Vec<T> infinity() {
   return Vec<T>(std::numeric_limits<double>::infinity());
 }
 
+// `function`, which is about e^x, up to kMaxExp: Highway's end at 706 in float64.
+template <class T, class Function>
+SCANRNN_INLINE Vec<T> up_to_largest(Vec<T> x, Function function) {
+  const Vec<T> limit(kMaxExp<T>), held = min(x, limit);
+  Vec<T> y;
+  if constexpr (sizeof(T) == 8) {
+    const Vec<T> end(706), shift(4), factor(54.598150033144236);  // e^4
+    const auto beyond = less(end, held);
+    y = function(select(beyond, held - shift, held));
+    y = select(beyond, y * factor, y);
+  } else {
+    y = function(held);
+  }
+  return keep_nan(x, select(less(limit, x), infinity<T>(), y));
+}
 template <class T>
 SCANRNN_INLINE Vec<T> exp(Vec<T> x) {
-  const Vec<T> limit(kMaxExp<T>);
-  const Vec<T> y = hn::Exp(hn::ScalableTag<T>(), min(x, limit).raw);
-  return keep_nan(x, select(less(limit, x), infinity<T>(), y));
+  return up_to_largest(x, [](Vec<T> held) SCANRNN_INLINE_LAMBDA {
+    return Vec<T>(hn::Exp(hn::ScalableTag<T>(), held.raw));
+  });
 }
 template <class T>
 SCANRNN_INLINE Vec<T> fast_exp(Vec<T> x) {
@@ -149,9 +164,9 @@ SCANRNN_INLINE Vec<T> bounded_exp(Vec<T> x) {
 }
 template <class T>
 SCANRNN_INLINE Vec<T> expm1(Vec<T> x) {
-  const Vec<T> limit(kMaxExp<T>);
-  const Vec<T> y = hn::Expm1(hn::ScalableTag<T>(), min(x, limit).raw);
-  return keep_nan(x, select(less(limit, x), infinity<T>(), y));
+  return up_to_largest(x, [](Vec<T> held) SCANRNN_INLINE_LAMBDA {
+    return Vec<T>(hn::Expm1(hn::ScalableTag<T>(), held.raw));
+  });
 }
 template <class T>
 SCANRNN_INLINE Vec<T> ends_of_log(Vec<T> argument, Vec<T> y) {
