@@ -100,3 +100,13 @@ def test_a_packed_sequence_tells_it(monkeypatch):
     sequences = [torch.zeros(n, 3, device=DEVICE) for n in (4, 9, 2)]
     rnn(torch.nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False))
     assert asked == [None, 9]
+
+
+def test_beside_a_packed_sequence():
+    torch = pytest.importorskip("torch")
+    import scanrnn.torch
+
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 4), torch.ones(2, 4)])
+    ends = torch.tensor([0, 3, 5])
+    with pytest.raises(ValueError, match=r"^cu_seqlens: expected None with a PackedSequence"):
+        scanrnn.torch.GRU(4, 6)(packed, cu_seqlens=ends, longest=3)

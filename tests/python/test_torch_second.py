@@ -253,3 +253,35 @@ def test_tensors_without_values_have_second_derivatives():
             (dx,) = torch.autograd.grad(rnn(x, **told)[0].sum(), x, create_graph=True)
             dx.square().sum().backward()
             assert x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize("cell", ALL_CELLS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_under_autocast_derivatives_are_those_of_what_was_cast(cell, bias):
+    """The formulas are wide; autocast would make their products narrow again."""
+    rnn, half = module(cell, 4, 6, bias=bias, dtype=torch.float32), torch.bfloat16
+    cast = module(cell, 4, 6, bias=bias, dtype=half)
+
+    def second(called, x):
+        first = torch.autograd.grad(called(x)[0].float().square().sum(), x, create_graph=True)[0]
+        return torch.autograd.grad(first.float().square().sum(), x)[0]
+
+    x = tensor(5, 2, 4, dtype=half, grad=True)
+    with torch.autocast(DEVICE.partition(":")[0], half):
+        found = second(rnn, x)
+        _, moved = torch.func.jvp(lambda x: rnn(x)[0], (x.detach(),), (torch.ones_like(x),))
+    _, wanted = torch.func.jvp(lambda x: cast(x)[0], (x.detach(),), (torch.ones_like(x),))
+    same([found, moved], [second(cast, x), wanted], 1e-6)
+
+
+@pytest.mark.parametrize("form", ["scan", "scan_log"])
+def test_under_autocast_a_scan_has_second_derivatives(form):
+    a, b = (tensor(6, 3, dtype=torch.float32, grad=True, seed=seed) for seed in (0, 1))
+
+    def second():
+        first = torch.autograd.grad(getattr(st, form)(a, b).square().sum(), a, create_graph=True)[0]
+        return torch.autograd.grad(first.square().sum(), (a, b))
+
+    with torch.autocast(DEVICE.partition(":")[0], torch.bfloat16):
+        found = second()
+    same(found, second(), 1e-6)

@@ -94,8 +94,8 @@ class Torch(InPlace):
         return tuple(0 if value.is_inference() else value._version for value in values)
 
     def host(self, value: Any) -> Array:
-        raw: Array = value.contiguous().view(self.torch.uint8).numpy()
-        return raw.view(arguments.dtype(short_name(value.dtype)))
+        raw: Array = value.reshape(-1).view(self.torch.uint8).numpy()  # a scalar has no bytes
+        return raw.view(arguments.dtype(short_name(value.dtype))).reshape(value.shape)
 
     def adopted(self, value: _core.Exported) -> Any:
         return self.torch.from_dlpack(value)

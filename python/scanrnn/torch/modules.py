@@ -191,8 +191,9 @@ class Recurrent(Base):
         if (proxy := first_proxy((input, hx, *told_of.values()))) is not None:
             return traced(proxy, self, (input, hx), told_of)
         ragged = of_sequence(lengths, cu_seqlens, reset)
-        most = longest_told(longest, cu_seqlens, input)
-        if isinstance(input, nn.utils.rnn.PackedSequence):
+        is_packed = isinstance(input, nn.utils.rnn.PackedSequence)
+        most = longest_told(longest, cu_seqlens, None if is_packed else input)
+        if is_packed:
             # Not a subclass' own forward, which is under way.
             return packed.run(functools.partial(Recurrent.forward, self), input, hx, ragged)
         own = self._parameters  # a parametrized one is elsewhere

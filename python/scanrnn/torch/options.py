@@ -22,9 +22,16 @@ def fixed_of(cell: CellInfo) -> frozenset[str]:
     return FIXED | {name for name in cell.own_options() if not cell.is_drawn(name)}
 
 
+def _dropout(module: Any, value: Any) -> float:
+    found = arguments.real("dropout", value)
+    # Whatever the parameters' dtype is: float64 refuses least.
+    module._description()._replace(dropout=found).layer(module.input_size, "float64")
+    return found
+
+
 # Options of layers that the next call goes by.
 _CHECKS: dict[str, Callable[[Any, Any], Any]] = {
-    "dropout": lambda _, value: arguments.real("dropout", value),
+    "dropout": _dropout,
     "batch_first": lambda _, value: arguments.flag("batch_first", value),
     "domain": lambda module, value: arguments.domain(module._cell, value),
     "strategy": lambda _, value: arguments.strategy_name(value),
@@ -66,7 +73,6 @@ class WithOptions(nn.Module):
         own = arguments.own_options(kind._cell.own_options(), kind, {**self._own, name: value})
         told: Any = self
         options = options_text(told._cell, own)
-        # Whatever the parameters' dtype is: float64 refuses least.
         told._description()._replace(options=options).layer(told.input_size, "float64")
         self._own, self._options = own, options
         return own[name]

@@ -21,6 +21,7 @@ from ..arrays.torch import Torch
 from ..scan_call import LINEAR, LOG_OUTPUT, ScanCall
 from .batched import of_batches
 from .operators import Operator
+from .tensors import without_autocast
 
 # reset has as many axes as a, each of a's size or of size 1. sign_h is empty but for log_output.
 _HOW = "str form, bool reverse, int axis"
@@ -131,9 +132,10 @@ def _scan_backward_vjp(ctx: Any, *cotangents: Tensor) -> Any:
         found = scan_vjp(torch, _states, told, *given[count:], conj=torch.conj)
         return tuple(value for value, need in zip(found, ctx.needs, strict=True) if need)
 
-    _, pull = torch.func.vjp(gradients, *(given[index] for index in wanted))
-    needed = (value for value, need in zip(cotangents, ctx.needs, strict=True) if need)
-    found = iter(pull(tuple(needed)))
+    needed = [value for value, need in zip(cotangents, ctx.needs, strict=True) if need]
+    with without_autocast(needed[0]):
+        _, pull = torch.func.vjp(gradients, *(given[index] for index in wanted))
+        found = iter(pull(tuple(needed)))
     return None, None, None, *(next(found) if need else None for need in needs), None
 
 

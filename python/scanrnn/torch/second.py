@@ -18,6 +18,7 @@ from ..arrays.eager import is_eager
 from ..description import Description
 from ..ragged import Ragged
 from . import functions as f
+from .tensors import without_autocast
 
 
 class Call(NamedTuple):
@@ -61,8 +62,9 @@ def backward_vjp(
         return tuple(f for f, w in zip(found, wanted, strict=True) if w is not None)
 
     inputs = (*cotangents, call.x, *call.h_0, *call.params)
-    _, pull = torch.func.vjp(gradients, *inputs)
-    found = list(pull(tuple(w for w in wanted if w is not None)))
+    with without_autocast(call.x):
+        _, pull = torch.func.vjp(gradients, *inputs)
+        found = list(pull(tuple(w for w in wanted if w is not None)))
     dy = found.pop(0) if outputs else None
     finals, (dx, *others) = found[: len(call.dh_n)], found[len(call.dh_n) :]
     return dy, finals, dx, others[:states], others[states:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,12 @@ def device_of(device: torch.device) -> _core.Device:
 def stream_of(like: Tensor) -> int:
     """The current stream on its device, without an object of torch's around it."""
     return torch._C._cuda_getCurrentRawStream(like.get_device()) if like.is_cuda else 0
+
+
+def without_autocast(like: Tensor) -> AbstractContextManager[Any]:
+    """In which torch's own operators have the dtypes of what they are given."""
+    kind = like.device.type
+    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
 
 def ready(value: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...arguments import state_names
 from ...description import Description
 from ...ragged import checked, of_sequence
 from .. import modules, tensors
@@ -70,10 +71,11 @@ class Asked:
         refuse_transforms("TimeSharded", self.x, *self.states, *self.params)
         target = modules._autocast_dtype(self.x, self.params[0])
         if target is not None:
-            self.x, *self.states = (value.to(target) for value in (self.x, *self.states))
-            self.params = [parameter.to(target) for parameter in self.params]
-        names = ["input", "h_0", "c_0"]
-        for name, value in zip(names, [self.x, *self.states], strict=False):
+            cast = functools.partial(modules._cast, target=target)
+            self.x, *self.states = map(cast, (self.x, *self.states))
+            self.params = [*map(cast, self.params)]
+        names = ["input", *state_names("h_0", len(self.states))]
+        for name, value in zip(names, [self.x, *self.states], strict=True):
             rnn._check_like(name, value, self.params[0])
         grads = torch.is_grad_enabled()
         return {
