@@ -186,6 +186,8 @@ bench-gpu: .venv/installed
 profiles: .venv/installed
 	python -m scanrnn tune --from $(patsubst %,bench/results/cpu-%.json,crossover-epyc-scans random-3 \
 	  random-4 scans-bfloat16 scans-float16 crossover) --out dispatch/profiles/cpu-generic.json
+	python -m scanrnn tune --from $(patsubst %,bench/results/cpu-avx2-%.json,crossover-scans random-3 \
+	  random-4 scans-bfloat16 scans-float16) --out dispatch/profiles/AVX2.json
 	for name in sm_90 cuda-generic; do python -m scanrnn tune --from $(patsubst %, \
 	  bench/results/%.json,h200-layer h100-layer h200-scan h100-scan h200-random-tf32 \
 	  h100-random-scans h200-random-scans h200-random h200-crossover-2 h200-random-31 h200-random-33 \

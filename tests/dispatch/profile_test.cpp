@@ -60,6 +60,7 @@ TEST(Profile, GenericOnesAreUsable) {
   // Every problem meets a rule or is predicted, but for short scans, and on CUDA one step of one
   // sequence is direct.
   for (const auto& [profile, processor] : {std::pair(&generic_cpu_profile(), Processor::cpu),
+                                           std::pair(find_profile("AVX2"), Processor::cpu),
                                            std::pair(&generic_cuda_profile(), Processor::cuda),
                                            std::pair(find_profile("sm_90"), Processor::cuda)}) {
     const std::int64_t units = processor == Processor::cpu ? 4 : 132;

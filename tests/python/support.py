@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 import scanrnn
+from scanrnn import _core
 
 INFO = {cell.name: cell for cell in scanrnn.cells()}
 ALL_CELLS = [*INFO]  # for tests of what goes round all of them
@@ -18,6 +19,9 @@ ALL_VARIANTS = [(name, variant) for name, cell in INFO.items() for variant in ce
 DENSE_VARIANTS = [(cell, variant) for cell, variant in ALL_VARIANTS if cell in DENSE]
 VARIANTS = [(cell, variant) for cell, variant in ALL_VARIANTS if cell in CELLS]
 DEVICE = os.environ.get("SCANRNN_TEST_DEVICE", "cpu")  # "cuda": the same tests there
+# What an unknown machine's CPU is measured by, or one of its instruction set.
+MEASURED = _core.built_in_profile(scanrnn.devices()[0].architecture)
+CPU_PROFILE = MEASURED.name if MEASURED else "cpu-generic"
 STRATEGIES = ["direct", "fused_sequential", "parallel_scan"]
 
 

@@ -15,7 +15,7 @@ import pytest
 import scanrnn
 from scanrnn import __main__, _core, profile
 from scanrnn.tools import calls, layer_bench, measure, memory, ragged_bench, stack_bench
-from support import ALL_CELLS, DEVICE, INFO
+from support import ALL_CELLS, CPU_PROFILE, DEVICE, INFO
 
 PROVENANCE = {"device", "processor", "threads", "commit", "dirty", "command", "date"}
 ROW = {"bench", "cell", "impl", "domain", "pass", "layout", "B", "T", "C", "H", "dtype", "ms"}
@@ -37,7 +37,7 @@ def test_info(capsys):
     assert "|relu, made by SRU(peephole=True)\n" in out
     assert "cell IndRNN: diagonal, nonlinearity=relu|tanh\ncell RNN: dense, nonlin" in out
     rules = len(_core.profile(_core.Device("cpu")).rules)
-    assert f"profile cpu: cpu-generic, built in; {rules} rules\n" in out
+    assert f"profile cpu: {CPU_PROFILE}, built in; {rules} rules\n" in out
     assert "fused_sequential: " not in out
     __main__.main(["info", "--rules"])
     assert capsys.readouterr().out.count("fused_sequential: ") > 1
@@ -306,7 +306,7 @@ def test_tune(tmp_path, capsys, to_file):
     assert content["name"] == name
     assert profile.parse(content, "test").rules == active.rules
     shown = capsys.readouterr().out
-    assert "now [profile cpu-generic]:\non the grid: 8 points" in shown
+    assert f"now [profile {CPU_PROFILE}]:\non the grid: 8 points" in shown
     assert f"tuned, on {content['processor']}:\non the grid: 8 points" in shown
 
 

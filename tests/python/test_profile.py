@@ -12,7 +12,7 @@ import pytest
 from scanrnn import _core, profile
 from scanrnn.registry import version
 from scanrnn.tools import crossover, fit, regret, sizes
-from support import make
+from support import CPU_PROFILE, make
 
 GOOD = {
     "name": "mine",
@@ -74,7 +74,7 @@ def plan_in_a_new_process(folder):
 
 def test_without_a_file(tmp_path):
     name, _, warned = plan_in_a_new_process(tmp_path).split()
-    assert (name, warned) == ("cpu-generic", "0")
+    assert (name, warned) == (CPU_PROFILE, "0")
 
 
 def test_the_users_own(tmp_path):
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_used(tmp_path, content, said):
     path.parent.mkdir()
     path.write_text(content)
     out = plan_in_a_new_process(tmp_path)
-    assert out.split()[0::2][:2] == ["cpu-generic", "1"]
+    assert out.split()[0::2][:2] == [CPU_PROFILE, "1"]
     assert f"the profile {path} is ignored: " in out
     assert said in out
 
