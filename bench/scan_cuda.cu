@@ -284,8 +284,9 @@ void measure_both(const Shape& s, Rows lie, cudaStream_t stream, const Copy& cop
 // Many rows for few steps, few rows for many, rows that begin anywhere, and rows whose steps are
 // adjacent.
 constexpr Shape kFewSteps[] = {{1, 1, 1 << 26}, {1, 4, 1 << 24}, {1, 8, 1 << 23}};
-// In 16 bits its rows begin inside words, in float32 at words that begin no vector.
-constexpr Shape kOdd = {8, 4096, 1535};
+// Rows that begin with vectors, but in 16 bits inside sectors of memory; and rows that begin inside
+// words, in float32 with words that begin no vector.
+constexpr Shape kOdd[] = {{8, 4096, 1535}, {1, 4096, 12281}};
 constexpr Shape kFewRows[] = {{1, 1 << 20, 1}, {1, 1 << 24, 1}, {1, 1 << 28, 1}, {1, 1 << 20, 8}};
 constexpr Shape kApart[] = {{8, 4096, 1536},  {1, 65536, 1024},  {1, 1 << 19, 32},
                             {1, 1, 1 << 26},  {1, 4, 1 << 24},   {1, 16, 1 << 22},
@@ -301,16 +302,14 @@ void measure_scans(cudaStream_t stream, const Copy& copy, Report& report) {
     measure_both<float>(s, Rows::adjacent, stream, copy, report);
     measure_both<__nv_bfloat16>(s, Rows::adjacent, stream, copy, report);
   }
-  measure<float>(kOdd, Rows::adjacent, false, stream, copy, report);
-  measure<__nv_bfloat16>(kOdd, Rows::adjacent, false, stream, copy, report);
-  measure_both<float>(kOdd, Rows::adjacent, stream, copy, report);
-  measure_both<__nv_bfloat16>(kOdd, Rows::adjacent, stream, copy, report);
-  for (const Shape& s : kFewSteps) {
+  const auto measure_adjacent = [&](const Shape& s) {
     measure<float>(s, Rows::adjacent, false, stream, copy, report);
     measure<__nv_bfloat16>(s, Rows::adjacent, false, stream, copy, report);
     measure_both<float>(s, Rows::adjacent, stream, copy, report);
     measure_both<__nv_bfloat16>(s, Rows::adjacent, stream, copy, report);
-  }
+  };
+  for (const Shape& s : kOdd) measure_adjacent(s);
+  for (const Shape& s : kFewSteps) measure_adjacent(s);
   for (const Shape& s : kFewRows) {
     measure<float>(s, Rows::adjacent, false, stream, copy, report);
     measure<float>(s, Rows::adjacent, true, stream, copy, report);

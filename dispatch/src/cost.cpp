@@ -302,9 +302,14 @@ ProblemClass class_of(const Problem& p, const DeviceLimits& device, bool across_
   out.bytes = p.storage_bytes * row_units(p, device, across_blocks);
   const std::int64_t line = p.hidden_size * p.storage_bytes;
   // Copies of less than 16 bytes take a row each, and wait where that is less than a word; products
-  // tell apart what begins at a word. Bare scans copy any row by vectors.
+  // tell apart what begins at a word. Bare scans copy any row by vectors; where one begins inside a
+  // sector of memory, two columns share that.
   const int word = line % 4 == 0 ? 4 : 2;
-  out.alignment = line % 16 == 0 ? 16 : out.kind == Kind::scan ? p.storage_bytes : word;
+  if (out.kind == Kind::scan) {
+    out.alignment = line % 32 == 0 ? 32 : line % 16 == 0 ? 16 : p.storage_bytes;
+  } else {
+    out.alignment = line % 16 == 0 ? 16 : word;
+  }
   out.training = p.training;
   out.log_form = out.kind == Kind::scan && p.log_domain;
   out.tf32 = out.kind != Kind::scan && p.storage_bytes == 4 && !p.split_products;
