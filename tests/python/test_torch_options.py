@@ -73,7 +73,7 @@ def test_what_the_next_call_goes_by_is_checked():
     rnn, scan = module("LSTM", 4, 6, 2), module("MinGRU", 4, 6)
     for each, name, value, kind, words in (
         (rnn, "dropout", None, TypeError, "dropout: expected a number, got None"),
-        (rnn, "dropout", 1.5, ValueError, "dropout: expected a probability in [0, 1), got 1.5"),
+        (rnn, "dropout", 1.5, ValueError, r"dropout: expected a probability in \[0, 1\), got 1.5"),
         (rnn, "batch_first", "yes", TypeError, "batch_first: expected True or False, got 'yes'"),
         (rnn, "strategy", 3, TypeError, "strategy: expected a string, got 3"),
         (rnn, "strategy", "fast", ValueError, "strategy: expected one of 'direct'"),
