@@ -212,7 +212,12 @@ TEST(Counts, ClassesOfPairs) {
   EXPECT_EQ(class_of(p, kDevice, true).alignment, 2);
   p.hidden_size = 100000;
   EXPECT_EQ(class_of(p, kDevice, false).bytes, 4);
-  EXPECT_EQ(class_of(p, kDevice, false).alignment, 16);
+  EXPECT_EQ(class_of(p, kDevice, false).alignment, 32);
+  p.hidden_size = 100008;
+  EXPECT_EQ(class_of(p, kDevice, false).alignment, 16) << "every other row inside a sector";
+  p.hidden_size = 100000;
+  p.gates = 2;
+  EXPECT_EQ(class_of(p, kDevice, false).alignment, 16) << "as of any layer";
 }
 
 TEST(Counts, EveryTermHasANameOfItsOwn) {

@@ -139,7 +139,7 @@ const char* name(Kind kind);  // as in the files
 struct ProblemClass {
   Kind kind = Kind::linear;
   int bytes = 4;       // of an element of the tensors; of a bare scan, of a row
-  int alignment = 16;  // of a line in memory: 16 bytes, or less
+  int alignment = 16;  // of a line in memory: 16 bytes, or less; of a bare scan's row 32
   bool training = false;
   bool log_form = false;  // of a bare scan, else false
   bool tf32 = false;      // float32 of a layer whose products may round their operands to TF32
