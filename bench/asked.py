@@ -124,6 +124,11 @@ SCANS_ASKED = (
     "on 65% in float32, from 2^28 steps on 80%, by logarithms at most 1.1 times the time"
 )
 PAIRS_FROM = 256 * 132  # rows, inside a block on an H100 or H200 (dispatch/tiles.h)
+LINE_BYTES = 128
+IN_LINES = (
+    "rows begin inside lines of memory, which two columns share; in 16 bits every other one begins "
+    "inside a sector of 32 bytes, too, of which neighbours write the halves"
+)
 UNITS_ALONE = (
     "inside a block so few rows go by units of 2 bytes, and not by pairs; over blocks, where they "
     "go by pairs, was not measured with backward"
@@ -173,6 +178,9 @@ def why_less(row: Row, ways: list[Row]) -> tuple[str, str]:
         return "scan_log", "44 to 48 instructions an element"
     if row["layout"] == "BHT" and half:
         return "BHT in 16 bits", "bound by instructions, 2.7 a clock of at most 4"
+    row_bytes = row["B"] * row["H"] * (2 if half else 4)
+    if row["layout"] == "TBH" and row_bytes % LINE_BYTES:
+        return size, IN_LINES
     if half and row["strategy"] == "parallel_scan, block" and row["B"] * row["H"] < PAIRS_FROM:
         return f"{size} in 16 bits", UNITS_ALONE
     if row["layout"] == "BHT" and row["dtype"] == "float32":
