@@ -34,8 +34,8 @@ struct LayerOptions {
   // Whether training mode draws at all; else it computes what inference does.
   bool draws = true;
   // In training mode, too, a share of this is zero and the rest scaled up: elements of each R of a
-  // dense cell, drawn once a call; what a layer reads, drawn once for all steps of a sequence (a
-  // highway reads x itself); of SRU and QRNN what the state gives to the output, drawn as that.
+  // dense cell, drawn once a call; what a layer reads, drawn once for all steps of a sequence (what
+  // a highway adds is x itself); of SRU and QRNN what the state gives to the output, drawn as that.
   double dropconnect = 0.0, input_dropout = 0.0, state_dropout = 0.0;
   // The share of the units whose state a step leaves as it was, drawn for each step in training
   // mode; in inference each state moves by the mean. zoneout is for h and zoneout_cell for c.
@@ -183,7 +183,7 @@ class Layer {
   // With the plan and the tensors of a forward pass in training mode; the same errors.
   void backward(Context& context, const dispatch::Plan& plan, const BackwardArgs& args) const;
   // One step of a sequence: x [B,C] and y [B,H], as in a sequence of one step all else (a reset is
-  // [1,B]), and a plan for one step. hn may be h0 itself.
+  // [1,B], or [B,1] with batch_first), and a plan for one step. hn may be h0 itself.
   // Equal to running the sequence; a bidirectional layer cannot step (value_error).
   void step(Context& context, const dispatch::Plan& plan, const ForwardArgs& args) const;
 
