@@ -122,7 +122,7 @@ class CpuBackend : public Backend {
   }
   const dispatch::DeviceLimits& limits() const override { return limits_; }
   const dispatch::Profile& default_profile() const override {
-    const dispatch::Profile* measured = dispatch::find_profile(cpu_kernels().name);
+    const dispatch::Profile* measured = dispatch::find_profile(cpu_architecture());
     return measured ? *measured : dispatch::generic_cpu_profile();
   }
   Dtype inner_type(Dtype dtype) const override { return compute_type(dtype); }

@@ -56,18 +56,25 @@ std::string names() {
   return sets;
 }
 
-// SCANRNN_ISA caps the choice, to test a lesser one on a better machine.
-const CpuKernels& choose() {
+// SCANRNN_ISA caps the choice, to test a lesser one on a better machine; null: there is no cap.
+const char* cap_of_sets() {
   const char* cap = std::getenv("SCANRNN_ISA");
-  if (cap && !*cap) cap = nullptr;  // empty is not set
+  return cap && *cap ? cap : nullptr;
+}
+
+// Null where this processor runs none.
+const CpuKernels* best_kernels() {
+  const char* cap = cap_of_sets();
   bool reached = cap == nullptr;
   for (const InstructionSet& isa : instruction_sets()) {
     reached = reached || std::string(cap) == isa.name;
-    if (reached && isa.supported) return isa.table();
+    if (reached && isa.supported) return &isa.table();
   }
-  throw error(cap ? "SCANRNN_ISA: expected a set of this build (" + names() +
-                        ") that this processor runs, got " + cap
-                  : "this processor has none of the instruction sets of this build");
+  return nullptr;
+}
+const CpuKernels* chosen_kernels() {
+  static const CpuKernels* const table = best_kernels();
+  return table;
 }
 
 struct TimedFunction : TimedGraph::Impl {
@@ -125,8 +132,16 @@ class CpuRuntime final : public Runtime {
 }  // namespace
 
 const CpuKernels& cpu_kernels() {
-  static const CpuKernels& table = choose();
-  return table;
+  if (const CpuKernels* table = chosen_kernels()) return *table;
+  const char* cap = cap_of_sets();
+  throw error(cap ? "SCANRNN_ISA: expected a set of this build (" + names() +
+                        ") that this processor runs, got " + cap
+                  : "this processor has none of the instruction sets of this build");
+}
+
+std::string cpu_architecture() {
+  const CpuKernels* table = chosen_kernels();
+  return table ? table->name : "";
 }
 
 const Runtime& cpu_runtime() {
