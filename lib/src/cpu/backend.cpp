@@ -119,12 +119,11 @@ class CpuBackend : public Backend {
   explicit CpuBackend(Index threads) {
     limits_.processor = dispatch::Processor::cpu;
     limits_.units = threads;
+    const dispatch::Profile* measured = dispatch::find_profile(cpu_architecture());
+    if (measured) profile_ = measured;
   }
   const dispatch::DeviceLimits& limits() const override { return limits_; }
-  const dispatch::Profile& default_profile() const override {
-    const dispatch::Profile* measured = dispatch::find_profile(cpu_architecture());
-    return measured ? *measured : dispatch::generic_cpu_profile();
-  }
+  const dispatch::Profile& default_profile() const override { return *profile_; }
   Dtype inner_type(Dtype dtype) const override { return compute_type(dtype); }
 
   void forward(const dispatch::Plan& plan, const LayerCall& call, Arena& workspace) override {
@@ -335,6 +334,7 @@ class CpuBackend : public Backend {
   }
 
   dispatch::DeviceLimits limits_;
+  const dispatch::Profile* profile_ = &dispatch::generic_cpu_profile();
 };
 
 }  // namespace

@@ -22,10 +22,14 @@ def fixed_of(cell: CellInfo) -> frozenset[str]:
     return FIXED | {name for name in cell.own_options() if not cell.is_drawn(name)}
 
 
+def _check_layer(module: Any, **changed: Any) -> None:
+    """Whatever the parameters' dtype is: float64 refuses least."""
+    module._description()._replace(**changed).layer(module.input_size, "float64")
+
+
 def _dropout(module: Any, value: Any) -> float:
     found = arguments.real("dropout", value)
-    # Whatever the parameters' dtype is: float64 refuses least.
-    module._description()._replace(dropout=found).layer(module.input_size, "float64")
+    _check_layer(module, dropout=found)
     return found
 
 
@@ -73,6 +77,6 @@ class WithOptions(nn.Module):
         own = arguments.own_options(kind._cell.own_options(), kind, {**self._own, name: value})
         told: Any = self
         options = options_text(told._cell, own)
-        told._description()._replace(options=options).layer(told.input_size, "float64")
+        _check_layer(told, options=options)
         self._own, self._options = own, options
         return own[name]
